@@ -7,6 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from jobs.payload.bounds import SPAN_MAX, digits
 from platforms import plugin
 from platforms.base import Misconfigured, SecretWay
 
@@ -245,6 +246,6 @@ def reject_unknown(platform: str, settings: Mapping[str, str], allowed: frozense
 def read_count(platform: str, settings: Mapping[str, str], name: str, default: int) -> int:
     """Return a setting that is a whole number of at least zero. Raises Misconfigured."""
     text = settings.get(name, str(default))
-    if not (text.isascii() and text.isdigit()):
+    if (count := digits(text, SPAN_MAX)) is None:
         raise Misconfigured(platform, "load", f"{name} = {text!r} is no whole number of at least 0")
-    return int(text)
+    return count

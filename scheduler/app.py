@@ -243,23 +243,15 @@ class App:
     @cached_property
     def channels(self) -> dict[str, Channel]:
         """The configured ways to reach people, by name."""
-        from scheduler.notify.deliver import AppriseChannel, EmailChannel, SlackChannel
+        from scheduler.notify.deliver import AppriseChannel, EmailChannel, SlackChannel, email_channels
 
         mail, slack = self.settings.report.smtp, self.settings.report.slack
         password = mail.password.get_secret_value()
         webhook, token = slack.webhook_token_url.get_secret_value(), slack.bot_token.get_secret_value()
         found: dict[str, Channel] = {}
         if mail.host:
-            found["email"] = EmailChannel(
-                mail.host,
-                mail.port,
-                mail.starttls,
-                mail.user,
-                password,
-                mail.sender,
-                mail.recipients,
-                mail.timeout_seconds,
-            )
+            server = (mail.host, mail.port, mail.starttls, mail.user, password, mail.sender)
+            found |= email_channels(EmailChannel(*server, mail.recipients, mail.timeout_seconds))
         if webhook or token:
             found["slack"] = SlackChannel(webhook, token, slack.channel, slack.timeout_seconds)
         others = [AppriseChannel(url.get_secret_value()) for url in self.settings.report.apprise.token_urls]

@@ -79,6 +79,7 @@ class Daemon:
     _ports: Ports = field(init=False)
     _cycle: Cycle = field(init=False)
     _line: str = ""
+    _mail_now: Callable[[], None] = lambda: None
     _told: int = 0  # up to which event the log has said what ended
     _needs: int = 0  # how many things wait for a person
     _renewed: bool = True  # whether the newest renewal of the lease was written
@@ -191,6 +192,7 @@ class Daemon:
                 timer.modify_job("cycle", next_run_time=at)
 
         self._calls.on_late = look_soon
+        self._mail_now = lambda: timer.modify_job("mail", next_run_time=clock.utc_datetime())
 
         self._note("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
         self.log.info("daemon.started", pid=os.getpid(), epoch=self._ports.epoch, pools=sorted(self._ports.pools))
@@ -221,7 +223,7 @@ class Daemon:
             self.manager.stopping("lets the cycle end; sessions go on")
             with self.manager.more_time():
                 timer.shutdown(wait=True)
-                self._calls.settle(("launch", "mail", "deploy"), _LAST_WORDS_SECONDS)
+                self._calls.settle(("launch", "letters", "mail", "deploy"), _LAST_WORDS_SECONDS)
             for folder in self._line_folders():
                 line.remove(folder)
         if self._failure is None:
@@ -236,9 +238,8 @@ class Daemon:
             ("housekeeping", self._keep_house, max(1.0, wall(settings.housekeeping_seconds)), "default"),
             ("mail", self._mail, max(1.0, wall(_MAIL_SECONDS)), "mail"),
         ):
-            timer.add_job(
-                self._guarded, "interval", [work], seconds=seconds, id=name, executor=thread, replace_existing=True
-            )
+            guarded = partial(self._guarded, work, counts=name != "mail")
+            timer.add_job(guarded, "interval", seconds=seconds, id=name, executor=thread, replace_existing=True)
         seconds = settings.lease_seconds / 3
         timer.add_job(self._renew, "interval", seconds=seconds, id="lease", executor="lease", replace_existing=True)
 
@@ -249,7 +250,9 @@ class Daemon:
         elif self._cycle.drain("the rehearsal's time is over"):
             self._ask_to_stop()
         self._crashes = 0
-        self._told = tell_endings(self._ports, self._told)
+        told, self._told = self._told, tell_endings(self._ports, self._told)
+        if told != self._told:
+            self._mail_now()
         self._work.note(self._ports, self._ports.clock.now())
         self._tell_progress()
         with self._ports.database.read() as tx:
@@ -275,18 +278,19 @@ class Daemon:
 
     def _mail(self) -> None:
         from scheduler.notify.exports import export
-        from scheduler.notify.mail import mail
+        from scheduler.notify.mail import post
         from scheduler.views.needs import watch_needs
 
-        ports, mailing = self._ports, self.app.mailing
-        now = ports.clock.now()
-        # First: letters go out whatever keeps the list from being made. A server that hangs keeps nothing else waiting.
-        self._calls.gather("mail", {"": lambda: self._guarded(lambda: mail(ports, mailing, now))})
-        wanted = self.app.settings.export
-        self._calls.gather("exports", {"": lambda: self._guarded(lambda: export(ports, wanted, now))})
+        ports, now, apart = self._ports, self._ports.clock.now(), partial(self._guarded, counts=False)
+
+        def look_for_needs() -> None:
+            self._needs = watch_needs(ports, now, now - WEEK)
+
+        apart(look_for_needs)  # letters go out whatever keeps the list from being made
+        post(ports, self.app.mailing, apart, now)
+        self._calls.gather("exports", {"": partial(apart, partial(export, ports, self.app.settings.export, now))})
         mirrors = self._mirrors.work(ports, self.app.settings)
-        self._calls.gather("mirror", {name: partial(self._guarded, work) for name, work in mirrors.items()})
-        self._needs = watch_needs(self._ports, now, now - WEEK)
+        self._calls.gather("mirror", {name: partial(apart, work) for name, work in mirrors.items()})
 
     def _tell_progress(self) -> None:
         """Feed the watchdog: a cycle is finished, and the database takes what is written."""
@@ -333,7 +337,7 @@ class Daemon:
         with self._ports.write() as tx:
             events.append(tx, kind, "daemon", self._ports.clock.now(), **data)
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guarded(self, work: Callable[[], object], *, counts: bool = True) -> None:
         """Run one piece of work; what may pass is logged and tried again, what may not stops the daemon."""
         if self._stop.is_set():
             return
@@ -341,22 +345,18 @@ class Daemon:
             work()
         except Fenced as error:
             self._give_up(LostLeadership(str(error)))
-        except DatabaseCorrupt as error:
-            self._give_up(error)
-        except (StoreFailure, OSError) as error:
-            if (damage := self.app.database.explain(error)) is not None:
-                self._give_up(damage)
-                return
-            self.log.error("cycle.failed", why=str(error), next="tried again with the next cycle")
         except Exception as error:
-            if (damage := self.app.database.explain(error)) is not None:
+            damage = error if isinstance(error, DatabaseCorrupt) else self.app.database.explain(error)
+            if damage is not None:
                 self._give_up(damage)
-                return
-            # One bad cycle must not end a daemon that guards running sessions; one that never succeeds guards nothing.
-            self.log.exception("cycle.crashed")
-            self._crashes += 1
-            if self._crashes >= CRASHES_MAX:
-                self._give_up(error)
+            elif isinstance(error, StoreFailure | OSError):
+                self.log.error("cycle.failed", why=str(error), next="tried again with the next cycle")
+            else:
+                # One bad cycle must not end a daemon that guards sessions; one that never succeeds guards nothing.
+                self.log.exception("cycle.crashed" if counts else "mail.crashed")
+                self._crashes += counts
+                if self._crashes >= CRASHES_MAX:
+                    self._give_up(error)
 
     def _renew(self) -> None:
         if self._lease is None or self._stop.is_set():

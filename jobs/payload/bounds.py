@@ -55,6 +55,17 @@ def read_json(data: bytes | str) -> Any:
         raise ValueError("nested too deep") from None
 
 
+def digits(text: object, high: int) -> int | None:
+    """Return the whole number from 0 to ``high`` that a text writes in ASCII digits; None for anything else.
+
+    ``str.isdigit`` is true for characters that int() refuses, and some thousand digits are refused as well.
+    """
+    if not isinstance(text, str) or len(text) > _DIGITS_MAX or not (text.isascii() and text.isdigit()):
+        return None
+    number = int(text)
+    return number if number <= high else None
+
+
 def whole(value: Any, low: int = 0, high: int = STEP_MAX) -> int:
     """Return a whole number within ``low`` .. ``high``. Raises Unfit."""
     if isinstance(value, bool) or not isinstance(value, int):

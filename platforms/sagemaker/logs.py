@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.bounds import INSTANT_MAX, digits
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -50,5 +52,4 @@ def _lines(client: Any, job: str) -> Iterator[bytes]:
 
 def _started(stream: str) -> tuple[int, str]:
     """A stream is named ``<job>/algo-<n>-<epoch>``."""
-    tail = stream.rpartition("-")[2]
-    return (int(tail) if tail.isdecimal() else 0, stream)
+    return (digits(stream.rpartition("-")[2], INSTANT_MAX) or 0, stream)

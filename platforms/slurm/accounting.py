@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.payload.bounds import INSTANT_MAX, digits
 from platforms.slurm.commands import Commands
 from platforms.slurm.settings import read_settings
 
@@ -50,9 +51,9 @@ def accounting_of(options: Mapping[str, str]) -> dict[str, list[tuple[int, int]]
 
 def _instant(text: str) -> int | None:
     """Return a second as Slurm writes it: by the clock of this machine's zone, or counted, or not known."""
-    if text.isdigit():
-        return int(text)
+    if (counted := digits(text, INSTANT_MAX)) is not None:
+        return counted
     try:
         return int(datetime.fromisoformat(text).timestamp())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

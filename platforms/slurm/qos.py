@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobs.payload.bounds import INSTANT_MAX, digits
 from platforms.slurm.books import Association
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def _caps(name: str, head: str, mine: str, per_user: str) -> Iterator[Cap]:
     held = _COUNT.fullmatch(_word(mine, "MaxJobsPU"))
     if (group := _COUNT.fullmatch(_word(head, "GrpJobs"))) and group["limit"] != "N":
         yield Cap(all_of, int(group["limit"]), int(group["used"]), "jobs")
-    if jobs.strip().isdigit():
-        yield Cap(own, int(jobs), int(held["used"]) if held else 0, "jobs")
+    if (most := digits(jobs.strip(), INSTANT_MAX)) is not None:
+        yield Cap(own, most, int(held["used"]) if held else 0, "jobs")
 
 
 def _word(text: str, name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from jobs.payload.bounds import INSTANT_MAX, digits
 from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
 from platforms.slurm.settings import DOC, NAME
 
@@ -87,12 +88,13 @@ def by_key(rows: Sequence[Sequence[str]], owner: str, skew: int) -> dict[str, li
         known = _COMMENT.search(row[-1]) if row else None
         if known is None or known["owner"] != owner:
             continue
-        if len(row) != FIELDS or not (row[0].isdigit() and row[4].isdigit()):
+        numbers = [digits(each, INSTANT_MAX) for each in row]
+        if len(row) != FIELDS or (job := numbers[0]) is None or (submitted := numbers[4]) is None:
             raise Unreachable(NAME, "look at the queue", f"this line cannot be read: {'|'.join(row)!r}"[:300])
-        job, state, reason, start, submitted, end, nodes = row[:7]
-        instants = [int(each) - skew if each.isdigit() else None for each in (start, end)]
+        _, state, reason, _, _, _, nodes = row[:7]
+        instants = [None if at is None else at - skew for at in (numbers[3], numbers[5])]
         line = Line(
-            int(job), state, reason, instants[0], int(submitted) - skew, instants[1], nodes, known["key"],
+            job, state, reason, instants[0], submitted - skew, instants[1], nodes, known["key"],
             known["owner"], int(known["until"]),
         )  # fmt: skip
         found.setdefault(line.key, []).append(line)

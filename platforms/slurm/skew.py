@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jobs.payload.bounds import INSTANT_MAX, digits
+
 TOLERATED_SECONDS = 30
 
 
@@ -11,7 +13,8 @@ def skew(told: str, began: float, ended: float, known: int) -> int:
     ``told`` is what it showed at a moment between ``began`` and ``ended`` of ours, all in real UTC seconds. ``known``
     is what was found before. It stays while it explains what was told, so that both ends of a session move alike.
     """
-    if not told.isdigit() or began - TOLERATED_SECONDS <= int(told) - known <= ended + TOLERATED_SECONDS:
+    shown = digits(told, INSTANT_MAX)
+    if shown is None or began - TOLERATED_SECONDS <= shown - known <= ended + TOLERATED_SECONDS:
         return known
-    found = round(int(told) - (began + ended) / 2)
+    found = round(shown - (began + ended) / 2)
     return found if abs(found) > TOLERATED_SECONDS else 0

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable, is_key
 from platforms.artifacts.s3.client import connect
@@ -228,8 +229,8 @@ class S3Target:
         kept = {_folder(model, *one) for one in pointer.releases}
         for key in list(self.store.keys(f"{model}/releases/")):
             folder = "/".join(key.split("/")[:3]) + "/"
-            number = folder.split("/")[2].partition("-")[0]
-            if folder not in kept and number.isdigit() and int(number) < pointer.releases[0][0]:
+            number = digits(folder.split("/")[2].partition("-")[0], INSTANT_MAX)
+            if folder not in kept and number is not None and number < pointer.releases[0][0]:
                 self.store.delete(key)
 
     def _key(self, model: str) -> str:

@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from jobs.payload.bounds import INSTANT_MAX, digits
 from platforms.targets import probe
 from platforms.targets.base import Deployed, Outcome, TargetBusy, TargetError, TargetUnreachable
 from platforms.targets.folder import Commands, FolderTarget
@@ -163,7 +164,8 @@ class VllmTarget:
 
     def _versions(self, model: str) -> set[int]:
         parts = (name.rpartition("@") for name in self._loaded())
-        return {int(number) for of, _, number in parts if of == model and number.isascii() and number.isdigit()}
+        found = {digits(number, INSTANT_MAX) for of, _, number in parts if of == model}
+        return {number for number in found if number is not None}
 
     def _loaded(self) -> dict[str, str]:
         """Return the models that the server lists, with the folder that each came from. Raises TargetUnreachable."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
+from jobs.payload.bounds import digits
 from scheduler.core.job import IllegalArrow
 
 if TYPE_CHECKING:
@@ -55,5 +56,5 @@ def version_name(model: str, number: int) -> str:
 def split_version(name: str) -> tuple[str, int] | None:
     """Return model and number of ``ufm@3``; None when it is no version's name."""
     model, at, number = name.rpartition("@")
-    plain = number.isascii() and number.isdigit() and len(number) <= 9
-    return (model, int(number)) if at and model and plain and int(number) else None
+    plain = digits(number, 10**9 - 1)
+    return (model, plain) if at and model and plain else None

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from jobs.payload.bounds import digits
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -53,8 +55,8 @@ def gpus_of(answer: str) -> tuple[Gpu, ...]:
     found = []
     for line in answer.splitlines()[:_GPUS_MAX]:
         name, _, memory = (part.strip() for part in line.rpartition(","))
-        if _NAME.fullmatch(name) and memory.isascii() and memory.isdigit() and 0 < int(memory) <= _MEBIBYTES_MAX:
-            found.append(Gpu(name.replace('"', "").replace("\\", ""), int(memory) // 512 / 2))
+        if _NAME.fullmatch(name) and (mebibytes := digits(memory, _MEBIBYTES_MAX)):
+            found.append(Gpu(name.replace('"', "").replace("\\", ""), mebibytes // 512 / 2))
     return tuple(found)
 
 

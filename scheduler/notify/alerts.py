@@ -39,6 +39,21 @@ _WORDS = {
     "report.failed": "the weekly report could not be made",
     RAISED: "needs a person",
 }
+_COMMANDS = {
+    "quota.orphan_suspected": "schedctl runs list --pool {}",
+    WRONG_DEVICE: "schedctl pools open {}",
+    "session.offered": "schedctl handover take {}",
+    "session.late": "schedctl runs show {}",
+    "session.lost": "schedctl runs show {}",
+    "session.orphan": "schedctl doctor",
+    "quota.adjusted": "schedctl quota",
+    "job.stalled": "schedctl queue show {}",
+    "job.fail": "schedctl queue show {}",
+    "job.park": "schedctl queue show {}",
+    "checkpoint.quarantined": "schedctl checkpoints verify",
+    "daemon.started": "schedctl status",
+    "report.failed": "schedctl report weekly",
+}
 # What rules tell besides; other kinds of events are named as they are.
 _ALSO = {"job.finish": "the job is done", "run.accept": "its session began", "run.end": "its session ended"}
 # What an event tells that a need tells as well.
@@ -65,23 +80,23 @@ def events_since(tx: Connection, since: int) -> list[Event]:
         limit *= 4
 
 
-def alerts_in(found: Sequence[Event], since: int, until: int) -> list[Event]:
-    """Return the events of [since, until) to tell, without those told of the same subject in the six hours before.
+def alerts_in(found: Sequence[Event], read: int) -> list[Event]:
+    """Return the events after the one ``read`` to tell, but for those told of the same subject in the six hours before.
 
     That something needs a person is told where nothing else was told of it: a job that failed is one line.
     """
     told: dict[tuple[str, str], int] = {}
     news = []
-    happened = {(_TELLS.get(event.kind), event.subject) for event in found if event.at < until}
+    happened = {(_TELLS.get(event.kind), event.subject) for event in found}
     for event in found:
         if event.kind == "quota.adjusted" and abs(event.data.get("seconds", 0)) < _SURPRISE_SECONDS:
             continue
         if event.kind == RAISED and (event.data.get("what"), event.subject) in happened:
             continue
         at = event.kind + str(event.data.get("what", "")), event.subject
-        if event.at < until and event.at - told.get(at, -_TOLD_ONCE_SECONDS) >= _TOLD_ONCE_SECONDS:
+        if event.at - told.get(at, -_TOLD_ONCE_SECONDS) >= _TOLD_ONCE_SECONDS:
             told[at] = event.at
-            if event.at >= since:
+            if event.id > read:
                 news.append(event)
     return news
 
@@ -114,7 +129,10 @@ def _why(event: Event) -> str:
     if not told and "seconds" in event.data:
         told = f"{event.data['seconds'] / 3_600:+.2f} h"
     said = _printable(str(told or ""))[:_WHY_MAX].strip()
-    return f"{said}. Begin with: {_printable(str(event.data.get('next')))}" if event.kind == RAISED else said
+    command = (
+        str(event.data.get("next")) if event.kind == RAISED else _COMMANDS.get(event.kind, "").format(event.subject)
+    )
+    return f"{said}{'. ' * bool(said)}Begin with: {_printable(command)}" if command else said
 
 
 def _printable(text: str) -> str:

@@ -10,14 +10,16 @@ import hashlib
 import smtplib
 import ssl
 from base64 import b64decode
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.message import EmailMessage
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.redact import Redactor
 from scheduler.notify.letter import redacted
 from scheduler.store import events, lease, outbox
+from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,15 +29,23 @@ if TYPE_CHECKING:
 
 _RETRY_BASE_SECONDS = 60
 _RETRY_CAP_SECONDS = 3_600
+_ASKED_MAX_SECONDS = 86_400  # however long a service asks us to wait
+_TRIED_SECONDS = 5 * 86_400  # as mail servers do
 _PICTURES_MAX = 10  # of a message in Slack
+EMAIL = "email"
+GIVEN_UP = "letter.given_up"
 
 
 class DeliveryFailed(Exception):
-    """A channel did not take a letter; ``retry_seconds`` is how long the service asked us to wait."""
+    """A channel did not take a letter; ``retry_seconds`` is how long the service asked us to wait.
 
-    def __init__(self, why: str, retry_seconds: int = 0) -> None:
+    ``for_good``: it will never take this one.
+    """
+
+    def __init__(self, why: str, retry_seconds: int = 0, *, for_good: bool = False) -> None:
         super().__init__(why)
         self.retry_seconds = retry_seconds
+        self.for_good = for_good
 
 
 class Channel(Protocol):
@@ -47,7 +57,10 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EmailChannel:
-    """A mail server. ``authority`` is trusted for its certificate; None trusts what this machine trusts."""
+    """A mail server. ``authority`` is trusted for its certificate; None trusts what this machine trusts.
+
+    Whose delivery is to be tried again by itself has a channel of its own.
+    """
 
     host: str
     port: int
@@ -80,7 +93,11 @@ class EmailChannel:
                 if self.user:
                     server.login(self.user, self.password)
                 refused = server.send_message(letter)
-        except (OSError, smtplib.SMTPException) as error:
+        except smtplib.SMTPRecipientsRefused as error:
+            for_good = all(code >= 500 for code, _ in error.recipients.values())
+            why = Redactor([self.password])(f"refused: {error.recipients}")
+            raise DeliveryFailed(why, for_good=for_good) from None
+        except (OSError, ValueError, smtplib.SMTPException) as error:
             raise DeliveryFailed(Redactor([self.password])(f"{type(error).__name__}: {error}")) from None
         if refused:
             raise DeliveryFailed(f"refused for {', '.join(sorted(refused))}")
@@ -174,15 +191,41 @@ class AppriseChannel:
             raise DeliveryFailed("Apprise could not deliver; its log says more")
 
 
+def email_channels(channel: EmailChannel) -> dict[str, Channel]:
+    """Return a channel for each recipient, by name: one that is refused keeps nothing from the others."""
+    if len(channel.recipients) == 1:
+        return {EMAIL: channel}
+    return {
+        f"{EMAIL}-{hashlib.sha256(recipient.encode()).hexdigest()[:8]}": replace(channel, recipients=(recipient,))
+        for recipient in channel.recipients
+    }
+
+
 def asked_seconds(headers: Mapping[str, Any]) -> int:
-    """Return for how long an answer's ``Retry-After`` asks us to wait, as far as it says so in seconds."""
+    """Return for how long an answer's ``Retry-After`` asks us to wait, a day at most; 0 when it gives no seconds."""
     found = {name.lower(): value for name, value in headers.items()}.get("retry-after", 0)
-    found = found[0] if isinstance(found, list) else found
-    return int(found) if str(found).isdigit() else 0
+    found = found[0] if isinstance(found, list) and found else found
+    return min(digits(str(found).strip(), INSTANT_MAX) or 0, _ASKED_MAX_SECONDS)
+
+
+def share_among_recipients(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
+    """Give each recipient a message of their own in place of one to all, as older versions wrote them."""
+    named = [name for name in channels if name.startswith(f"{EMAIL}-")]
+    if EMAIL in channels or not named:
+        return
+    with ports.database.read() as tx:
+        shared = [letter for letter in outbox.pending(tx, now) if letter.channel == EMAIL]
+    for letter in shared:
+        with ports.write() as tx:
+            for name in named:
+                outbox.add(tx, letter.kind, letter.period, name, letter.body, now)
+            outbox.sent(tx, letter.id, now)
 
 
 def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
-    """Send what waits. What fails is tried again, ever later up to an hour; the first failure is an event.
+    """Send what waits. What fails is tried again for five days, at most an hour later; the first failure is an event.
+
+    Whatever goes wrong with one message is the failure of that message.
 
     Raises Fenced where another daemon leads: it could not write down what it sent, and the other sends it.
     """
@@ -203,7 +246,13 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
             left_out = channel.send(f"{letter.kind}-{letter.period}", redacted(letter.body, ports.redact))
         except DeliveryFailed as error:
             _failed(ports, letter, error, now)
-            failed.add(letter.channel)
+            if not error.for_good:
+                failed.add(letter.channel)
+            continue
+        except StoreFailure:
+            raise
+        except Exception as error:  # noqa: BLE001 - an odd answer, or an odd message: the others go on
+            _failed(ports, letter, DeliveryFailed(f"{type(error).__name__}: {error}"), now)
             continue
         with ports.write() as tx:
             outbox.sent(tx, letter.id, now)
@@ -221,10 +270,12 @@ def _still_waits(ports: Ports, letter: Letter) -> bool:
 
 def _failed(ports: Ports, letter: Letter, error: DeliveryFailed, now: int) -> None:
     pause = min(_RETRY_CAP_SECONDS, _RETRY_BASE_SECONDS << min(letter.attempts, 10))
-    retry_at = now + max(pause, error.retry_seconds)
+    given_up = error.for_good or now - letter.created_at >= _TRIED_SECONDS
+    retry_at = outbox.NEVER if given_up else now + max(pause, error.retry_seconds)
     why = ports.redact(str(error))
     ports.log.warning("letter.failed", kind=letter.kind, channel=letter.channel, why=why, retry_at=retry_at)
     with ports.write() as tx:
         outbox.failed(tx, letter.id, retry_at, why)
-        if not letter.attempts:
-            events.append(tx, "letter.failed", f"{letter.kind}-{letter.period}", now, why=why)
+        if given_up or not letter.attempts:
+            kind = GIVEN_UP if given_up else "letter.failed"
+            events.append(tx, kind, f"{letter.kind}-{letter.period}", now, why=why, channel=letter.channel)

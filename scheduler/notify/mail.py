@@ -6,13 +6,13 @@ Down time and quiet hours make letters late, never lost, and never two of one pe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from scheduler.clock import at_least
 from scheduler.notify.alerts import alerts_in, events_since, letter_about
-from scheduler.notify.deliver import deliver
+from scheduler.notify.deliver import deliver, share_among_recipients
 from scheduler.notify.letter import letter_of, redacted
-from scheduler.notify.rules import write_letters
+from scheduler.notify.rules import read_up_to, set_read, write_letters
 from scheduler.store import due, events, outbox
 from scheduler.store.errors import StoreFailure
 from scheduler.views.chart_facts import pictures_of
@@ -20,7 +20,7 @@ from scheduler.views.needs import REPORT_AGAIN
 from scheduler.views.weekly_report import last_week, make_report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from scheduler.core.window import Calendar, DailyHours
     from scheduler.notify.deliver import Channel
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 WEEKLY, ALERTS = "weekly-report", "alerts"
 _AGAIN_SECONDS = 3_600
-_SETTLED_SECONDS, _SETTLED_WALL_SECONDS = 60, 2.0  # in which what has happened is committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +43,53 @@ class Mailing:
     rules: tuple[Rule, ...] = ()
     webhooks: Mapping[str, Channel] = field(default_factory=dict)  # for rules alone
 
+    @property
+    def carriers(self) -> dict[str, Channel]:
+        """All channels by name."""
+        return {**self.channels, **self.webhooks}
+
 
 def mail(ports: Ports, mailing: Mailing, now: int) -> None:
-    """Write what is due, every report of a down time, and deliver what waits.
+    """Write what is due and deliver what waits, one channel after the other."""
+    write(ports, mailing, now)
+    for name, channel in mailing.carriers.items():
+        deliver(ports, {name: channel}, now)
+
+
+def post(ports: Ports, mailing: Mailing, apart: Callable[[Callable[[], object]], None], now: int) -> None:
+    """Do the same in threads, each under ``apart``: a server that hangs keeps nothing but its own channel waiting."""
+    ports.calls.gather("letters", {"": partial(apart, partial(write, ports, mailing, now))})
+    letters = {name: partial(deliver, ports, {name: channel}, now) for name, channel in mailing.carriers.items()}
+    ports.calls.gather("mail", {name: partial(apart, work) for name, work in letters.items()})
+
+
+def write(ports: Ports, mailing: Mailing, now: int) -> None:
+    """Put what is due into the outbox, every report of a down time.
 
     A report that cannot be made is an event. It is tried again every hour, and those of later weeks wait for it.
     """
     write_letters(ports, mailing.rules, now)
     if mailing.channels:
         _write_due(ports, mailing, now)
-    if mailing.channels or mailing.webhooks:
-        deliver(ports, {**mailing.channels, **mailing.webhooks}, now)
+        share_among_recipients(ports, mailing.channels, now)
 
 
 def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
     """Write the reports and alerts that are due."""
     with ports.database.read() as tx:
         planned = due.next_due(tx)
+        read = read_up_to(tx, planned, ALERTS)
     for name in (WEEKLY, ALERTS):
         if name not in planned:
             with ports.write() as tx:
                 due.set_due(tx, name, mailing.weekly.window_at(now).end if name == WEEKLY else now)
+                if name == ALERTS:
+                    set_read(tx, ALERTS, read)
     due_at: int | None = planned.get(WEEKLY) if planned.get(REPORT_AGAIN, now) <= now else None
     while due_at is not None and due_at <= now:
         due_at = _write_report(ports, mailing, due_at, now)
     if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not _is_quiet(mailing, now):
-        _write_alerts(ports, mailing, planned[ALERTS], now)
+        _write_alerts(ports, mailing, planned[ALERTS], read, now)
 
 
 def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int | None:
@@ -97,16 +117,16 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
     return following
 
 
-def _write_alerts(ports: Ports, mailing: Mailing, since: int, now: int) -> None:
+def _write_alerts(ports: Ports, mailing: Mailing, since: int, read: int, now: int) -> None:
     with ports.database.read() as tx:
         found = events_since(tx, since)
-    # What happened just now may not be committed yet; it is told next time.
-    until = max(since, now - at_least(ports.clock, _SETTLED_SECONDS, _SETTLED_WALL_SECONDS))
-    news = alerts_in(found, since, until)
+        newest = events.newest_id(tx)
+    news = alerts_in(found, read)
     with ports.write() as tx:
         for channel in mailing.channels if news else ():
             outbox.add(tx, ALERTS, str(since), channel, redacted(letter_about(news), ports.redact), now)
-        due.set_due(tx, ALERTS, until)
+        due.set_due(tx, ALERTS, now)
+        set_read(tx, ALERTS, newest)
 
 
 def _is_quiet(mailing: Mailing, now: int) -> bool:

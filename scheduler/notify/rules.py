@@ -1,6 +1,6 @@
 """Rules: which events go to whom beyond alerts, by kind of event and by job; webhooks get them as JSON.
 
-The event log is read up to an instant that is kept in the database, and what matches is put into the outbox: an event
+The event log is read up to an event that is kept in the database, and what matches is put into the outbox: an event
 is written once for each receiver, whatever crashes, and delivered at least once.
 """
 
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from scheduler.clock import at_least
 from scheduler.notify.letter import redacted
 from scheduler.store import due, events, outbox, runs
 from scheduler.store.runs import UnknownRun
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -25,12 +24,11 @@ if TYPE_CHECKING:
     from scheduler.store.events import Event
 
 RULES = "rules"
-"""What is due: the instant up to which the event log was read for rules."""
+_READ = "{}-read"  # of a reader of the event log: the id of the newest event that it has read, kept among what is due
+_BEGINS = ("daemon.started", "daemon.reloaded")
 WEBHOOK = "webhook"
-_OURS = frozenset({"letter.failed"})  # telling of a letter by a letter would never end
-_EVENTS_AT_ONCE = 500
-_EVENTS_MAX = 20_000  # of one time: what is beyond is told by none, and logged
-_SETTLED_SECONDS, _SETTLED_WALL_SECONDS = 60, 2.0  # in which what has happened is committed
+_OURS = frozenset({"letter.failed", "letter.given_up"})  # telling of a letter by a letter would never end
+_EVENTS_AT_ONCE = 2_000  # the others come with the next look
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +52,19 @@ class Rule:
 
 
 def write_letters(ports: Ports, rules: Sequence[Rule], now: int) -> None:
-    """Put into the outbox what happened since the last time and is settled. Raises StoreFailure."""
+    """Put into the outbox what happened since the last time. Raises StoreFailure."""
     with ports.database.read() as tx:
-        since = due.next_due(tx).get(RULES)
-    if not rules or since is None:
-        if (since is None) == bool(rules):  # events from before there was a rule are told to nobody
-            with ports.write() as tx:
-                due.set_due(tx, RULES, now) if rules else due.forget(tx, RULES)
-        return
-    # What happened just now may not be committed yet; it is told next time.
-    until = max(since, now - at_least(ports.clock, _SETTLED_SECONDS, _SETTLED_WALL_SECONDS))
-    if until == since:
-        return
-    with ports.database.read() as tx:
-        found = [event for event in _since(tx, since) if since <= event.at < until]
+        planned = due.next_due(tx)
+        read = read_up_to(tx, planned, RULES)
+        found = events.after(tx, read, _EVENTS_AT_ONCE) if rules else []
         names = {event.id: _names(tx, event) for event in found}
-    if len(found) == _EVENTS_MAX:
-        ports.log.warning("rules.too_many_events", told=_EVENTS_MAX, since=since, until=until)
+    if not rules:
+        if RULES in planned or _READ.format(RULES) in planned:  # what happens before there is a rule is told to nobody
+            with ports.write() as tx:
+                forget_reader(tx, RULES)
+        return
+    if not found and _READ.format(RULES) in planned:
+        return
     with ports.write() as tx:
         for rule in rules:
             wanted = [event for event in found if rule.wants(event, names[event.id])]
@@ -79,8 +73,9 @@ def write_letters(ports: Ports, rules: Sequence[Rule], now: int) -> None:
                 outbox.add(tx, WEBHOOK, str(event.id), rule.to[0], body, now)
             for channel in rule.to if wanted and not rule.webhook else ():
                 body = redacted(letter_of(rule, wanted), ports.redact)
-                outbox.add(tx, RULES, f"{rule.name}-{since}", channel, body, now)
-        due.set_due(tx, RULES, until)
+                outbox.add(tx, RULES, f"{rule.name}-{read}", channel, body, now)
+        forget_reader(tx, RULES)
+        set_read(tx, RULES, found[-1].id if found else read)
 
 
 def document(event: Event, names: Collection[str]) -> dict[str, Any]:
@@ -104,13 +99,28 @@ def letter_of(rule: Rule, wanted: Sequence[Event]) -> dict[str, Any]:
     return {"subject": f"Training: {lines[0]}"[:200], "text": "\n".join([*lines, "", f"Rule {rule.name}.", ""])}
 
 
-def _since(tx: Connection, since: int) -> list[Event]:
-    limit = _EVENTS_AT_ONCE
-    while True:
-        found = events.tail(tx, limit=limit)
-        if len(found) < limit or found[0].at < since or limit == _EVENTS_MAX:
-            return found
-        limit = min(4 * limit, _EVENTS_MAX)
+def read_up_to(tx: Connection, planned: Mapping[str, int], reader: str) -> int:
+    """Return up to which event a reader has read. Events are read in the order of their commits, so none is missed.
+
+    A new reader begins with the daemon that has its settings: what happens in its first minute is told as well.
+    """
+    if (read := planned.get(_READ.format(reader))) is not None:
+        return read
+    if reader in planned:  # an older version kept the instant
+        return events.newest_id(tx, before=planned[reader])
+    began = events.tail(tx, limit=1, kinds=_BEGINS)
+    return began[0].id - 1 if began else events.newest_id(tx)
+
+
+def set_read(tx: Connection, reader: str, read: int) -> None:
+    """Store up to which event a reader has read."""
+    due.set_due(tx, _READ.format(reader), read)
+
+
+def forget_reader(tx: Connection, reader: str) -> None:
+    """Let a reader begin again."""
+    due.forget(tx, reader)
+    due.forget(tx, _READ.format(reader))
 
 
 def _names(tx: Connection, event: Event) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, func, insert, literal, select, update
 
+from jobs.payload.bounds import INSTANT_MAX
 from scheduler.store import codec, conditions
 from scheduler.store.schema import events, pruned
 
@@ -57,9 +58,10 @@ def write(tx: Connection, kind: str, subject: str, at: int, by: str, data: Mappi
     return int(tx.execute(_INSERT, row).scalar_one())
 
 
-def newest_id(tx: Connection) -> int:
-    """Return the id of the newest event, 0 when there is none."""
-    return int(tx.execute(_NEWEST_ID).scalar_one() or 0)
+def newest_id(tx: Connection, before: int = INSTANT_MAX) -> int:
+    """Return the id of the newest event that happened before an instant, 0 when there is none."""
+    query = _NEWEST_ID if before == INSTANT_MAX else _NEWEST_ID.where(events.c.at < before)
+    return int(tx.execute(query).scalar_one() or 0)
 
 
 def kinds_after(tx: Connection, after_id: int, limit: int = 200) -> list[tuple[int, str]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, insert, select, update
 
+from jobs.payload.bounds import INSTANT_MAX
 from scheduler.store import codec
 from scheduler.store.errors import Stale
 from scheduler.store.schema import outbox
@@ -62,10 +63,19 @@ _PENDING = (
 )
 _WAITS = select(outbox.c.id).where(outbox.c.id == bindparam("id"), outbox.c.sent_at.is_(None))
 _STUCK = (
-    select(outbox.c.kind, outbox.c.period, outbox.c.channel, outbox.c.attempts, outbox.c.why)
-    .where(outbox.c.sent_at.is_(None), outbox.c.attempts >= bindparam("attempts"))
-    .order_by(outbox.c.id)
+    select(outbox.c.channel, outbox.c.attempts, outbox.c.created_at, outbox.c.retry_at, outbox.c.why)
+    .where(
+        outbox.c.sent_at.is_(None),
+        (outbox.c.attempts >= bindparam("attempts")) | (outbox.c.retry_at == bindparam("never")),
+        (outbox.c.retry_at < bindparam("never")) | (outbox.c.created_at >= bindparam("since")),
+    )
+    .order_by(outbox.c.channel, outbox.c.id)
 )
+_TAKEN = (
+    select(outbox.c.id).where(outbox.c.channel == bindparam("channel"), outbox.c.sent_at > bindparam("at")).limit(1)
+)
+NEVER = INSTANT_MAX
+"""When a message is tried again that is given up."""
 
 
 def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str, Any], now: int) -> bool:
@@ -106,9 +116,30 @@ def words(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | N
     return None if row is None else (row.sent_at, codec.load_object(row.body))
 
 
-def stuck(tx: Connection, attempts: int) -> list[tuple[str, str, str, int, str]]:
-    """Return (kind, period, channel, attempts, why) of messages that failed at least so many times."""
-    return [tuple(row) for row in tx.execute(_STUCK, {"attempts": attempts})]
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """The messages that a channel does not take: how many, how often the first was tried, and why the last failed."""
+
+    channel: str
+    messages: int
+    attempts: int
+    since: int
+    why: str
+
+
+def stuck(tx: Connection, attempts: int, since: int = 0) -> list[Stuck]:
+    """Return the channels with messages that failed at least so many times, or were given up ``since``.
+
+    A channel that took a message after it had refused one for good is well again.
+    """
+    found: dict[str, Stuck] = {}
+    for row in tx.execute(_STUCK, {"attempts": attempts, "never": NEVER, "since": since}):
+        taken = {"channel": row.channel, "at": row.created_at}
+        if row.retry_at == NEVER and tx.execute(_TAKEN, taken).first() is not None:
+            continue
+        first = found.get(row.channel) or Stuck(row.channel, 0, row.attempts, row.created_at, "")
+        found[row.channel] = replace(first, messages=first.messages + 1, why=row.why)
+    return list(found.values())
 
 
 def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name
@@ -117,7 +148,7 @@ def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column'
 
 
 def failed(tx: Connection, id: int, retry_at: int, why: str) -> None:  # noqa: A002 - the column's name
-    """Note a failed delivery; not to be tried before ``retry_at``. Raises Stale when sent, or unknown."""
+    """Note a failed delivery, not to be tried before ``retry_at``. Raises Stale when sent, or unknown."""
     _note(tx, id, retry_at=retry_at, why=why)
 
 

@@ -81,7 +81,7 @@ def needs(
         *_offers(tx),
         *_versions(tx),
         *_deployments(tx),
-        *_letters(tx),
+        *_letters(tx, since),
         *_settings(tx),
         *_long_work(tx),
         *_alarms(events.tail(tx, kinds=ALARMS) if alarms is None else alarms, since, now),
@@ -286,9 +286,11 @@ def _deployments(tx: Connection) -> Iterator[Need]:
         yield Need("deployment stopped", about, why, f"schedctl models resume {ended.model}", ended.ended_at)
 
 
-def _letters(tx: Connection) -> Iterator[Need]:
-    for kind, period, channel, tries, why in outbox.stuck(tx, _TRIES_SHOWN):
-        yield Need("letter not delivered", f"{kind} {period} by {channel}", f"{tries} tries: {why}", "schedctl doctor")
+def _letters(tx: Connection, since: int) -> Iterator[Need]:
+    """Channels that do not take their messages; one line each, or telling of a message by a message would never end."""
+    for one in outbox.stuck(tx, _TRIES_SHOWN, since):
+        why = f"{counted(one.messages, 'message')}, {counted(one.attempts, 'try', 'tries')}: {one.why}"
+        yield Need("letter not delivered", one.channel, why, "schedctl doctor", one.since)
     if REPORT_AGAIN in due.next_due(tx):
         failed = events.tail(tx, limit=1, kinds=("report.failed",))
         week, why = (failed[0].subject, str(failed[0].data.get("why"))) if failed else ("weekly", "")

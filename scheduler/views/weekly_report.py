@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, assert_never
 from zoneinfo import ZoneInfo
 
+from jobs.payload.bounds import digits
 from scheduler.core.version import version_name
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.report.document import document_of
@@ -57,10 +58,10 @@ def this_week(now: int, zone: str) -> WeekOf:
 
 def week_named(label: str, zone: str) -> WeekOf:
     """Return the week that ``2026-W47`` names. Raises ValueError."""
-    year, mark, number = label.partition("-W")
-    if not (mark and year.isdigit() and number.isdigit()):
+    year, number = (digits(part, date.max.year) for part in (label.partition("-W")[0], label.partition("-W")[2]))
+    if year is None or number is None:
         raise ValueError(f"{label!r} is no week")
-    monday = date.fromisocalendar(int(year), int(number), 1)
+    monday = date.fromisocalendar(year, number, 1)
     noon = datetime.combine(monday + timedelta(days=1), datetime.min.time(), ZoneInfo(zone))
     return _named(Calendar("week", zone).window_at(int(noon.timestamp())), zone)
 

@@ -68,7 +68,7 @@ def letter_page(source: Source, week: str, channel: str) -> str | None:
     body = _as_sent(source, week, channel)[1]
     html = body.get("html")
     # Slack and Apprise have the same body, and show the words of it.
-    if html is None or channel != "email":
+    if html is None or channel.partition("-")[0] != "email":
         return None
     for name, picture in body.get("pictures", {}).items():
         html = html.replace(f'"cid:{name}"', f'"data:image/png;base64,{picture}"')

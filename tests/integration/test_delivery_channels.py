@@ -299,8 +299,8 @@ def test_a_letter_that_keeps_failing_is_told_in_the_next_report(database: Databa
         deliver(ports_on(database), {"email": Away()}, NOW + attempt * DAY)
     with database.read() as tx:
         (need,) = needs(tx, (), 0, NOW)
-    assert (need.what, need.subject) == ("letter not delivered", "weekly-report 2026-W47 by email")
-    assert need.why == "3 tries: nobody listens"
+    assert (need.what, need.subject) == ("letter not delivered", "email")
+    assert need.why == "1 message, 3 tries: nobody listens"
 
 
 class Away:

@@ -349,7 +349,7 @@ def test_a_mail_server_that_hangs_holds_up_neither_the_list_of_needs_nor_the_sto
     daemon = Daemon(app, structlog.get_logger(), manager=ServiceManager(""))
     daemon._calls._patience = 0.05
     daemon._use(app, app.ports(daemon.log, 0))
-    monkeypatch.setattr("scheduler.notify.mail.mail", lambda *_: hanging.meet("mail"))
+    monkeypatch.setattr("scheduler.notify.mail.write", lambda *_: hanging.meet("mail"))
     with app.database.write() as tx:
         jobs.add(tx, JobSpec("j", "main", ("true",), 10, 1.0), NOW)
     queue.hold(app.database, "j", "a question", NOW, "ann")
@@ -357,10 +357,10 @@ def test_a_mail_server_that_hangs_holds_up_neither_the_list_of_needs_nor_the_sto
     for _ in range(2):
         daemon._mail()
     assert daemon._needs == 1
-    assert daemon._calls.under_way("mail") == {""}
+    assert daemon._calls.under_way("letters") == {""}
     assert hanging.waited_out == []
     hanging.free.set()
-    daemon._calls.settle(("mail",), 10.0)
+    daemon._calls.settle(("letters",), 10.0)
     app.database.close()
 
 

@@ -107,7 +107,7 @@ def test_the_first_time_is_told_at_once_and_tried_again_the_second_waits_for_a_p
     [event] = world.told("job.stalled")
     assert (event.subject, event.data["rule"], event.data["run"]) == ("ufm", rule, "uff-ufm-0001")
     assert any(line.startswith("warning job.stalled") for line in journal.lines)
-    assert "burnt hours for nothing" in letter_about(alerts_in([event], 0, event.at + 1))["text"]
+    assert "burnt hours for nothing" in letter_about(alerts_in([event], 0))["text"]
     assert world.launches() == 2
     second = world.stalls(rule)
     assert isinstance(second, Held)

@@ -14,6 +14,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
+from ..bounds import SPAN_MAX, digits
 from .listing import BadListing, Entry, parse_listing
 from .tree import LIMITS, fetch_listing, is_whole, make, making_of
 
@@ -228,7 +229,7 @@ def _copy(answer: HTTPResponse, sink: BinaryIO, here: int, size: int, tell: Call
 
 def _meant(address: str, code: int, wait: str, *, at_hub: bool) -> Exception:
     if code == 429 or code >= 500:
-        return Again(f"the Hub answers {code}", float(wait) if wait.isdecimal() and len(wait) < 9 else None)
+        return Again(f"the Hub answers {code}", digits(wait, SPAN_MAX))
     if not at_hub:
         return Again(f"the address that the Hub gave answers {code}; it may have expired", 0.0)
     if code in {401, 403}:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jobs.payload.bounds import SPAN_MAX, digits
 from platforms.base import Misconfigured, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer
 from platforms.kaggle.api.library import CONNECT_SECONDS, PIECE_BYTES, AnswerTooLarge, open_client, stopwatch
@@ -229,8 +230,8 @@ class Wire:
                 "kaggle", name, f"the credentials from {self._credentials.origin} are refused", "Make new ones"
             )
         if status == 429:
-            asked = str(response.headers.get("Retry-After", ""))
-            return Throttled(name, f"HTTP 429: {message}", float(asked) if asked.isdecimal() else 0.0)
+            asked = digits(response.headers.get("Retry-After"), SPAN_MAX)
+            return Throttled(name, f"HTTP 429: {message}", float(asked or 0))
         if status >= 500 or status < 400 or status == _TIMED_OUT:  # to be sent elsewhere is no refusal
             return Unreachable("kaggle", name, f"HTTP {status}: {message}")
         return Denied(status, message)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from jobs.payload.bounds import digits
 from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
 
@@ -209,9 +210,10 @@ def _pixels(image: str) -> tuple[int, int]:
     wide, _, high = image.lower().partition("x")
     if not image:
         return (0, 0)
-    if not (wide.isdecimal() and high.isdecimal() and 0 < int(wide) <= 1 << 16 and 0 < int(high) <= 1 << 16):
+    pixels = (digits(wide, 1 << 16) or 0, digits(high, 1 << 16) or 0)
+    if not all(pixels):
         raise UsageFault(f"--image {image}", "it is not two numbers of pixels", "Write it like 1008x1008")
-    return int(wide), int(high)
+    return pixels
 
 
 def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from jobs.catalogue import job_from_toml
+from jobs.payload.bounds import digits
 from jobs.ranges import RANGES
 from scheduler.cli.parts.device_table import show_devices
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
@@ -94,10 +95,10 @@ def _weight_edit(words: str) -> Edit:
 
 def _devices_edit(words: str) -> SetDevices:
     name, value = _parts("--devices", words, "JOB=COUNT")
-    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _DEVICES_MAX):
+    if not (count := digits(value, _DEVICES_MAX)):
         why = f"a count of devices is a whole number from 1 to {_DEVICES_MAX:,}"
         raise UsageFault(f"--devices {words} cannot be used", why, "Write it like ufm=2")
-    return SetDevices(name, int(value))
+    return SetDevices(name, count)
 
 
 def _parts(option: str, words: str, form: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from jobs.payload.bounds import STEP_MAX, digits
 from scheduler.cli.commands.queue_show import start_line
 from scheduler.cli.shell.confirm import confirm
 from scheduler.cli.shell.exits import UsageFault
@@ -22,7 +23,8 @@ def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
 
     Raises UnknownJob, QueueError, UsageFault, and Refusal when nobody agreed.
     """
-    if start != "newest" and not (start.isascii() and start.isdigit()):
+    step = digits(start, STEP_MAX)
+    if start != "newest" and step is None:
         raise UsageFault(f"--from {start} cannot be read", "it is a step of the parent, or newest", "Write --from 4000")
     with cli.app.database.read() as tx:
         done = jobs.get(tx, name).done_step
@@ -30,7 +32,6 @@ def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
         f"Begin {name} again at step 0? It is at step {done}; what it saved stays, and it does not go on from that."
     )
     confirm(cli, question, yes=yes)
-    step = None if start == "newest" else int(start)
     record, generation, waiting = restart(cli.app.database, name, step, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "generation": asdict(generation)})
     told = start_line(record.spec.start_from, [generation])

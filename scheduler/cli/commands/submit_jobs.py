@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import job_from_table
 from jobs.payload.bounded_file import TEXT_BYTES_MAX
+from jobs.payload.bounds import digits
 from scheduler.cli.commands.dry_run import show_jobs
 from scheduler.cli.commands.follow import follow_jobs
 from scheduler.cli.commands.queue_add import add_specs
@@ -118,8 +119,8 @@ def _family(table: dict[str, Any], chosen: Sequence[dict[str, str]]) -> list[Job
         own = {**table, "command": [*table["command"], *(word for key in values for word in (f"--{key}", values[key]))]}
         if values:
             own |= {"name": name_of(table["name"], values, number), "sweep": table["name"]}
-        if values.get("seed", "").isdecimal():
-            own["seed"] = int(values["seed"])
+        if (seed := digits(values.get("seed"), 10**20 - 1)) is not None:
+            own["seed"] = seed
         family.append(job_from_table(own, _HERE))
     return family
 
