@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from jobs.payload.deadline import Deadline
 from platforms.targets.base import TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
@@ -58,9 +59,13 @@ class Loopback:
         )
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            data = answer.read(_ANSWER_MAX_BYTES)
+            with Deadline(self.seconds) as deadline:
+                connection.connect()
+                found = connection.sock
+                deadline.watch(lambda: found)
+                connection.request(method, path, None if body is None else json.dumps(body), headers)
+                answer = connection.getresponse()
+                data = answer.read(_ANSWER_MAX_BYTES)
         except (OSError, http.client.HTTPException) as error:
             why = str(error) or type(error).__name__
             remedy = f"Check that the server, or the tunnel to it, listens on port {self.port}"

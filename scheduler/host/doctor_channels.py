@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import smtplib
-import ssl
 from typing import TYPE_CHECKING
 
 from jobs.payload.redact import Redactor
 from jobs.plural import counted
 from platforms.base import Checked
-from scheduler.notify.deliver import EmailChannel, SlackChannel
+from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,15 +53,11 @@ def check_mail(channel: EmailChannel) -> Checked:
     """Greet the mail server, encrypt and log in as a letter would."""
     where = f"{channel.host}:{channel.port}"
     try:
-        with smtplib.SMTP(channel.host, channel.port, timeout=channel.timeout_seconds) as server:
-            if channel.starttls:
-                server.starttls(context=ssl.create_default_context(cafile=channel.authority))
-            if channel.user:
-                server.login(channel.user, channel.password)
+        with channel.opened() as server:
             server.noop()
     except smtplib.SMTPAuthenticationError as error:
         return Checked("bad", f"{where} does not take our login (code {error.smtp_code})", "Correct user and password")
-    except (OSError, smtplib.SMTPException) as error:
+    except (OSError, ValueError, smtplib.SMTPException) as error:
         why = Redactor([channel.password])(f"{type(error).__name__}: {error}")
         return Checked("bad", f"{where}: {why}", _REMEDY)
     login = f", takes the login of {channel.user}" if channel.user else ""
@@ -73,28 +68,18 @@ def check_mail(channel: EmailChannel) -> Checked:
 
 def check_slack(channel: SlackChannel) -> Checked:
     """Ask Slack whose token it is; of a webhook only the form can be checked without a message."""
-    from http.client import HTTPException
-
-    try:
-        from slack_sdk import WebClient
-        from slack_sdk.errors import SlackApiError
-    except ImportError:
-        return Checked("bad", "slack_sdk is missing", "Install the extra: uff-scheduler[report]")
     if channel.webhook:
         if not channel.webhook.startswith("https://"):
             return Checked("bad", "the webhook's address does not begin with https://", _REMEDY)
         return Checked("ok", "a webhook is set; only a message can test it: schedctl report weekly --send")
     try:
-        client = WebClient(channel.token, base_url=channel.base_url, timeout=channel.timeout_seconds)
-        answer = client.auth_test()
-    except SlackApiError as error:
-        why = str(error.response.get("error", "no reason"))
-        return Checked("bad", f"Slack does not take our token: {why}", "Set report.slack.bot_token anew")
-    except (OSError, ValueError, HTTPException) as error:
-        why = Redactor([channel.token])(f"{type(error).__name__}: {error}")
-        return Checked("bad", f"Slack: {why}", "Look at the network of this machine")
+        answer, headers = channel.call("auth.test")
+    except DeliveryFailed as error:
+        if error.code:
+            return Checked("bad", f"Slack does not take our token: {error.code}", "Set report.slack.bot_token again")
+        return Checked("bad", f"Slack: {error}", "Look at the network of this machine")
     found = f"token of {answer.get('team', '')}, writes to {channel.channel}"
-    told = {name.lower(): value for name, value in answer.headers.items()}.get("x-oauth-scopes")
+    told = headers.get("x-oauth-scopes")
     if told is not None:
         scopes = {scope.strip() for scope in str(told).split(",")}
         if "chat:write" not in scopes:

@@ -7,30 +7,39 @@ but an e-mail keeps its Message-ID, so mail programs show it once.
 from __future__ import annotations
 
 import hashlib
+import json
 import smtplib
+import socket
 import ssl
 from base64 import b64decode
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from email.message import EmailMessage
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlencode, urlsplit
+from urllib.request import Request
 
 from jobs.payload.bounds import INSTANT_MAX, digits
+from jobs.payload.deadline import Deadline, exchange
 from jobs.payload.redact import Redactor
 from scheduler.notify.letter import redacted
 from scheduler.store import events, lease, outbox
 from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from jobs.payload.deadline import Answer
     from scheduler.service.outside.ports import Ports
     from scheduler.store.outbox import Letter
 
 _RETRY_BASE_SECONDS = 60
 _RETRY_CAP_SECONDS = 3_600
 _ASKED_MAX_SECONDS = 86_400  # however long a service asks us to wait
-_TRIED_SECONDS = 5 * 86_400  # as mail servers do
+_TRIED_SECONDS, _TRIES = 5 * 86_400, 48  # as mail servers do; down time and a clock that was wrong are no tries
+_ANSWER_MAX_BYTES = 1 << 20
+_EXCHANGES = 3  # how many time-outs a whole letter may take: it has several steps
 _PICTURES_MAX = 10  # of a message in Slack
 EMAIL = "email"
 GIVEN_UP = "letter.given_up"
@@ -39,13 +48,14 @@ GIVEN_UP = "letter.given_up"
 class DeliveryFailed(Exception):
     """A channel did not take a letter; ``retry_seconds`` is how long the service asked us to wait.
 
-    ``for_good``: it will never take this one.
+    ``for_good``: it will never take this one. ``code`` is the service's own word for why.
     """
 
-    def __init__(self, why: str, retry_seconds: int = 0, *, for_good: bool = False) -> None:
+    def __init__(self, why: str, retry_seconds: int = 0, *, for_good: bool = False, code: str = "") -> None:
         super().__init__(why)
         self.retry_seconds = retry_seconds
         self.for_good = for_good
+        self.code = code
 
 
 class Channel(Protocol):
@@ -53,6 +63,19 @@ class Channel(Protocol):
 
     def send(self, key: str, body: Mapping[str, Any]) -> str | None:
         """Deliver, naming the letter by ``key``; return what of it was left out, and why. Raises DeliveryFailed."""
+
+
+class _Smtp(smtplib.SMTP):
+    """A connection that a deadline watches from its first byte."""
+
+    def __init__(self, deadline: Deadline, host: str, port: int, seconds: int) -> None:
+        self._deadline = deadline
+        super().__init__(host, port, timeout=seconds)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        found: socket.socket = super()._get_socket(host, port, timeout)  # type: ignore[misc] # as SMTP_SSL does
+        self._deadline.watch(lambda: found)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +95,23 @@ class EmailChannel:
     timeout_seconds: int
     authority: str | None = None
 
+    @contextmanager
+    def opened(self) -> Iterator[smtplib.SMTP]:
+        """Greet the server, encrypt and log in; all of it and what follows ends in time.
+
+        Raises OSError, SMTPException, ValueError.
+        """
+        with (
+            Deadline(_EXCHANGES * self.timeout_seconds) as deadline,
+            _Smtp(deadline, self.host, self.port, self.timeout_seconds) as server,
+        ):
+            if self.starttls:
+                server.starttls(context=ssl.create_default_context(cafile=self.authority))
+                deadline.watch(lambda: server.sock)
+            if self.user:
+                server.login(self.user, self.password)
+            yield server
+
     def send(self, key: str, body: Mapping[str, Any]) -> None:
         """Deliver as plain text with an HTML alternative; Message-ID is made of the key."""
         letter = EmailMessage()
@@ -87,11 +127,7 @@ class EmailChannel:
                 for name, picture in body.get("pictures", {}).items():
                     page.add_related(b64decode(picture), "image", "png", cid=f"<{name}>", filename=f"{name}.png")
         try:
-            with smtplib.SMTP(self.host, self.port, timeout=self.timeout_seconds) as server:
-                if self.starttls:
-                    server.starttls(context=ssl.create_default_context(cafile=self.authority))
-                if self.user:
-                    server.login(self.user, self.password)
+            with self.opened() as server:
                 refused = server.send_message(letter)
         except smtplib.SMTPRecipientsRefused as error:
             for_good = all(code >= 500 for code, _ in error.recipients.values())
@@ -116,53 +152,57 @@ class SlackChannel:
     def send(self, key: str, body: Mapping[str, Any]) -> str | None:
         """Deliver as blocks; a bot puts the pictures into a thread below them."""
         del key
-        try:
-            from slack_sdk import WebClient, WebhookClient
-            from slack_sdk.errors import SlackApiError
-        except ImportError:
-            raise DeliveryFailed("slack_sdk is missing; install the extra `report`") from None
         blocks = body.get("blocks")
         # Beside blocks the text is what a notification shows; without them it is the message.
-        text = body["subject"] if blocks else body["text"]
+        message = {"text": body["subject"], "blocks": blocks} if blocks else {"text": body["text"]}
+        if not self.webhook:
+            posted, _ = self.call("chat.postMessage", channel=self.channel, **message)
+            return self._add_pictures(posted.get("channel"), posted.get("ts"), body)
+        self._exchange(self.webhook, json.dumps(message).encode(), {"Content-Type": "application/json"})
+        return None
+
+    def call(self, method: str, **words: Any) -> tuple[dict[str, Any], Mapping[str, str]]:
+        """Call Slack's API as the bot; return the answer and its headers. Raises DeliveryFailed."""
+        texts = {name: word if isinstance(word, str) else json.dumps(word) for name, word in words.items()}
+        access = {"Authorization": f"Bearer {self.token}"}
+        answer = self._exchange(f"{self.base_url}{method}", urlencode(texts).encode(), access)
+        found = _document(answer.body)
+        if found.get("ok") is not True:
+            code = str(found.get("error", "no word of its API"))[:100]
+            raise DeliveryFailed(f"Slack answered {answer.status} {code}", code=code)
+        return found, answer.headers
+
+    def _exchange(self, address: str, data: bytes, headers: Mapping[str, str]) -> Answer:
         try:
-            if self.webhook:
-                answer = WebhookClient(self.webhook, timeout=self.timeout_seconds).send(text=text, blocks=blocks)
-                if answer.status_code != 200:
-                    raise DeliveryFailed(f"Slack answered {answer.status_code}", asked_seconds(answer.headers))
-                return None
-            client = WebClient(self.token, base_url=self.base_url, timeout=self.timeout_seconds)
-            posted = client.chat_postMessage(channel=self.channel, text=text, blocks=blocks)
-        except SlackApiError as error:
-            asked = asked_seconds(getattr(error.response, "headers", {}))
-            status = getattr(error.response, "status_code", "no status")
-            raise DeliveryFailed(f"Slack answered {status}", asked) from None
+            request = Request(address, data, dict(headers), method="POST")  # noqa: S310 - the settings', or Slack's
+            answer = exchange(request, self.timeout_seconds, _ANSWER_MAX_BYTES)
         except (OSError, ValueError, HTTPException) as error:
             hidden = Redactor([self.token, self.webhook])
             raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
-        return self._add_pictures(client, posted.get("channel"), posted.get("ts"), body)
+        if answer.status != 200:
+            code = str(_document(answer.body).get("error", ""))[:100]
+            raise DeliveryFailed(f"Slack answered {answer.status} {code}", asked_seconds(answer.headers), code=code)
+        return answer
 
-    def _add_pictures(
-        self, client: Any, channel: str | None, thread: str | None, body: Mapping[str, Any]
-    ) -> str | None:
+    def _add_pictures(self, channel: object, thread: object, body: Mapping[str, Any]) -> str | None:
         """The message stands already and must not be sent again: pictures that Slack does not take are left out."""
-        from slack_sdk.errors import SlackClientError
-
         names = list(body.get("pictures", {}))[:_PICTURES_MAX]
-        if not names or not channel:
+        if not names or not isinstance(channel, str):
             return None
-        captions = body.get("captions", {})
-        files = [
-            {"file": b64decode(body["pictures"][name]), "filename": f"{name}.png", "title": captions.get(name, name)}
-            for name in names
-        ]
+        captions, files = body.get("captions", {}), []
         try:
-            client.files_upload_v2(file_uploads=files, channel=channel, thread_ts=thread)
-        except (SlackClientError, OSError, ValueError, HTTPException) as error:
-            told = getattr(error, "response", None)
-            code = str(told.get("error")) if told is not None else ""
-            why = code or f"{type(error).__name__}: {error}"
-            hint = "; the bot needs the scope files:write" if code == "missing_scope" else ""
-            return Redactor([self.token])(f"without its pictures: {why}{hint}")
+            for name in names:
+                picture = b64decode(body["pictures"][name])
+                place, _ = self.call("files.getUploadURLExternal", filename=f"{name}.png", length=len(picture))
+                address = str(place.get("upload_url"))
+                if urlsplit(address).scheme not in {"https", urlsplit(self.base_url).scheme}:
+                    raise DeliveryFailed("Slack names no place for pictures")
+                self._exchange(address, picture, {"Content-Type": "application/octet-stream"})
+                files.append({"id": place.get("file_id"), "title": captions.get(name, name)})
+            self.call("files.completeUploadExternal", files=files, channel_id=channel, thread_ts=thread)
+        except DeliveryFailed as error:
+            hint = "; the bot needs the scope files:write" if error.code == "missing_scope" else ""
+            return f"without its pictures: {error}{hint}"
         return None
 
 
@@ -189,6 +229,15 @@ class AppriseChannel:
             raise DeliveryFailed("Apprise does not know this kind of address; see report.apprise.token_urls")
         if not post.notify(body=str(body["text"]), title=str(body["subject"]), body_format="text"):
             raise DeliveryFailed("Apprise could not deliver; its log says more")
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    """Return what Slack answered, empty for anything else than an object."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def email_channels(channel: EmailChannel) -> dict[str, Channel]:
@@ -270,7 +319,7 @@ def _still_waits(ports: Ports, letter: Letter) -> bool:
 
 def _failed(ports: Ports, letter: Letter, error: DeliveryFailed, now: int) -> None:
     pause = min(_RETRY_CAP_SECONDS, _RETRY_BASE_SECONDS << min(letter.attempts, 10))
-    given_up = error.for_good or now - letter.created_at >= _TRIED_SECONDS
+    given_up = error.for_good or (letter.attempts >= _TRIES and now - letter.created_at >= _TRIED_SECONDS)
     retry_at = outbox.NEVER if given_up else now + max(pause, error.retry_seconds)
     why = ports.redact(str(error))
     ports.log.warning("letter.failed", kind=letter.kind, channel=letter.channel, why=why, retry_at=retry_at)

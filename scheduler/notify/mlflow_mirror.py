@@ -12,18 +12,18 @@ import math
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import Request, build_opener
+from urllib.request import Request
 
+from jobs.payload.deadline import exchange
 from scheduler.core.job import Cancelled, Done, Failed
-from scheduler.notify.webhook import NoRedirects
 from scheduler.service.outside.calls import fail
 from scheduler.store import jobs, series
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from jobs.payload.deadline import Answer
     from scheduler.service.outside.ports import Ports
     from scheduler.store.jobs import JobRecord
     from scheduler.store.series import Point
@@ -141,13 +141,12 @@ class MlflowMirror:
         address = f"{self.address.rstrip('/')}/api/2.0/mlflow/{call}"
         try:
             request = Request(address, data, headers)  # noqa: S310 - the settings take https only, or this machine
-            with build_opener(NoRedirects).open(request, timeout=_TIMEOUT_SECONDS) as answer:
-                found = json.loads(answer.read(_ANSWER_MAX_BYTES))
-        except HTTPError as error:
-            with error:
-                raise _told(error) from None
+            answer = exchange(request, _TIMEOUT_SECONDS, _ANSWER_MAX_BYTES)
+            found = json.loads(answer.body) if answer.status < 300 else None
         except (OSError, HTTPException, ValueError) as error:
             raise MlflowFault(f"{type(error).__name__}: {str(error)[:200]}") from None
+        if answer.status >= 300:
+            raise _told(answer)
         if not isinstance(found, dict):
             raise MlflowFault(f"{call.partition('?')[0]} was answered by something else than MLflow")
         return _Document(found)
@@ -171,13 +170,13 @@ def authorization(token: str, user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode() if user else ""
 
 
-def _told(error: HTTPError) -> MlflowFault:
+def _told(answer: Answer) -> MlflowFault:
     try:
-        document = json.loads(error.read(100_000))
+        document = json.loads(answer.body)
         code, words = str(document["error_code"]), str(document["message"])
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         code, words = "", ""
-    return MlflowFault(f"the server answered {error.code} {code} {' '.join(words.split())[:200]}".rstrip(), code)
+    return MlflowFault(f"the server answered {answer.status} {code} {' '.join(words.split())[:200]}".rstrip(), code)
 
 
 def _batches(points: Sequence[Point]) -> Iterator[Sequence[Point]]:

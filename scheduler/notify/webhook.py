@@ -6,11 +6,11 @@ import hashlib
 import hmac
 import json
 from dataclasses import dataclass, field
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request
 
+from jobs.payload.deadline import exchange
 from jobs.payload.redact import Redactor
 from scheduler.clock import real_now
 from scheduler.notify.deliver import DeliveryFailed, asked_seconds
@@ -23,14 +23,8 @@ if TYPE_CHECKING:
     from scheduler.notify.deliver import Channel
 
 _PREFIX = "webhook-"
+_ANSWER_MAX_BYTES = 1 << 20
 SIGNATURE, DELIVERY = "X-Uff-Signature", "X-Uff-Delivery"
-
-
-class NoRedirects(HTTPRedirectHandler):
-    """What is sent, and what proves us, goes where the settings say and nowhere else; a redirect is a failure."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +51,11 @@ class WebhookChannel:
         hidden = Redactor([self.address, self.secret])
         try:
             request = Request(self.address, data, headers, method="POST")  # noqa: S310 - the settings take https only
-            with build_opener(NoRedirects).open(request, timeout=self.timeout_seconds) as answer:
-                found: HTTPResponse = answer
-                status = found.status
-        except HTTPError as error:
-            with error:
-                raise DeliveryFailed(f"the webhook answered {error.code}", asked_seconds(dict(error.headers))) from None
+            answer = exchange(request, self.timeout_seconds, _ANSWER_MAX_BYTES)
         except (OSError, HTTPException, ValueError) as error:
             raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
-        if not 200 <= status < 300:
-            raise DeliveryFailed(f"the webhook answered {status}")
+        if not 200 <= answer.status < 300:
+            raise DeliveryFailed(f"the webhook answered {answer.status}", asked_seconds(answer.headers))
 
 
 def signature(secret: str, at: int, data: bytes) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 from ..bounds import SPAN_MAX, digits
+from ..deadline import Deadline, opener
 from .listing import BadListing, Entry, parse_listing
 from .tree import LIMITS, fetch_listing, is_whole, make, making_of
 
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 KIND = "hub"
 GIT = "git:"  # before the object name of a file that git itself holds; a large one has its sha256
 _SILENCE_SECONDS = 30.0  # without a byte from the server
+_ANSWER_SECONDS = 60.0  # for a page of a listing
+_PIECE_SECONDS = 600.0  # for as much of a file as comes; the next request goes on from there
 _TRIES = 6  # without a byte more than before
-_WAIT_SECONDS_MAX = 300.0
+_WAIT_SECONDS_MAX = 300.0  # at once
+_PATIENCE_SECONDS = 300.0  # in all, without a byte more than before
 _REDIRECTS_MAX = 5
 _READ_BYTES = 1 << 20
 
@@ -119,8 +123,17 @@ def download_files(repository: Repository, target: Path, making: Path, token: st
     make(target, making, repository.entries, take)
 
 
-def ask(address: str, token: str, take: Callable[[HTTPResponse], _Answer], start: int = 0, end: int = 0) -> _Answer:
+def ask(
+    address: str,
+    token: str,
+    take: Callable[[HTTPResponse], _Answer],
+    start: int = 0,
+    end: int = 0,
+    seconds: float = _ANSWER_SECONDS,
+) -> _Answer:
     """Ask for an object from byte ``start`` on, up to ``end`` if that is given; return what ``take`` makes of it.
+
+    All of it takes ``seconds`` at most, at each place that it leads to.
 
     Raises Denied, FileNotFoundError, and Again for what may be another answer next time.
     """
@@ -138,7 +151,7 @@ def ask(address: str, token: str, take: Callable[[HTTPResponse], _Answer], start
             headers["Authorization"] = f"Bearer {token}"
         try:
             request = urllib.request.Request(place, headers=headers)  # noqa: S310 - its scheme was looked at
-            with _OPENER.open(request, timeout=_SILENCE_SECONDS) as answer:
+            with Deadline(seconds) as deadline, opener(deadline).open(request, timeout=_SILENCE_SECONDS) as answer:
                 return take(answer)
         except urllib.error.HTTPError as error:
             with error:
@@ -159,15 +172,16 @@ def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], 
 
     Raises ConnectionError when that does not help, and what the work raises.
     """
-    tries = 0
+    tries, waited = 0, 0.0
     while True:
         try:
             return work()
         except Again as error:
-            tries = 1 if advanced() else tries + 1
-            if tries >= _TRIES:
+            tries, waited = (1, 0.0) if advanced() else (tries + 1, waited)
+            if tries >= _TRIES or waited >= _PATIENCE_SECONDS:
                 raise ConnectionError(f"{address}: {error}, {tries} times") from None
             wait = 0.5 * 2**tries if error.wait_seconds is None else error.wait_seconds
+            waited += min(wait, _WAIT_SECONDS_MAX)
             threading.Event().wait(min(wait, _WAIT_SECONDS_MAX))
 
 
@@ -198,7 +212,7 @@ def _go_on(address: str, place: Path, size: int, token: str, tell: Callable[[int
             sink.seek(start)
             _copy(answer, sink, start, size, tell)
 
-    ask(address, token, pour, start=here)
+    ask(address, token, pour, start=here, seconds=_PIECE_SECONDS)
 
 
 def _start(answer: HTTPResponse, here: int, size: int) -> int:
@@ -252,13 +266,3 @@ def _digest(place: Path, entry: Entry) -> str:
 
 def _size(place: Path) -> int:
     return place.stat().st_size
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: whom to ask next, and what to show them, is decided above."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Return nothing, so that the answer is an error of its code."""
-
-
-_OPENER = urllib.request.build_opener(_Stay)

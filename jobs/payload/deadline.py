@@ -1,0 +1,129 @@
+"""Deadlines: a whole exchange over a network ends in time, however slowly the other side goes on.
+
+A socket's time-out counts from byte to byte: a server that sends one each second holds its client for ever.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.request
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.error import HTTPError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from http.client import HTTPResponse
+    from types import TracebackType
+    from typing import Self
+
+
+class Deadline:
+    """Shuts the sockets that it watches when its seconds of real time are over; its body then ends in TimeoutError."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._over = False
+        self._sockets: list[Callable[[], socket.socket | None]] = []
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        # What was read until then may look whole, or wrong in any way.
+        if self._over and (error is None or isinstance(error, OSError | HTTPException | ValueError)):
+            raise TimeoutError(f"no whole answer within {self._seconds:g} s") from error
+
+    def watch(self, socket_of: Callable[[], socket.socket | None]) -> None:
+        """Shut also the socket that this returns when the time is over."""
+        with self._lock:
+            self._sockets.append(socket_of)
+        if self._over:
+            self._shut()
+
+    def _end(self) -> None:
+        self._over = True
+        self._shut()
+
+    def _shut(self) -> None:
+        with self._lock:
+            for socket_of in self._sockets:
+                if (found := socket_of()) is not None:
+                    with suppress(OSError):
+                        socket.socket.shutdown(found, socket.SHUT_RDWR)
+
+
+class Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: what is sent, and what proves us, goes where the settings say and nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return nothing, so that the answer is an error of its code."""
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) -> Answer:
+    """Send a request and return the answer, of any status; no redirect is followed.
+
+    Raises OSError, HTTPException or ValueError when there is no whole answer within ``seconds`` and ``bytes_max``.
+    """
+    with Deadline(seconds) as deadline:
+        try:
+            answer: Any = opener(deadline).open(request, timeout=seconds)
+        except HTTPError as error:
+            answer = error
+        with answer:
+            body = answer.read(bytes_max + 1)
+            if len(body) > bytes_max:
+                raise ValueError(f"the answer is longer than {bytes_max:,} bytes")
+            return Answer(answer.status, {name.lower(): text for name, text in answer.headers.items()}, body)
+
+
+def opener(deadline: Deadline) -> urllib.request.OpenerDirector:
+    """Return what opens addresses under a deadline, without following redirects."""
+    return urllib.request.build_opener(Stay, _Http(deadline), _Https(deadline))
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        """Open a connection that is watched."""
+        return self.do_open(_watched(HTTPConnection, self._deadline), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        """Open a connection that is watched."""
+        return self.do_open(_watched(HTTPSConnection, self._deadline), req, context=getattr(self, "_context", None))
+
+
+def _watched(kind: type[HTTPConnection], deadline: Deadline) -> Any:
+    class Watched(kind):  # type: ignore[misc, valid-type] # one of two
+        def connect(self) -> None:
+            super().connect()
+            found = self.sock  # urllib forgets it once an answer has begun
+            deadline.watch(lambda: found)
+
+    return Watched

@@ -1,0 +1,172 @@
+"""A server that goes on byte by byte holds nobody for longer than the whole exchange may take."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request
+
+import pytest
+
+from jobs.payload.deadline import Deadline, exchange
+from jobs.payload.store import hub
+from jobs.payload.store.hub import Again, ask
+from platforms.targets.base import TargetUnreachable
+from platforms.targets.loopback import Loopback
+from scheduler.host.doctor_channels import check_mail
+from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
+from scheduler.notify.mlflow_mirror import MlflowFault, MlflowMirror
+from scheduler.notify.webhook import WebhookChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BODY = {"subject": "Training", "text": "ufm: done\n", "event": {"id": 1}}
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nX-Long: "
+
+
+class Dripper:
+    """A server that sends a byte every few milliseconds, and never ends."""
+
+    def __init__(self, first: bytes = HEAD) -> None:
+        self.first = first
+        self._over = threading.Event()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            self._threads.append(threading.Thread(target=self._drip, args=(connection,)))
+            self._threads[-1].start()
+
+    def _drip(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                connection.sendall(self.first)
+                while not self._over.wait(0.02):
+                    connection.sendall(b"x")
+            except OSError:
+                return
+
+    def close(self) -> None:
+        """End it."""
+        self._over.set()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def dripper() -> Iterator[Dripper]:
+    server = Dripper()
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a second of a deadline pass in a twentieth."""
+    real = threading.Timer
+    monkeypatch.setattr("threading.Timer", lambda seconds, work: real(seconds / 20, work))
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 ", HEAD, HEAD + b"\r\n\r\n"], ids=["line", "word", "head", "body"])
+def test_a_dripping_answer_ends_in_a_time_out(dripper: Dripper, first: bytes) -> None:
+    dripper.first = first
+    with pytest.raises(TimeoutError, match="no whole answer within 4 s"):
+        exchange(Request(f"http://127.0.0.1:{dripper.port}/"), 4, 1 << 20)
+
+
+def test_a_long_answer_is_refused_and_a_whole_one_is_returned_whatever_its_status(dripper: Dripper) -> None:
+    dripper.first = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n" + b"x" * 50
+    with pytest.raises(ValueError, match="longer than 9 bytes"):
+        exchange(Request(f"http://127.0.0.1:{dripper.port}/"), 400, 9)
+    dripper.first = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 2\r\n\r\nno"
+    answer = exchange(Request(f"http://127.0.0.1:{dripper.port}/"), 400, 9)
+    assert (answer.status, answer.headers["location"], answer.body) == (302, "http://127.0.0.1:1/", b"no")
+
+
+def test_what_is_watched_after_the_end_is_shut_at_once() -> None:
+    def late() -> None:
+        with ours, theirs, Deadline(0) as deadline:
+            deadline._timer.join()
+            deadline.watch(lambda: ours)
+            assert ours.recv(1) == b""
+
+    ours, theirs = socket.socketpair()
+    with pytest.raises(TimeoutError):
+        late()
+
+
+def webhook(port: int) -> None:
+    WebhookChannel(f"http://127.0.0.1:{port}/", "s" * 20, 4).send("key", BODY)
+
+
+def slack(port: int) -> None:
+    SlackChannel(f"http://127.0.0.1:{port}/", "", "", 4).send("key", BODY)
+
+
+def bot(port: int) -> None:
+    SlackChannel("", "token-of-a-bot", "#t", 4, f"http://127.0.0.1:{port}/").send("key", BODY)
+
+
+def mail_channel(port: int) -> EmailChannel:
+    return EmailChannel("127.0.0.1", port, False, "", "", "s@example.org", ("a@example.org",), 2)
+
+
+def mlflow(port: int) -> None:
+    MlflowMirror(f"http://127.0.0.1:{port}", "").check()
+
+
+def hub_page(port: int) -> None:
+    ask(f"http://127.0.0.1:{port}/api", "", lambda answer: answer.read())
+
+
+def served(port: int) -> None:
+    Loopback("vllm", port, lambda: "", 4).lines("/metrics")
+
+
+@pytest.mark.parametrize(
+    ("client", "failure", "first"),
+    [
+        (webhook, DeliveryFailed, HEAD),
+        (slack, DeliveryFailed, HEAD),
+        (bot, DeliveryFailed, HEAD),
+        (lambda port: mail_channel(port).send("key", BODY), DeliveryFailed, b"220-"),
+        (mlflow, MlflowFault, HEAD),
+        (hub_page, Again, HEAD),
+        (served, TargetUnreachable, HEAD),
+    ],
+)
+def test_no_client_is_held_by_a_dripping_server(
+    dripper: Dripper, client: Callable[[int], Any], failure: type[Exception], first: bytes
+) -> None:
+    """A webhook that sent a header byte every half second held a message for as long as it liked."""
+    dripper.first = first
+    with pytest.raises(failure):
+        client(dripper.port)
+
+
+def test_doctor_is_not_held_by_a_mail_server(dripper: Dripper) -> None:
+    dripper.first = b"220-"
+    assert "no whole answer" in check_mail(mail_channel(dripper.port)).found
+
+
+def test_a_hub_that_asks_for_patience_for_ever_is_given_up_after_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: waits.append(seconds))
+
+    def work() -> None:
+        raise Again("the Hub answers 429", 99_999_999)
+
+    with pytest.raises(ConnectionError, match="429"):
+        hub.patiently("https://hub", work)
+    assert sum(waits) == hub._PATIENCE_SECONDS
