@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.advice.errors import Unknown
+from jobs.advice.families import FAMILIES
 from jobs.payload.bounded_file import read_bounded
 from jobs.problem import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from jobs.advice.families import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,10 @@ class Vision:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder of Llama's kind: all sizes in numbers of values. ``between`` is the width inside the MLP."""
+    """A decoder of Llama's kind: all sizes in numbers of values. ``between`` is the width inside the MLP.
+
+    ``inside`` counts what a block has beside products, two norms and biases, ``outside`` what lies outside the blocks.
+    """
 
     name: str
     hidden: int
@@ -53,6 +59,9 @@ class Shape:
     tied: bool = False
     bias: bool = False
     head_dim: int = 0
+    gated: bool = True
+    inside: int = 0
+    outside: int = 0
     vision: Vision | None = None
     source: str = ""
     hub: str = ""  # a repository of the Hub that has it
@@ -73,7 +82,7 @@ class Shape:
         h, q, k, i = self.hidden, self.queries, self.keys, self.between
         return (
             ("q_proj", h, q), ("k_proj", h, k), ("v_proj", h, k), ("o_proj", q, h),
-            ("gate_proj", h, i), ("up_proj", h, i), ("down_proj", i, h),
+            *((("gate_proj", h, i),) if self.gated else ()), ("up_proj", h, i), ("down_proj", i, h),
         )  # fmt: skip
 
     @property
@@ -86,8 +95,8 @@ class Shape:
     @property
     def parameters(self) -> int:
         """All parameters: embedding, head, blocks, norms, biases, the tower."""
-        block = 2 * self.hidden + (self.queries + 2 * self.keys if self.bias else 0)
-        text = self.layers * (sum(wide * out for _, wide, out in self.products) + block) + self.hidden
+        block = 2 * self.hidden + (self.queries + 2 * self.keys if self.bias else 0) + self.inside
+        text = self.layers * (sum(wide * out for _, wide, out in self.products) + block) + self.hidden + self.outside
         tower = 0 if self.vision is None else self.vision.parameters(self.hidden)
         return self.words * self.hidden * (1 if self.tied else 2) + text + tower
 
@@ -174,12 +183,15 @@ def from_config(config: Mapping[str, Any], name: str, source: str = "config.json
         raise Unknown(
             name, "it is a mixture of experts", "Formulas are for dense decoders; schedctl advise --calibrate"
         )
-    kind = str(text.get("model_type", config.get("model_type", "")))
+    kind = str(text.get("model_type") or config.get("model_type") or "")
+    family = _family(kind, text, name, source)
+    vision = config.get("vision_config")
+    if vision is not None and kind not in _WITH_TOWER:
+        raise Unknown(name, f"its vision_config is of {config.get('model_type', kind)}", f"{_TOWERS}. {_TRY}")
     between = number("intermediate_size")
     heads = number("num_attention_heads")
-    head_dim = text.get("head_dim")
-    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
-    return Shape(
+    head_dim = text.get("head_dim") or family.head_dim
+    shape = Shape(
         name=name,
         hidden=number("hidden_size"),
         layers=number("num_hidden_layers"),
@@ -187,12 +199,31 @@ def from_config(config: Mapping[str, Any], name: str, source: str = "config.json
         kv=number("num_key_value_heads", heads),
         between=between // 2 if kind == "qwen" else between,  # the first Qwen counts gate and up together
         words=number("vocab_size"),
-        tied=bool(tied),
-        bias=bool(text.get("attention_bias")) or kind.startswith(("qwen", "qwen2")),
+        tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", family.tied))),
+        bias=family.is_on(text, family.qkv_bias),
         head_dim=head_dim if isinstance(head_dim, int) and head_dim > 0 else 0,
-        vision=_vision(config.get("vision_config"), name),
+        gated=family.gated,
+        vision=_vision(vision, name),
         source=source,
     )
+    inside = family.inside(text, shape.hidden, shape.queries, shape.keys, heads, shape.between)
+    return replace(shape, inside=inside, outside=family.outside(shape.hidden, shape.words))
+
+
+_TRY = "Have it measured where it is to run: schedctl advise --calibrate"
+_WITH_TOWER = frozenset({"qwen2_vl", "qwen2_vl_text"})
+_TOWERS = "Formulas are for towers of Qwen2-VL's kind"
+
+
+def _family(kind: str, config: Mapping[str, Any], name: str, source: str) -> Family:
+    """Return the family of a ``model_type``. Raises Unknown where parameters would be counted wrong."""
+    family = FAMILIES.get(kind)
+    if family is None:
+        what = f"its model_type is {kind}" if kind else f"{source} names no model_type"
+        raise Unknown(name, f"{what}, for which there is no formula", f"Known: {', '.join(sorted(FAMILIES))}. {_TRY}")
+    if unlike := [key for key in family.unlike if config.get(key)]:
+        raise Unknown(name, f"{source} says {unlike[0]} = {config[unlike[0]]!r}, for which there is no formula", _TRY)
+    return family
 
 
 def _vision(given: Any, name: str) -> Vision | None:

@@ -43,6 +43,11 @@ def fingerprint(error_class: str | None, message: str) -> tuple[str, str]:
     return error_class or "", _DIGITS.sub("#", lines[-1]) if lines else ""
 
 
+def last_line(message: str) -> str:
+    """Return the last line of an error, which names it, short enough for a table."""
+    return " ".join((message.strip().splitlines() or [""])[-1].split())[-_SAID_MAX:]
+
+
 def again(end: LaneEnd, failures: int, earlier: Sequence[Lane], same_error: int) -> str:
     """Return why a job must wait for a person after this end, with what to do; nothing when it need not.
 
@@ -67,7 +72,7 @@ def again(end: LaneEnd, failures: int, earlier: Sequence[Lane], same_error: int)
             alike += 1
         elif end.error_class not in BURNT:
             break
-    said = " ".join((end.message.strip().splitlines() or [""])[-1].split())[-_SAID_MAX:]
+    said = last_line(end.message)
     if end.error_class in BURNT:
         if alike < 2:
             return ""

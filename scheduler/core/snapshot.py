@@ -69,6 +69,7 @@ class JobView:
     gate: Gate | None = None
     not_before: int | None = None
     retry_at: int | None = None
+    last_error: str = ""  # one line of the failure after which it waits until ``retry_at``
     deadline: int | None = None
     blocked: Reason | None = None
     running: str | None = None
@@ -81,6 +82,12 @@ class JobView:
     misfit: str = ""  # what is too big for every pool, and what would fit, where the adviser knows
     urgency: float = 1.0  # how much more than its weight an hour is worth because it brings a finished model nearer
     kind: str = ""  # what Arrivals know it by; empty: its name
+
+    def why_not_before(self, release: int) -> str:
+        """Return why the job may not start before ``release``, to be followed by "until" and that instant."""
+        if release != self.retry_at:
+            return "not to start"
+        return f"waits after a failure ({self.last_error})" if self.last_error else "waits after a failure"
 
     @property
     def importance(self) -> float:

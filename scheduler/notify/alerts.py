@@ -32,6 +32,7 @@ _WORDS = {
     "session.orphan": "a session of ours runs that no run names, and its time is not settled",
     "quota.adjusted": "the platform counts otherwise than our books",
     "job.stalled": "its session burnt hours for nothing and was ended",
+    "job.crashes": "two sessions in a row failed within a minute of their start",
     "job.fail": "the job failed",
     "job.park": "the job is held until a person releases it",
     "checkpoint.quarantined": "a checkpoint is damaged",

@@ -81,6 +81,11 @@ _HEARTBEATS = select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat).
     lanes.c.run.in_(bindparam("keys", expanding=True)), lanes.c.heartbeat.is_not(None)
 )
 _OF_JOB = select(lanes).where(lanes.c.job == bindparam("job"), lanes.c.outcome.is_not(None))
+_LAST_REPORTS = (
+    select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat)
+    .where(lanes.c.job == bindparam("job"), lanes.c.outcome.is_not(None))
+    .order_by(lanes.c.attempt.desc())
+)
 _GOOD_REPORTS = (
     select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat)
     .where(
@@ -285,6 +290,11 @@ def ended_lanes(tx: Connection, job: str, limit: int = 10) -> list[Lane]:
 def reports_of_good_sessions(tx: Connection, job: str) -> list[LaneReport]:
     """Return the last words of the last three sessions of a job that did not fail."""
     return _reports(tx.execute(_GOOD_REPORTS, {"job": job}))
+
+
+def last_reports(tx: Connection, job: str, limit: int) -> list[LaneReport]:
+    """Return the last words of the last sessions of a job that are over, newest first; silent ones are absent."""
+    return _reports(tx.execute(_LAST_REPORTS.limit(limit), {"job": job}))
 
 
 def _reports(rows: Iterable[Row[Any]]) -> list[LaneReport]:

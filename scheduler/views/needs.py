@@ -17,12 +17,14 @@ from scheduler.core.version import version_name
 from scheduler.core.window import DAY, HOUR
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
+from scheduler.service.deploy.carry import DAEMON
 from scheduler.service.deploy.look import stopped
 from scheduler.service.facts.snapshot import has_time
 from scheduler.service.faults.places import SILENT_SECONDS
 from scheduler.service.versions.watching import BLIND, BY
 from scheduler.store import (
     conditions,
+    deployments,
     due,
     evaluations,
     events,
@@ -266,6 +268,14 @@ def _versions(tx: Connection) -> Iterator[Need]:
             back = f"{version.model}@{moved.number} is in force" if moved.number else "none is in force"
             gone = version_name(version.model, moved.was)
             yield Need("version taken back", gone, f"{moved.why}; {back}", f"schedctl models show {gone}", moved.at)
+        force = versions.in_force(tx, version.model)
+        if version.state == "accepted" and (force is None or force.number < version.number):
+            words = [one.at for one in evaluations.verdicts_of(tx, version)]
+            words += [one.at for one in evaluations.overrules_of(tx, version)]
+            since = max(words, default=version.created_at)
+            remedy = f"schedctl models promote {version.name} --reason WHY"
+            why = f"accepted ({version.why}), and nobody promoted it"
+            yield Need("version waits for promotion", version.name, why, remedy, since)
         tried = evaluations.of_version(tx, version)
         if version.state == "candidate" and tried and tried[-1].state == "failed":
             remedy = f"schedctl models evaluate {version.name}"
@@ -284,6 +294,18 @@ def _deployments(tx: Connection) -> Iterator[Need]:
         why = f"{ended.version} was {ended.state}: {ended.why}"
         about = f"{ended.model} at {ended.target}"
         yield Need("deployment stopped", about, why, f"schedctl models resume {ended.model}", ended.ended_at)
+    rows = deployments.live(tx)
+    replaced = {(row.model, row.target) for row in rows if row.state == "intended"}
+    for row in rows:
+        version = versions.find(tx, row.model, row.number)
+        if row.state != "serving" or version is None or version.state != "rejected":
+            continue
+        force = versions.in_force(tx, row.model)
+        by_itself = row.by == DAEMON and force is not None  # an automatic target gets what is in force
+        if not by_itself and (row.model, row.target) not in replaced:
+            remedy = f"schedctl models deploy {force.name if force else row.model} --to {row.target}"
+            why = f"{row.version} was taken back ({version.why}) and still serves"
+            yield Need("rolled back, still deployed", f"{row.model} at {row.target}", why, remedy, row.served_at)
 
 
 def _letters(tx: Connection, since: int) -> Iterator[Need]:

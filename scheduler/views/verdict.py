@@ -70,7 +70,8 @@ def sentence(found: Verdict, now: int, zone: str) -> str:
         well = f"{found.silent} silent" if found.silent else "all well" if found.running > 1 else "well"
         first = f"{found.running} running, {well}"
     elif found.done == found.total:
-        first = f"All done: {counted(found.total, 'job')}"
+        jobs = counted(found.total, "job")
+        first = f"All {jobs} trained" if found.needs else f"All done: {jobs}"
     else:
         first = "Nothing runs"
     parts = ["Paused, nothing new starts", first] if found.paused else [first]

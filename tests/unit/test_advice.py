@@ -54,7 +54,13 @@ def test_adapters_and_the_tower_have_their_known_size() -> None:
 
 
 def test_a_config_is_read_from_a_folder_and_from_the_hubs_cache(tmp_path: Path) -> None:
-    config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     config |= {"intermediate_size": 128, "vocab_size": 512, "tie_word_embeddings": True}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     found = find_shape(str(tmp_path))
@@ -76,10 +82,16 @@ def test_a_config_is_read_from_a_folder_and_from_the_hubs_cache(tmp_path: Path) 
         ({"num_hidden_layers": "many"}, "num_hidden_layers"),
         ({"num_local_experts": 8}, "mixture of experts"),
         ({"vision_config": {"depth": None}}, "vision_config"),
+        ({"model_type": "qwen2_vl", "vision_config": {"depth": None}}, "vision_config"),
+        ({"model_type": "qwen3_5_text"}, "its model_type is qwen3_5_text, for which there is no formula"),
+        ({"model_type": "falcon_h1"}, "schedctl advise --calibrate"),
+        ({"model_type": None}, "names no model_type"),
+        ({"model_type": "phi", "qk_layernorm": True}, "qk_layernorm"),
     ],
 )
 def test_a_config_that_formulas_are_not_for_is_refused(change: dict[str, object], why: str) -> None:
     good = {
+        "model_type": "llama",
         "hidden_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,

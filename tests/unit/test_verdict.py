@@ -22,6 +22,7 @@ NONE = (None, None, None)
         (Verdict(3, 2, 4, 7, 0, *NEXT), "3 running, 2 silent · 4 of 7 done · next: ufm on kaggle, Sun 01:00"),
         (Verdict(0, 0, 4, 7, 0, *NEXT), "Nothing runs · 4 of 7 done · next: ufm on kaggle, Sun 01:00"),
         (Verdict(0, 0, 7, 7, 0, *NONE), "All done: 7 jobs"),
+        (Verdict(0, 0, 7, 7, 1, *NONE), "All 7 jobs trained · needs you: 1"),
     ],
 )
 def test_the_line(found: Verdict, line: str) -> None:

@@ -88,8 +88,7 @@ class _Waiting:
         if view.blocked is not None:
             return view.blocked
         if job.release > self.case.now:
-            why = "waits after a failure" if view.retry_at == job.release else "not to start"
-            return NotReleased(job.release, why)
+            return NotReleased(job.release, view.why_not_before(job.release))
         if job.gate_shut or job.gate_parent is not None:
             return self._gate(job)
         pools = [capacity.pool for capacity in self.case.capacities]

@@ -109,7 +109,7 @@ def _reason(job: JobView, now: int, progress: Mapping[str, float], outbid: Mappi
         return job.blocked
     release = max(job.not_before or 0, job.retry_at or 0)
     if release > now:
-        return NotReleased(release, "waits after a failure" if release == job.retry_at else "not to start")
+        return NotReleased(release, job.why_not_before(release))
     if job.gate is not None and progress.get(job.gate.parent, 0.0) < job.gate.fraction:
         return GateClosed(job.gate.parent, progress.get(job.gate.parent, 0.0), job.gate.fraction)
     return next((found for name, found in outbid.items() if name in job.rates), NoAllowedPool(job.allowed_pools))

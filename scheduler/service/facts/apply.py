@@ -9,7 +9,7 @@ from jobs.payload.store.manifest import split_key
 from scheduler.core import job as arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.backoff import retry_delay
-from scheduler.core.blame import BURNT, again
+from scheduler.core.blame import BURNT, again, last_line
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was settled without the platform's word
 LINGERS_SECONDS = HOUR  # without a sign of life: how long a session is watched that ended without a last word
 _WARM_SECONDS = 60
+_CRASH_SECONDS = 60  # a command that fails so soon will hardly do better by itself
 _SURPRISE = 0.1  # a speed that is off by more is told again while the session runs
 
 
@@ -166,10 +167,30 @@ def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) 
     else:
         retry_at = None
         if consequence.job == "retry":
+            _report_crashes(ports, tx, run, end, now)
             policy = ports.policy
             retry_at = now + retry_delay(end.job, failures, policy.retry_base_seconds, policy.retry_cap_seconds)
         requeued = arrows.requeue(state, now, retry_at)
         jobs.change_state(tx, end.job, state, requeued, "requeue", now, run=run.key, outcome=end.outcome)
+
+
+def _report_crashes(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
+    """Write an event when two sessions of a job in a row failed within a minute, whatever their errors say.
+
+    The rule for the same error twice does not see a crash whose text changes each time.
+    """
+    reports = runs.last_reports(tx, end.job, 2)
+    if len(reports) == 2 and all(map(_is_crash, reports)):
+        why = last_line(end.message)
+        ports.log.warning("job.crashes", job=end.job, run=run.key, why=why)
+        events.append(tx, "job.crashes", end.job, now, run=run.key, why=why)
+
+
+def _is_crash(report: LaneReport) -> bool:
+    began = report.command_at if report.command_at is not None else report.started_at
+    if report.outcome != Outcome.FAILED or began is None or report.ended_at is None:
+        return False
+    return report.ended_at - began <= _CRASH_SECONDS
 
 
 def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:

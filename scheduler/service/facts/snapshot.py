@@ -10,6 +10,7 @@ from config.errors import ConfigError
 from jobs.spec import EVALUATE
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
+from scheduler.core.blame import last_line
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.quota import in_force
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, SecretMissing
@@ -83,6 +84,8 @@ def gather(
                 with isolated(faults, name):
                     view = job_view(record, pools, overheads, planned_lanes.get(name), read_secret, priors)
                     waits = view.blocked or _awaits_verdict(tx, record, gated) or lacks_parent(tx, record)
+                    if view.retry_at is not None and (ended := runs.ended_lanes(tx, name, 1)):
+                        view = replace(view, last_error=last_line(ended[0].message))
                     views.append(replace(view, blocked=waits))
                 if name in faults:
                     finished[name] = record.done_step / max(1, record.spec.target_step)

@@ -47,6 +47,7 @@ from scheduler.views import needs as service
 from scheduler.views.long_work import WORK, Work
 from scheduler.views.status_line import status_line
 from tests.e2e.cli.conftest import NOW, SETTINGS, Schedctl, spec
+from tests.lab.judged import accept, fail_to_evaluate, reject, roll_back_while_deployed
 from tests.lab.late import LATE, OFF, live_on, postpone, vanish
 
 POOLS = ("odd", "desk-two", "unusable", "shut", "silent", "unread", "refusing", "shared")
@@ -162,18 +163,8 @@ def evaluating(tx: Any, model: str) -> Version:
     return versions.move(tx, made, "evaluate", "", BEFORE)
 
 
-def fail_to_evaluate(tx: Any) -> None:
-    version = evaluating(tx, "unscored")
-    evaluations.end(tx, evaluations.of_version(tx, version)[-1], "failed", BEFORE, "line 3: no number")
-    versions.move(tx, version, "fail", "line 3: no number", BEFORE)
-
-
-def reject(tx: Any) -> None:
-    version = evaluating(tx, "refused")
-    (evaluation,) = evaluations.of_version(tx, version)
-    evaluations.end(tx, evaluation, "scored", BEFORE)
-    evaluations.say(tx, evaluation, "e" * 64, "rejected", {"findings": []}, BEFORE)
-    versions.move(tx, version, "reject", "quality is 0.5, where at least 0.9 is asked", BEFORE)
+def judged(model: str, end: Callable[[Any, Version, int], object]) -> Change:
+    return lambda tx: end(tx, evaluating(tx, model), BEFORE)
 
 
 def accept_anyway(model: str) -> Change:
@@ -240,8 +231,14 @@ KINDS: dict[str, list[Kind]] = {
     "job cannot be launched": [Kind("late-job", postpone, happen("job.activate", "late-job"))],
     "job cannot be planned": [Kind("odd-job", happen(JOB_POISONED, "odd-job", why="OverflowError"), rest)],
     "launches refused": [Kind("refusing", refuse, take)],
-    "evaluation failed": [Kind("unscored@1", fail_to_evaluate, accept_anyway("unscored"), typed=False)],
-    "version not accepted": [Kind("refused@1", reject, accept_anyway("refused"))],
+    "evaluation failed": [
+        Kind("unscored@1", judged("unscored", fail_to_evaluate), accept_anyway("unscored"), typed=False)
+    ],
+    "version not accepted": [Kind("refused@1", judged("refused", reject), accept_anyway("refused"))],
+    "version waits for promotion": [Kind("waiting@1", judged("waiting", accept))],
+    "rolled back, still deployed": [
+        Kind("served at griffith", judged("served", roll_back_while_deployed), accept_anyway("served"), typed=False)
+    ],
     "version taken back": [Kind("voted@1", vote_out, promote_voted)],
     "votes not read": [Kind("voted@1", happen("watch.blind", "voted@1", why="bad line"), after=WEEK, typed=False)],
     "deployment stopped": [Kind("deployed at griffith", fail_to_deploy)],
@@ -395,6 +392,6 @@ def test_the_command_works_as_typed_and_the_need_goes_when_it_is_mended(
         assert [
             one
             for one in checkpoints.everything(tx)
-            if one.manifest.job not in {"deployed", "unscored", "refused", "voted"}
+            if one.manifest.job not in {"deployed", "unscored", "refused", "voted", "waiting", "served"}
         ] == []
         assert not isinstance(jobs.get(tx, "held").state, Queued) or what == "job held"
