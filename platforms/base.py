@@ -129,10 +129,17 @@ class StopChannel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InQueue:
-    """Why a session waits in the platform's queue, and when that expects to start it (UTC seconds; None: not told)."""
+    """Why a session waits in the platform's queue, and when that expects to start it (UTC seconds; None: not told).
+
+    ``place`` is its place in the queue, 1 for the next to start. ``deadline`` is when it must be over, where extend()
+    can move that on, and ``length_seconds`` how long it may run at most. Both None: the deadline of its launch stands.
+    """
 
     why: str
     starts_at: int | None = None
+    place: int | None = None
+    length_seconds: int | None = None
+    deadline: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,9 @@ class Observed:
     ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state. ``told`` is False
     when the platform does not say when a session ended: ``ended`` is then the latest that it can have been. ``waits``
     is told of sessions that are QUEUED behind those of others: plans reckon with it. ``price_microdollars_per_hour`` is
-    what an hour of an ended session cost, by the platform's own reckoning.
+    what an hour of an ended session cost, by the platform's own reckoning. ``deadline`` is told of a RUNNING session
+    whose deadline may have been moved while it waited: until when it may run. ``taken`` is told of an ENDED one: the
+    platform itself took it away (a failed node, a preemption), so its end says nothing about its job.
     """
 
     key: str
@@ -155,6 +164,8 @@ class Observed:
     told: bool = True
     waits: InQueue | None = None
     price_microdollars_per_hour: int | None = None
+    deadline: int | None = None
+    taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +231,17 @@ class Published(Protocol):
 
     def fetch(self, source: str, entry: Entry, place: Path) -> None:
         """Bring one file of a pinned source to ``place``. Raises BadListing, PlatformError, OSError."""
+        ...
+
+
+class Extends(Protocol):
+    """What a platform can do besides that tells a deadline of sessions that wait in its queue."""
+
+    def extend(self, key: str, deadline: int, now: int) -> None:
+        """Let a session that waits run until ``deadline``, if it starts so late; what runs or is over is left alone.
+
+        It never runs longer than it was launched for. May be called twice. Raises Unreachable.
+        """
         ...
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from jobs.payload.clock import Clock
 from jobs.plural import counted
@@ -23,6 +23,7 @@ from platforms.base import (
     QuotaReading,
     Refused,
     SessionState,
+    StopChannel,
     Unreachable,
 )
 from platforms.bundle import build_bundle
@@ -30,6 +31,7 @@ from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
 from platforms.slurm import batch
+from platforms.slurm.admission import admit
 from platforms.slurm.books import NoBooks, reading
 from platforms.slurm.commands import Commands
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
@@ -44,15 +46,24 @@ if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
-    from platforms.slurm.judge import Verdict
     from platforms.slurm.qos import Cap
     from platforms.slurm.sightings import Line, Poll
     from platforms.slurm.way import Way
 
 _UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
 _REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back what they run, and end it if need be
+_ALIKE_SECONDS = 60  # real: between the start that accounting has and the one that was seen
 _LOG_BYTES = 4 << 20  # of one answer; more is asked for again
 _TERM_SECONDS = 120  # before the time limit
+
+
+class _Known(NamedTuple):
+    """What is known of a session before it is judged."""
+
+    order: Ordered
+    started: Started | None
+    line: Line | None
+    evidence: Evidence
 
 
 _Record = TypeVar("_Record", Ordered, Started, Ended)
@@ -116,8 +127,11 @@ class SlurmPlatform:
                     if seen[key].state is SessionState.UNCLEAR:
                         raise Unreachable(NAME, "launch", seen[key].detail)
                     return seen[key]
-                self._admit(request, poll, [one for one in seen.values() if _is_live(one)], now)
-                order = json.dumps(asdict(Ordered(now, request.deadline)))
+                if request.deadline <= now:
+                    raise Refused(NAME, "launch", f"the deadline {request.deadline} is not after {now}")
+                live = sum(map(_is_live, seen.values()))
+                admit(request, poll, self._settings, self._caps, (live, self._context.sessions_max))
+                order = json.dumps(asdict(Ordered(now, request.deadline, request.deadline - now)))
                 self._folders.make(key, partial(write, order))
                 job = self._submit(request, digest, now)
         # Accepted is not known: a controller that dies now may forget it. The next look tells.
@@ -146,6 +160,13 @@ class SlurmPlatform:
                 self._way.ask_to_leave(key, asked)
             if not mine and seen.state is SessionState.QUEUED and self._way.void(key):
                 self._never(key, "stopped before Slurm showed its job", now)
+
+    def extend(self, key: str, deadline: int, now: int) -> None:
+        """Move the deadline of a job that waits; see Extends.extend."""
+        del now
+        if is_folder_name(key):
+            with self._folders.answering("extend"):
+                self._way.extend(key, int(self._real(deadline)))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield what a session printed; see Platform.logs."""
@@ -220,29 +241,10 @@ class SlurmPlatform:
             # A job that is over and was swept stays in Slurm's memory for some minutes.
             left = not is_over(line) or (line.key in keys and poll.evidence[line.key].claim)
             if line.key in keys and left and not (self._folders.root / line.key).exists():
-                order = Ordered(self._scheduled(line.submitted), self._scheduled(line.until))
-                text = json.dumps(asdict(order))
+                at, until = self._scheduled(line.submitted), self._scheduled(line.until)
+                text = json.dumps(asdict(Ordered(at, until, max(0, until - at))))
                 self._folders.make(line.key, partial(write, text))
         return poll
-
-    def _admit(self, request: LaunchRequest, poll: Poll, live: Sequence[Observed], now: int) -> None:
-        """Raise Refused when there is no room for one more."""
-        if request.deadline <= now:
-            raise Refused(NAME, "launch", f"the deadline {request.deadline} is not after {now}")
-        if request.devices % self._settings.nodes:
-            why = f"{counted(request.devices, 'device')} cannot be shared by {self._settings.nodes} nodes evenly"
-            raise Refused(NAME, "launch", why, "Choose devices_per_session that nodes divides", permanent=True)
-        if len(live) >= self._context.sessions_max:
-            why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
-            raise Refused(NAME, "launch", why, "Wait until one ends")
-        waiting = sum(is_waiting(line) for line in poll.lines)
-        if waiting >= self._settings.pending_max:
-            why = f"{counted(waiting, 'job')} of this pool wait in Slurm's queue, and pending_max allows no more"
-            raise Refused(NAME, "launch", why, "Wait until one starts")
-        # It would wait in the queue, while another pool could run it.
-        devices = request.devices if self._settings.gres else 0
-        if why := next(filter(None, (cap.refuses(devices) for cap in self._caps)), ""):
-            raise Refused(NAME, "launch", why, "Let the pool ask for no more: devices_max, sessions_max")
 
     def _submit(self, request: LaunchRequest, digest: str, now: int) -> int:
         """Submit the job of a session, whose order is written. When nothing was submitted, the order is taken back."""
@@ -297,32 +299,42 @@ class SlurmPlatform:
             self._last_seen[key] = now
         if evidence.claim == "void":
             return self._never(key, "given up before a job of it started", now)
-        return self._judged(key, order, started, line, judge(line, evidence, started.at if started else None), now)
+        return self._judged(key, _Known(order, started, line, evidence), now)
 
-    def _judged(
-        self, key: str, order: Ordered, started: Started | None, line: Line | None, verdict: Verdict, now: int
-    ) -> Observed:
-        """Return what a verdict means, and do what it asks for."""
+    def _judged(self, key: str, known: _Known, now: int) -> Observed:
+        """Return what is to be made of a session, and do what that asks for."""
+        order, started, line = known.order, known.started, known.line
+        verdict = judge(line, known.evidence, started.at if started else None)
         job = str(line.job) if line else str(started.job) if started else ""
         match verdict:
-            case Waits(detail=detail, starts_at=expected):
-                waits = InQueue(detail, None if expected is None else self._scheduled(expected))
-                return Observed(key, SessionState.QUEUED, job, detail=detail, waits=waits)
+            case Waits(detail=detail, starts_at=expected, place=place):
+                starts_at = None if expected is None else self._scheduled(expected)
+                length, until = (order.length, self._until(known)) if order.length else (None, None)
+                waits = InQueue(detail, starts_at, place, length, until)
+                # Nothing of it runs: what is asked to leave is cancelled, see stop().
+                by = StopChannel.PLATFORM
+                return Observed(key, SessionState.QUEUED, job, detail=detail, stop_channel=by, waits=waits)
             case Runs(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
                     publish(str(self._folders.root / key), STARTED, json.dumps(asdict(Started(line.job, at))))
-                return Observed(key, SessionState.RUNNING, job, min(self._scheduled(at), now), detail=detail)
+                began = min(self._scheduled(at), now)
+                deadline = min(began + order.length, self._until(known)) if order.length else None
+                return Observed(key, SessionState.RUNNING, job, began, detail=detail, deadline=deadline)
             case Over(started=at, ended=last, detail=detail, cancel=again):
                 if at is None:
                     return self._never(key, detail, now) if self._way.void(key) else self._unclear(key, detail)
+                last = self._accounted(key, at) if last is None else last
                 if again:
                     noticed = self._requeued.setdefault(key, now)
                     if last is None and now <= noticed + _REQUEUED_SECONDS * self._clock.scale:
                         return self._unclear(key, f"job {again} waits once more, and may not have ended yet")
                     self._way.cancel([again])
-                return self._over(key, at, last, detail, now)
+                return self._over(key, at, replace(verdict, ended=verdict.latest if last is None else last), now)
             case Vanished():
-                return self._vanished(key, order, verdict, started, now)
+                last = self._accounted(key, started.at) if started else None
+                if started and last is not None:
+                    return self._over(key, started.at, Over(started.at, last, verdict.detail), now)
+                return self._vanished(key, known, verdict, now)
 
     def _record(self, key: str, name: str, kind: type[_Record]) -> _Record:
         """Return a record of a session, which never changes once it is there. Raises DamagedRecord."""
@@ -334,16 +346,15 @@ class SlurmPlatform:
             self._records[key, name] = found
         return found
 
-    def _vanished(self, key: str, order: Ordered, verdict: Vanished, started: Started | None, now: int) -> Observed:
+    def _vanished(self, key: str, known: _Known, verdict: Vanished, now: int) -> Observed:
         """Return what to say of a session that Slurm does not know: nothing, until nobody can be at work for it."""
+        order, started = known.order, known.started
         if verdict.claimed:
-            over_from = order.deadline + round(SLACK_SECONDS * self._clock.scale)
-            if now <= over_from:
+            deadline = self._until(known)
+            first = min(self._scheduled(started.at), deadline) if started else order.at
+            if now <= deadline + round(SLACK_SECONDS * self._clock.scale):
                 return self._unclear(key, f"{verdict.detail}; it may run until its deadline")
-            first = min(self._scheduled(started.at), order.deadline) if started else order.at
-            return self._end(
-                key, Ended(first, order.deadline, f"{verdict.detail}, and its deadline passed", told=False)
-            )
+            return self._end(key, Ended(first, deadline, f"{verdict.detail}, and its deadline passed", told=False))
         patience = max(_UNSEEN_SECONDS * self._clock.scale, 1)
         if now <= max(order.at, self._last_seen.get(key, 0)) + patience:
             return Observed(key, SessionState.QUEUED, "", detail="accepted by Slurm, not seen in its queue yet")
@@ -351,11 +362,16 @@ class SlurmPlatform:
             return self._unclear(key, "a job of it has just started")
         return self._never(key, f"{verdict.detail}, and its claim is taken, so that it never starts", now)
 
-    def _over(self, key: str, at: int, last: int | None, detail: str, now: int) -> Observed:
-        first = min(self._scheduled(at), now)
+    def _accounted(self, key: str, at: int) -> int | None:
+        """Return when Slurm's accounting has the run ended that began at ``at``, if it keeps any; real seconds."""
+        known = [span for span in self._way.accounted(key) if abs(span[0] - at) <= _ALIKE_SECONDS]
+        return min(known, key=lambda span: abs(span[0] - at))[1] if known else None
+
+    def _over(self, key: str, at: int, verdict: Over, now: int) -> Observed:
+        first, last = min(self._scheduled(at), now), verdict.ended
         # The clocks of the cluster may be ahead of ours.
         ended = now if last is None else max(first, min(self._scheduled(last), now))
-        return self._end(key, Ended(first, ended, detail, told=last is not None))
+        return self._end(key, Ended(first, ended, verdict.detail, last is not None, verdict.taken))
 
     def _never(self, key: str, detail: str, now: int) -> Observed:
         return self._end(key, Ended(None, now, detail, told=True))
@@ -367,6 +383,10 @@ class SlurmPlatform:
 
     def _unclear(self, key: str, detail: str) -> Observed:
         return Observed(key, SessionState.UNCLEAR, "", detail=detail)
+
+    def _until(self, known: _Known) -> int:
+        """Return when a session must be over: the deadline of its launch, unless that was moved on while it waited."""
+        return known.order.deadline if known.evidence.until is None else self._scheduled(known.evidence.until)
 
     def _scheduled(self, real: int) -> int:
         return int(self._clock.epoch + (real - self._clock.origin) * self._clock.scale)

@@ -2,7 +2,8 @@
 
 It begins by taking the claim, a folder that is put in its place whole, which on a shared file system only one can do:
 a second job of the same key, a job requeued by an administrator, and one whose key was given up meanwhile find it taken
-and leave. The kernel's own end of the agent comes at the deadline, Slurm's time limit after it.
+and leave. What waited in the queue ends by the file ``until``, which is moved on while it waits, and never runs longer
+than it was launched for. The kernel's own end of the agent comes at that deadline, Slurm's time limit after it.
 
 The agent runs on the job's first node. A lane with devices on others is a step of the job, see the payload's nodes.py.
 """
@@ -25,18 +26,21 @@ leave() {{
     echo "$started $(date +%s) $1" >.ended && mv -T .ended ended
     exit "$1"
 }}
-left=$((until - started))
+left=$(($(cat until 2>/dev/null || echo "$until") - started))
 [ "$left" -gt 0 ] || {{ echo "the deadline passed before the job could start"; leave 75; }}
-# What waited in the queue keeps its deadline: the time limit is drawn in, which everybody may do with an own job.
+[ "$left" -le {limit} ] || left={limit}
+# The time limit is drawn in, which everybody may do with an own job.
 [ $((left + 60)) -gt {limit} ] || scontrol update JobId="$SLURM_JOB_ID" TimeLimit=$(((left + 59) / 60)) >/dev/null 2>&1
 told=
 [ {nodes} = 1 ] || told=$(scontrol --oneliner show node "$SLURM_JOB_NODELIST")
-"$python" - {nodes} {share} "$told" <<'END' || leave 78
+"$python" - {nodes} {share} "$told" $((started + left - until)) <<'END' || leave 78
 import json, os, re, sys
 given = [int(each) for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.isdigit()]
 nodes, share, addresses = int(sys.argv[1]), int(sys.argv[2]), re.findall(r"\\bNodeAddr=(\\S+)", sys.argv[3])
 with open("launch.json") as stream:
     launch = json.load(stream)
+if "deadline" in launch:
+    launch["deadline"] += int(sys.argv[4]) * launch.get("clock", {{}}).get("scale", 1)
 if nodes > 1 and launch.get("expected_devices"):
     launch["expected_devices"]["count"] //= nodes  # the agent looks at its own node
 for lane in launch.get("lanes", ()):

@@ -20,10 +20,16 @@ _NO_ANSWER = 75
 # The controller's time comes from its configuration: squeue -v tells it as well, but to nobody who asks for one user.
 _POLL = (
     """
-squeue --noheader --states=all --user="$(id -un)" --format='%i|%T|%r|%S|%V|%e|%N|%j|%k' </dev/null
-code=$? now=
+own=$(squeue --noheader --states=all --user="$(id -un)" --format='%i|%T|%r|%S|%V|%e|%N|%j|%k' </dev/null)
+code=$? now= places=
+printf '%s\n' "$own"
 [ "$code" != 0 ] || now=$(scontrol show config </dev/null 2>/dev/null | head -n 1)
-echo "== $code ${now##* }"
+case $own in *"|PENDING|"*)
+    # Whose queue is hidden shows its own jobs alone: a place among them says nothing.
+    places=$(squeue --noheader --states=PENDING --sort=-p,i --format='%P %i %u' </dev/null 2>/dev/null |
+        awk -v me="$(id -un)" '{ n[$1]++ } $3 == me { printf "%s:%s,", $2, n[$1] }') ;;
+esac
+echo "== $code ${now##* } $places"
 """
     + LOOK
 )
@@ -61,6 +67,14 @@ echo "== $(id -u)|$qos|$(sacctmgr --noheader --parsable2 show qos "$qos" format=
 scontrol --oneliner show assoc_mgr flags=qos qos="$qos" </dev/null | grep "^ *QOS=$qos("
 true
 """
+# A job that was requeued has a record for each time that it ran; one that goes on has no end.
+_ACCOUNTED = """
+sacct --noheader --parsable2 --allocations --duplicates --name="$1" --user="$(id -un)" --starttime=now-30days \\
+    --format=Start,End </dev/null 2>/dev/null
+true
+"""
+_SPAN = re.compile(r"^(\d+)\|(\d+)$", re.MULTILINE)
+_PLACE = re.compile(r"(\d+):(\d+),")
 _JOB_ID = re.compile(r"^(?P<job>\d+)(;.*)?$", re.MULTILINE)
 _SAID = re.compile(r"sbatch: error: (?:Batch job submission failed: )?(.*)")
 
@@ -80,9 +94,16 @@ class Commands(Way):
         folders, end, _ = rest.rpartition("== end\n")
         if code != "0" or not end or ran.code != 0:
             raise silent("look at the queue", ran)
+        told, _, places = told.partition(" ")
         self._skew = skew(told, began, self._clock.now(), self._skew)
         rows = [text.split("|", FIELDS - 1) for text in queue.split("\n")]
-        return Poll(by_key(rows, self._settings.owner, self._skew), self._told(folders, keys))
+        known = {int(job): int(place) for job, place in _PLACE.findall(places)}
+        return Poll(by_key(rows, self._settings.owner, self._skew, known), self._told(folders, keys))
+
+    def accounted(self, key: str) -> list[tuple[int, int]]:
+        """See Way.accounted."""
+        ran = self._run("read the accounting", _ACCOUNTED, [key])
+        return [(int(first) - self._skew, int(last) - self._skew) for first, last in _SPAN.findall(ran.out)]
 
     def books(self) -> Books:
         """See Way.books."""

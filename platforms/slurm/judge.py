@@ -23,13 +23,15 @@ _OVER = frozenset(
 )  # fmt: skip
 # What people are told of the reasons that they meet most; the others stand as Slurm names them.
 _REASONS = {
+    "PartitionDown": "its partition takes no jobs at present, by an administrator",
+    "PartitionInactive": "its partition is switched off, by an administrator",
+    "JobHeldAdmin": "held by an administrator",
     "None": "Slurm has not looked at it yet",
     "Priority": "other jobs come first",
     "Resources": "it is next, and waits for free nodes",
     "Dependency": "it waits for another job",
     "BeginTime": "it may not begin yet",
     "JobHeldUser": "held by its user: scontrol release",
-    "JobHeldAdmin": "held by an administrator",
     "PartitionTimeLimit": "longer than the partition allows: lower session_cap",
     "PartitionNodeLimit": "asks for more than the partition has",
     "ReqNodeNotAvail": "its nodes are down, drained or reserved",
@@ -37,7 +39,18 @@ _REASONS = {
     "QOSMaxGRESPerUser": "your other jobs hold all GPUs that the QOS grants",
     "QOSMaxJobsPerUserLimit": "your other jobs are all that the QOS grants",
     "AssocGrpGRESMinutes": "the account's GPU minutes are used up",
+    "AssocGrpGRES": "the account's other jobs hold all GPUs that it may",
+    "AssocMaxJobsLimit": "your other jobs are all that the account may run",
+    "QOSGrpGRES": "other jobs hold all GPUs of the QOS",
+    "QOSMaxGRESMinutesPerJob": "longer than the QOS allows a job: lower session_cap",
+    "InvalidAccount": "its account is not valid any more: correct the option account",
+    "InvalidQOS": "its QOS is not valid any more: correct the option qos",
+    "BadConstraints": "no node fits its constraint: correct the options of the pool",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a node that it needs is down",
 }
+# Sentences that stand where a reason should.
+_SENTENCES = {"Nodes_required_for_job_are_DOWN": "its nodes are down, drained or reserved for jobs that come first"}
 _WORDS = {
     "BOOT_FAIL": "its node could not be started",
     "CANCELLED": "cancelled, by scancel or an administrator",
@@ -48,15 +61,21 @@ _WORDS = {
     "PREEMPTED": "preempted by a job that comes first",
     "TIMEOUT": "its time limit was reached",
 }
+_TAKEN = frozenset({"BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED"})
+TOO_LATE = 75  # the exit code of a script whose deadline had passed when it could start
 SLACK_SECONDS = 180  # Slurm ends a job up to so long after its time limit
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """In the queue, or on its way there; ``starts_at`` is when Slurm expects to start it, if it tells."""
+    """In the queue, or on its way there; ``starts_at`` is when Slurm expects to start it, if it tells.
+
+    ``place`` is its place among the jobs that wait for its partition, None where that is not told.
+    """
 
     detail: str
     starts_at: int | None
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +91,15 @@ class Over:
     """Ended, or never started when nobody holds its claim.
 
     ``cancel`` is a job that must not run once more. When no last word tells that its first run is over, a controller
-    that lost its newest state may still have to end that.
+    that lost its newest state may still have to end that. ``taken``: Slurm took it away.
     """
 
     started: int | None
     ended: int | None  # None: not told
     detail: str
     cancel: int = 0
+    taken: bool = False
+    latest: int | None = None  # it cannot have ended later
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +131,18 @@ def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict
         if began is not None:
             detail = f"requeued by an administrator or after a failed node ({line.reason}); it goes on as a new session"
             last_word = evidence.ended[1] if evidence.ended else None
-            return Over(began, last_word, detail, line.job)
-        return Waits(waiting(line), line.start)
+            return Over(began, last_word, detail, line.job, taken=True)
+        return Waits(waiting(line), line.start, line.place)
     if line.state in _OVER:
         if not claimed and started is None:
             return Over(None, None, f"{ending(line)}, before it could start")
-        # A job that was requeued begins once more, and leaves at once.
-        return Over(line.start if began is None else began, line.end, ending(line))
+        if began is not None and line.start is not None and line.start > max(began, evidence.claimed_at):
+            # It was requeued, began once more, and left at once: Slurm's word is of that.
+            last_word = evidence.ended[1] if evidence.ended else None
+            return Over(began, last_word, "requeued; it goes on as a new session", taken=True, latest=line.start)
+        if evidence.ended is not None and evidence.ended[2] == TOO_LATE:
+            return Over(began, line.end, "its deadline passed before it could start", taken=True)
+        return Over(line.start if began is None else began, line.end, ending(line), taken=line.state in _TAKEN)
     if began is None:
         began = line.submitted if line.start is None else line.start
     return Runs(began, f"{line.state} on {line.nodes}".lower())
@@ -132,7 +158,8 @@ def waiting(line: Line) -> str:
     """Return why a job waits."""
     reason = line.reason.strip("()").split(",")[0]
     words = f"{line.state.lower()}: {line.reason}"
-    if told := _REASONS.get(reason):
+    sentence = next((told for begins, told in _SENTENCES.items() if line.reason.strip("()").startswith(begins)), None)
+    if told := _REASONS.get(reason) or sentence:
         words += f" ({told})"
     return words
 

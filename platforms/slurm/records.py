@@ -15,10 +15,14 @@ ORDER, STARTED, END = "order.json", "started.json", "end.json"
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """What was ordered, in scheduled UTC seconds."""
+    """What was ordered, in scheduled UTC seconds.
+
+    ``length`` is how long it may run at most; 0 in orders of older versions, whose script keeps to ``deadline``.
+    """
 
     at: int
     deadline: int
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did."""
+    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did.
+
+    ``taken``: Slurm took it away, by a failed node or a preemption.
+    """
 
     started: int | None
     ended: int
     detail: str
     told: bool
+    taken: bool = False
 
 
 def write(text: str, folder: Path) -> None:
@@ -48,4 +56,4 @@ def told(key: str, end: Ended) -> Observed:
     """Return an end as it was first told."""
     if end.started is None:
         return Observed(key, SessionState.ABSENT, "", detail=end.detail)
-    return Observed(key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told)
+    return Observed(key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told, taken=end.taken)

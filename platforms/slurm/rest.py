@@ -62,6 +62,7 @@ class Rest(Way):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.api = RestApi(settings)
+        self._places: dict[int, int] = {}
 
     def poll(self, keys: Sequence[str]) -> Poll:
         """See Way.poll."""
@@ -70,7 +71,7 @@ class Rest(Way):
         folders, end, _ = ran.out.rpartition("== end\n")
         if ran.code != 0 or not end:
             raise silent("look at the folders", ran)
-        return Poll(by_key(rows, self._settings.owner, self._skew), self._told(folders, keys))
+        return Poll(by_key(rows, self._settings.owner, self._skew, self._places), self._told(folders, keys))
 
     def books(self) -> Books:
         """See Way.books. What an account has left, this API does not tell."""
@@ -137,6 +138,7 @@ class Rest(Way):
         self._skew = skew(str(self.time()), began, self._clock.now(), self._skew)
         if not isinstance(jobs, list) or not all(isinstance(one, dict) for one in jobs):
             raise Unreachable(NAME, "look at the queue", "its answer has no list of jobs", "It is asked again")
+        self._places = _places(jobs)
         return [_row(one) for one in jobs if one.get("user_name") == user]
 
     def _submitted(self, told: Mapping[str, Any]) -> int:
@@ -147,6 +149,18 @@ class Rest(Way):
             why = f"slurmrestd gave no answer: {complaint or 'it names no job'}"
             raise Unreachable(NAME, "submit", why, "The job is looked for by its name")
         raise refusal(complaint)
+
+
+def _places(jobs: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """Return the places of the jobs that wait, by job: how many of their partition come first, and one."""
+    waiting = [job for job in jobs if job.get("job_state") == "PENDING" and isinstance(job.get("job_id"), int)]
+    waiting.sort(key=lambda job: (-(job["priority"] if isinstance(job.get("priority"), int) else 0), job["job_id"]))
+    counts: dict[str, int] = {}
+    places = {}
+    for job in waiting:
+        partition = str(job.get("partition"))
+        counts[partition] = places[job["job_id"]] = counts.get(partition, 0) + 1
+    return places
 
 
 def _row(job: Mapping[str, Any]) -> list[str]:

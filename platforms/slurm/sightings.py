@@ -13,7 +13,7 @@ from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
 from platforms.slurm.settings import DOC, NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _COMMENT = re.compile(r'\{"uff":"(?P<key>[A-Za-z0-9._-]+)","of":"(?P<owner>[0-9a-f]+)","until":(?P<until>\d{1,12})\}')
 _CLAIM = re.compile(r"(?P<kind>job|void) (?:(?P<job>\d+) )?(?P<at>\d{1,12})")
@@ -44,16 +44,21 @@ class Line:
     key: str
     owner: str
     until: int
+    place: int | None = None  # among the jobs that wait for its partition; None: not told, or it does not wait
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a session's folder tells. ``claim`` is "job", "void" or ""; ``ended`` its script's last word."""
+    """What a session's folder tells. ``claim`` is "job", "void" or ""; ``ended`` its script's last word.
+
+    ``until`` is its deadline where that was moved on, in real UTC seconds.
+    """
 
     claim: str = ""
     job: int = 0
     claimed_at: int = 0
     ended: tuple[int, int, int] | None = None  # started, ended, exit code
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,12 @@ def comment(key: str, owner: str, until: int) -> str:
     return json.dumps({"uff": key, "of": owner, "until": until}, separators=(",", ":"))
 
 
-def by_key(rows: Sequence[Sequence[str]], owner: str, skew: int) -> dict[str, list[Line]]:
+def by_key(
+    rows: Sequence[Sequence[str]], owner: str, skew: int, places: Mapping[int, int] | None = None
+) -> dict[str, list[Line]]:
     """Return the jobs of an owner among these rows of FIELDS, by the controller's clock, which is ``skew`` s ahead.
+
+    ``places`` are their places in the queue by job.
 
     Raises Unreachable for half a row of ours.
     """
@@ -95,7 +104,7 @@ def by_key(rows: Sequence[Sequence[str]], owner: str, skew: int) -> dict[str, li
         instants = [None if at is None else at - skew for at in (numbers[3], numbers[5])]
         line = Line(
             job, state, reason, instants[0], submitted - skew, instants[1], nodes, known["key"],
-            known["owner"], int(known["until"]),
+            known["owner"], int(known["until"]), (places or {}).get(job),
         )  # fmt: skip
         found.setdefault(line.key, []).append(line)
     return found
@@ -104,13 +113,14 @@ def by_key(rows: Sequence[Sequence[str]], owner: str, skew: int) -> dict[str, li
 def evidence(text: str) -> tuple[str, Evidence]:
     """Return the key and what its folder tells, of one line that a look at the folders prints."""
     key, _, rest = text.partition("|")
-    claimed, _, ended = rest.partition("|")
-    claim, end = _CLAIM.fullmatch(claimed), _ENDED.fullmatch(ended)
+    claimed, _, rest = rest.partition("|")
+    ended, _, moved = rest.partition("|")
+    claim, end, until = _CLAIM.fullmatch(claimed), _ENDED.fullmatch(ended), digits(moved, INSTANT_MAX)
     if claim is None:
         # A claim that cannot be read is one all the same: somebody holds it.
-        return key, Evidence("job" if claimed else "")
+        return key, Evidence("job" if claimed else "", until=until)
     last = (int(end["started"]), int(end["ended"]), int(end["code"])) if end else None
-    return key, Evidence(claim["kind"], int(claim["job"] or 0), int(claim["at"]), last)
+    return key, Evidence(claim["kind"], int(claim["job"] or 0), int(claim["at"]), last, until)
 
 
 def refusal(said: str) -> PlatformError:

@@ -39,10 +39,11 @@ case $root in "~/"*) root=$HOME/${root#"~/"} ;; esac
 ENTER = f'cd -- "$root" && [ -d .payload ] || exit {_NO_FOLDER}\nroot=$PWD\n'
 LOOK = """
 for key; do
-    claim= ended=
+    claim= ended= until=
     [ -f "$key/claim/who" ] && [ ! -L "$key/claim/who" ] && IFS= read -r -n 200 claim <"$key/claim/who"
     [ -f "$key/ended" ] && [ ! -L "$key/ended" ] && IFS= read -r -n 200 ended <"$key/ended"
-    echo "$key|$claim|$ended"
+    [ -f "$key/until" ] && [ ! -L "$key/until" ] && IFS= read -r -n 200 until <"$key/until"
+    echo "$key|$claim|$ended|$until"
 done
 echo "== end"
 """
@@ -73,6 +74,10 @@ new=$key/.void-$$
 [ ! -e "$key/claim/who" ] || exit 73
 mkdir "$new" && echo "void $(date +%s)" >"$new/who" || exit 1
 mv -T "$new" "$key/claim" 2>/dev/null || { rm -rf "$new"; exit 73; }
+"""
+_EXTEND = """
+[ -d "$1" ] && [ ! -e "$1/claim" ] || exit 0
+echo "$2" >"$1/.until" && mv -T "$1/.until" "$1/until"
 """
 _LOGS = """
 file=$1/output.log
@@ -130,6 +135,11 @@ class Way(ABC):
     def cancel(self, jobs: Sequence[int]) -> None:
         """End jobs. What is over already stays so."""
 
+    def accounted(self, key: str) -> list[tuple[int, int]]:
+        """Return the first and last second of each time that a job of this name ran; nothing without accounting."""
+        del key
+        return []
+
     @abstractmethod
     def ask_to_leave(self, key: str, jobs: Sequence[int]) -> None:
         """Ask the script of a session, which these jobs run, to let it save and leave."""
@@ -152,6 +162,10 @@ class Way(ABC):
             return False
         self._well("give up a session", ran)
         return True
+
+    def extend(self, key: str, until: int) -> None:
+        """Let a session that has not begun run until then, in real UTC seconds."""
+        self._well("extend a session", self._run("extend a session", ENTER + _EXTEND, [key, str(until)]))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> bytes:
         """Return what a session printed from byte ``offset`` on; nothing when there is no such file."""

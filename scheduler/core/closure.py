@@ -15,6 +15,7 @@ class Cause(StrEnum):
     QUOTA_DENIED = "quota_denied"  # the platform refused a launch for want of quota
     REFUSED = "refused"  # the platform refused a launch for now
     WRONG_DEVICE = "wrong_device"
+    NEVER_BEGAN = "never_began"  # a session ended before the command of its job had begun
     PLANNING = "planning"  # no plan can be made with the pool
 
     @property

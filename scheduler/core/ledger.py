@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class EntryKind(StrEnum):
     """What an entry says about its interval."""
 
-    HOLD = "hold"  # set aside before a launch; counts until the run is spent or released
+    HOLD = "hold"  # set aside before a launch; a run's newest counts until it is spent or released
     SPEND = "spend"  # what the run was charged; replaces its hold
     RELEASE = "release"  # the hold is given back without any charge
     ADJUST = "adjust"  # correction with evidence; ``credit`` gives time back, otherwise it takes more
@@ -104,7 +104,7 @@ class _RunEntries:
 def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
     """Add entries up: pool name -> charges, sorted by start.
 
-    A run's hold counts until a spend or a release of the same run appears, in whatever order entries are read.
+    A run's newest hold counts until a spend or a release of the same run appears, in whatever order entries are read.
     """
     runs: dict[tuple[str, str | None], _RunEntries] = defaultdict(_RunEntries)
     for entry in entries:
@@ -120,8 +120,9 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
                 seen.adjusts.append(entry)
     charges: dict[str, list[Charge]] = defaultdict(list)
     for (pool, _), seen in runs.items():
-        counted = seen.spends or ([] if seen.released else seen.holds)
-        filled = {edge for hold in seen.holds for edge in (hold.start, hold.end)}
+        holds = sorted(seen.holds, key=lambda hold: (hold.at, hold.end, hold.start))
+        counted = seen.spends or ([] if seen.released else holds[-1:])
+        filled = {hold.end for hold in holds} | {hold.start for hold in holds[:1]}
         corrected = any(entry.credit for entry in seen.adjusts)
         began = min((entry.start for entry in seen.spends), default=0)
         charges[pool].extend(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, assert_never
 
 from scheduler.core.run import CLOCKS_SECONDS, Ended, Lane, Outcome, Reserved, Run, Running, Stopping, Submitting
+from scheduler.core.spans import Begin, Postpone, deadline_of, moved_span, started_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,8 @@ class Sighting:
     ``stop_channel`` is how the session can be asked to save: by the stop flag in the store, by the platform, or not.
     ``told`` is False when ``ended`` is only the latest that the end can have been. ``wait`` is told of a session in the
     platform's queue, ``price_microdollars_per_hour`` of one that ended, by the platform's own reckoning.
+    ``deadline`` is told of a running one whose length counts from its real start, ``taken`` of one that its platform
+    took away.
     """
 
     state: SightingState
@@ -43,6 +46,8 @@ class Sighting:
     told: bool = True
     wait: Wait | None = None
     price_microdollars_per_hour: int | None = None
+    deadline: int | None = None
+    taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class Facts:
     ``lost`` is what the session left and nobody waits for any more. ``declared`` is a person's word that it is over:
     until when it is charged, and how they know.
     ``results`` holds final words of lanes by index; ``wishes`` what people want of the lanes' jobs, by job name.
+    ``begun`` holds the lanes whose command has begun, as far as they have told.
     """
 
     run: Run
@@ -72,11 +78,12 @@ class Facts:
     lost: str = ""
     ran_at: int | None = None
     declared: tuple[int, str] | None = None
+    begun: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class LaneEnd:
-    """How one lane ended."""
+    """How one lane ended. ``place_failed``: the session ended by itself before the lane's command had begun."""
 
     index: int
     job: str
@@ -84,6 +91,7 @@ class LaneEnd:
     step: int | None
     error_class: str | None
     message: str
+    place_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +148,7 @@ class ForceStop:
     why: str
 
 
-Step = Accept | CloseLane | Finish | AskStop | ForceStop
+Step = Accept | Postpone | Begin | CloseLane | Finish | AskStop | ForceStop
 
 
 def reconcile(facts: Iterable[Facts], now: int) -> list[Step]:
@@ -201,8 +209,13 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
         for lane in run.lanes
         if lane.outcome is None and lane.index in fact.results and fact.complete
     ]
-    if fact.sighting is not None and now > run.deadline + fact.overdue_seconds:
-        steps.append(ForceStop(run, "past its deadline"))
+    moved = moved_span(run, fact.sighting, now, fact.overdue_seconds)
+    if moved is not None:
+        steps.append(moved)
+    late = fact.sighting is not None and now > deadline_of(run, fact.sighting) + fact.overdue_seconds
+    if late and not isinstance(moved, Postpone):
+        waits = fact.sighting is not None and fact.sighting.state == "queued"
+        steps.append(ForceStop(run, "past its deadline" + (", and still in its platform's queue" if waits else "")))
     elif isinstance(state, Stopping):
         steps.extend(_enforced_stop(fact, state, now))
     steps.extend(_wished_stops(fact, now))
@@ -323,22 +336,28 @@ def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
 def _started(fact: Facts, sighting: Sighting) -> int:
     if sighting.started is not None:
         return sighting.started
-    if isinstance(fact.run.state, Running | Stopping):
-        return fact.run.state.started
-    return fact.run.planned_start
+    return started_of(fact.run)
 
 
 def _lane_end(lane: Lane, fact: Facts, sighting: Sighting | None) -> LaneEnd:
-    end = _said_end(lane, fact.results.get(lane.index), fact.run, sighting)
+    end = _said_end(lane, fact.results.get(lane.index), fact, sighting)
     return replace(end, message=f"lost: {fact.lost}; {end.message}"[:_MESSAGE_MAX]) if fact.lost else end
 
 
-def _said_end(lane: Lane, result: LaneReport | None, run: Run, sighting: Sighting | None) -> LaneEnd:
+def _said_end(lane: Lane, result: LaneReport | None, fact: Facts, sighting: Sighting | None) -> LaneEnd:
+    run = fact.run
     if result is None:
         detail = sighting.detail if sighting is not None else ""
         if isinstance(run.state, Stopping) and sighting is not None and sighting.stop_channel == "none":
             why = f"ended by force, what it trained since its start is lost: {run.state.why}"
             return LaneEnd(lane.index, lane.job, Outcome.CANCELLED, None, None, why[:_MESSAGE_MAX])
+        if sighting is not None and sighting.taken:
+            why = f"the platform took it away. {detail}".strip()
+            return LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, why)
+        if lane.index not in fact.begun:
+            why = f"ended before its command had begun. {detail}".strip()
+            failed = fact.declared is None and not isinstance(run.state, Stopping)
+            return LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, why, place_failed=failed)
         return LaneEnd(lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip())
     lines = [line for line in result.message.splitlines() if line.strip()]
     # A traceback ends in what went wrong, which is said first: lists have room for the beginning alone.

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
     FINISHED = "finished"  # target step reached and published
     YIELDED = "yielded"  # saved and left on its own deadline or on our stop
-    PREEMPTED = "preempted"  # the platform took the session away, with a warning
+    PREEMPTED = "preempted"  # the platform took the session away, or it ended before its command had begun
     FAILED = "failed"  # the training command, its data or its device failed
     LOST = "lost"  # the platform proves the session is gone and it left no result
     REJECTED = "rejected"  # never started: refused, or proven absent
@@ -124,15 +124,26 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a run's session waits in its platform's queue, and when that expects to start it (None: not told)."""
+    """Why a run's session waits in its platform's queue, and when that expects to start it (None: not told).
+
+    ``place`` is its place in the queue, 1 for the next; ``since`` is when it was first seen to wait. Where its platform
+    can move its deadline on, ``deadline`` is that, and ``length_seconds`` how long it may run at most.
+    """
 
     why: str
     starts_at: int | None
+    place: int | None = None
+    length_seconds: int | None = None
+    deadline: int | None = None
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One launch. ``planned_start`` .. ``deadline`` is the session, ``held_until`` the end of its hold."""
+    """One launch. ``planned_start`` .. ``deadline`` is the session, ``held_until`` the end of its hold.
+
+    ``wait`` says for people why its session waits in its platform's queue; no decision reads it.
+    """
 
     key: str
     pool: str
@@ -141,6 +152,7 @@ class Run:
     deadline: int
     held_until: int
     state: RunState
+    wait: Wait | None = None
 
     @property
     def devices(self) -> int:
@@ -177,6 +189,11 @@ def accept(state: RunState, remote_id: str, started: int) -> Running:
     if isinstance(state, Submitting):
         return Running(remote_id, started)
     raise IllegalArrow("accept", state)
+
+
+def begin(state: RunState, started: int) -> RunState:
+    """Correct when a session's meter began, which is known only once it has left its platform's queue."""
+    return replace(state, started=started) if isinstance(state, Running | Stopping) else state
 
 
 def stop(state: RunState, why: str, now: int) -> Stopping:

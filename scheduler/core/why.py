@@ -38,8 +38,10 @@ def in_queue(pool: str, run: str, wait: Wait, zone: str) -> str:
     """Return in one sentence that a session waits in its platform's queue, why, and until when."""
     from scheduler.core.reasons import show
 
+    since = f" since {show(wait.since, zone)}" if wait.since is not None else ""
+    place = f"; number {wait.place} there" if wait.place is not None else ""
     until = f", expected to start {show(wait.starts_at, zone)}" if wait.starts_at is not None else ""
-    return f"{run} waits in the queue of {pool}: {wait.why}{until}"
+    return f"{run} waits in the queue of {pool}{since}: {wait.why}{place}{until}"
 
 
 def sentence(stored: Mapping[str, Any], zone: str) -> str:

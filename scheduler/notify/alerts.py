@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scheduler.service.faults.rests import WRONG_DEVICE
+from scheduler.service.faults.rests import NEVER_BEGAN, WRONG_DEVICE
 from scheduler.store import events
 from scheduler.views.needs import RAISED
 
@@ -26,6 +26,7 @@ _SURPRISE_SECONDS = 600
 _WORDS = {
     "quota.orphan_suspected": "the account was used by something that is not ours",
     WRONG_DEVICE: "it gave another accelerator than it promises and is closed for a while; no job is blamed",
+    NEVER_BEGAN: "its session ended before the command had begun, and it is closed for a while; no job is blamed",
     "session.offered": "a session waits for a person to take it",
     "session.late": "a session ran after it had been given up, and what it was billed is booked",
     "session.lost": "what a session left did not come home",

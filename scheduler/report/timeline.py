@@ -189,6 +189,8 @@ def _of_run(run: Run, now: int) -> Session | None:
             return Session(
                 run.pool, 0, started, max(at, started + 1), "bad" if bad else "past", run.key, lanes, outcome
             )
+        case Running() | Stopping() if run.wait is not None:
+            return Session(run.pool, 0, now, max(run.deadline, now), "planned", run.key, lanes, "waiting")
         case Running(started=started) | Stopping(started=started):
             state = type(run.state).__name__.lower()
             return Session(run.pool, 0, started, max(run.deadline, now), "running", run.key, lanes, state)

@@ -33,7 +33,9 @@ def metered(run: Run) -> tuple[int, int] | None:
 
 
 def started(run: Run) -> int | None:
-    """When a session began, or None when it never did."""
+    """When a session began, or None when it never did, or waits in its platform's queue."""
+    if run.wait is not None:
+        return None
     return run.state.started if isinstance(run.state, Running | Stopping | Ended) else None
 
 

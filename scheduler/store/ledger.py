@@ -1,4 +1,4 @@
-"""The ledger in the database: append-only; a second hold or a second settlement of a run is refused."""
+"""The ledger in the database: append-only; a second settlement of a run is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _NEVER = 1 << 62
 
 
 def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
-    """Write entries. The database refuses a second hold, and a second spend or release, of a run."""
+    """Write entries. The database refuses a second spend or release of a run."""
     if not entries:
         return
     tx.execute(

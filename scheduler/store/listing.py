@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.job import JobState
 
-REVISION = "0012"
+REVISION = "0013"
 """The schema revision the query is written for; with another one the engine is asked."""
 
 _STATES: dict[str, type[JobState]] = {
@@ -39,12 +39,20 @@ _TYPES: tuple[tuple[type, ...], ...] = (
     *((str, type(None)), _PERHAPS, _PERHAPS, _WHOLE, _TEXT),
 )
 _PLAN = "SELECT body FROM plans ORDER BY id DESC LIMIT 1"
+# The last word of each live session about its platform's queue.
+_QUEUES = (
+    "SELECT subject, kind, data FROM events WHERE id IN (SELECT max(id) FROM events WHERE subject IN"
+    " (SELECT run FROM lanes WHERE live) AND kind IN ('run.waits', 'run.began') GROUP BY subject)"
+)
 _REVISION = "SELECT version_num FROM alembic_version"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """One job of the queue. ``waits`` is the reason of the newest plan as stored (see core.reasons), if it has one."""
+    """One job of the queue. ``waits`` is the reason of the newest plan as stored (see core.reasons), if it has one.
+
+    ``waiting`` is what its platform told of a session in its queue: why, since when, until when, and at which place.
+    """
 
     name: str
     role: str
@@ -61,13 +69,14 @@ class ListedJob:
     created_at: int
     sweep: str
     waits: Mapping[str, Any] | None
+    waiting: Mapping[str, Any] | None
 
 
 def list_jobs(url: str, states: Collection[str] | None = None) -> list[ListedJob]:
     """Return all jobs, or those in the named states, in queue order; one consistent snapshot. Raises StoreFailure."""
-    rows, plan = _from_sqlite(url) or _from_engine(url)
+    rows, plan, queues = _from_sqlite(url) or _from_engine(url)
     try:
-        return _listed(rows, plan, states)
+        return _listed(rows, plan, queues, states)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         from scheduler.store.engine import open_database
 
@@ -77,7 +86,10 @@ def list_jobs(url: str, states: Collection[str] | None = None) -> list[ListedJob
         raise damage from error
 
 
-def _listed(rows: Iterable[Any], plan: str | None, states: Collection[str] | None) -> list[ListedJob]:
+def _listed(
+    rows: Iterable[Any], plan: str | None, queues: Iterable[Any], states: Collection[str] | None
+) -> list[ListedJob]:
+    told = {run: json.loads(data) for run, kind, data in queues if kind == "run.waits"}
     waits = {entry["job"]: entry["reason"] for entry in json.loads(plan)["deferrals"]} if plan else {}
     found = []
     for row in rows:
@@ -86,15 +98,10 @@ def _listed(rows: Iterable[Any], plan: str | None, states: Collection[str] | Non
             if type(value) not in kinds:
                 raise TypeError(f"a job with {type(value).__name__} where none is written")
         if states is None or state in states:
-            listed: tuple[Any, ...] = (
-                name,
-                role,
-                position,
-                _state(state, detail),
-                *others,
-                _sweep(spec),
-                waits.get(name),
-            )
+            now = _state(state, detail)
+            of_run = told.get(now.run) if isinstance(now, Active) else None
+            waiting = {key: of_run.get(key) for key in ("why", "since", "starts_at", "place")} if of_run else None
+            listed: tuple[Any, ...] = (name, role, position, now, *others, _sweep(spec), waits.get(name), waiting)
             found.append(ListedJob(*listed))
     return found
 
@@ -110,7 +117,7 @@ def _state(name: str, detail: str) -> JobState:
     return _STATES[name](**json.loads(detail))
 
 
-_Found = tuple["Iterable[Any]", "str | None"]
+_Found = tuple["Iterable[Any]", "str | None", "Iterable[Any]"]
 
 
 def _from_sqlite(url: str) -> _Found | None:
@@ -119,13 +126,14 @@ def _from_sqlite(url: str) -> _Found | None:
     if path == url or not path.startswith("/") or "?" in path:
         return None
     try:
-        # Explicit autocommit, so that BEGIN is ours and all three reads are of one instant.
+        # Explicit autocommit, so that BEGIN is ours and all reads are of one instant.
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)) as connection:
             connection.execute("BEGIN")
             if connection.execute(_REVISION).fetchall() != [(REVISION,)]:
                 return None
             plan = connection.execute(_PLAN).fetchone()
-            return connection.execute(_JOBS).fetchall(), plan[0] if plan else None
+            queues = connection.execute(_QUEUES).fetchall()
+            return connection.execute(_JOBS).fetchall(), plan[0] if plan else None, queues
     except sqlite3.Error:
         return None
 
@@ -138,6 +146,6 @@ def _from_engine(url: str) -> _Found:
     database = open_database(url)
     try:
         with database.read() as tx:
-            return tx.execute(text(_JOBS)).all(), tx.execute(text(_PLAN)).scalar()
+            return tx.execute(text(_JOBS)).all(), tx.execute(text(_PLAN)).scalar(), tx.execute(text(_QUEUES)).all()
     finally:
         database.close()

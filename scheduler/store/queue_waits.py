@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, func, select
 
-from scheduler.core.run import Wait
+from scheduler.core.run import Ended, Wait
 from scheduler.store import codec, events
 from scheduler.store.schema import events as events_table
+from scheduler.store.schema import runs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy import Connection
 
+    from scheduler.core.run import Run
+
 _WAITS, _BEGAN = "run.waits", "run.began"
+_LIVE = select(runs.c.key).where(runs.c.state != "ended")
 _LAST = select(func.max(events_table.c.id)).where(
     events_table.c.subject.in_(bindparam("keys", expanding=True)), events_table.c.kind.in_([_WAITS, _BEGAN])
 )
@@ -29,7 +34,7 @@ def note(tx: Connection, key: str, wait: Wait | None, now: int) -> None:
     if wait is None:
         events.append(tx, _BEGAN, key, now)
     else:
-        events.append(tx, _WAITS, key, now, why=wait.why, starts_at=wait.starts_at)
+        events.append(tx, _WAITS, key, now, why=wait.why, starts_at=wait.starts_at, place=wait.place, since=wait.since)
 
 
 def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
@@ -37,4 +42,19 @@ def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
     if not keys:
         return {}
     rows = [(row.subject, codec.load_object(row.data)) for row in tx.execute(_TOLD, {"keys": sorted(keys)})]
-    return {key: Wait(str(data.get("why", "")), data.get("starts_at")) for key, data in rows}
+    return {
+        key: Wait(str(data.get("why", "")), data.get("starts_at"), data.get("place"), since=data.get("since"))
+        for key, data in rows
+    }
+
+
+def shown(tx: Connection, found: Sequence[Run]) -> list[Run]:
+    """Return the runs, each live one with why its session waits in its platform's queue, for people to see."""
+    live = [run.key for run in found if not isinstance(run.state, Ended)]
+    waits = of(tx, live)
+    return [replace(run, wait=waits[run.key]) if run.key in waits else run for run in found]
+
+
+def count(tx: Connection) -> int:
+    """Return how many live sessions wait in their platform's queue."""
+    return len(of(tx, list(tx.execute(_LIVE).scalars())))

@@ -238,6 +238,20 @@ def change_state(
     events.write(tx, f"run.{arrow}", key, now, by, {**detail, "from": before, "to": after})
 
 
+def move(tx: Connection, run: Run, state: RunState, deadline: int, held_until: int, now: int) -> None:
+    """Store another deadline of a live run, and when it began; event ``run.move``. Raises Stale."""
+    changed = tx.execute(
+        update(runs)
+        .where(runs.c.key == run.key, runs.c.state == codec.state_name(run.state))
+        .where(runs.c.state_detail == codec.state_detail(run.state))
+        .values(state_detail=codec.state_detail(state), deadline=deadline, held_until=held_until)
+    ).rowcount
+    if not changed:
+        raise Stale(f"run {run.key}", repr(run.state), repr(get(tx, run.key).state))
+    to = codec.state_json(state)
+    events.append(tx, "run.move", run.key, now, to=to, deadline=deadline, deadline_before=run.deadline)
+
+
 def close_lane(
     tx: Connection,
     key: str,

@@ -19,7 +19,7 @@ from scheduler.store.model_tables import deployments, evaluations
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
@@ -305,7 +305,6 @@ _of_version = (evaluations.c.model, evaluations.c.number)
 _of_target = (deployments.c.model, deployments.c.target)
 _PARTIAL_INDEXES = (
     ("uq_lanes_job_live", (lanes.c.job,), "live", True),
-    ("uq_ledger_run_hold", (ledger.c.run,), "kind = 'hold'", True),
     ("uq_ledger_run_settled", (ledger.c.run,), "kind IN ('spend', 'release')", True),
     ("ix_outbox_pending", (outbox.c.retry_at,), "sent_at IS NULL", False),
     ("uq_evaluations_open", _of_version, "state = 'open'", True),

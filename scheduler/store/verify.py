@@ -151,7 +151,7 @@ def _attempts(tx: Connection) -> Iterator[str]:
 
 
 def _ledger(tx: Connection) -> Iterator[str]:
-    """Every run has one hold, and every ended run one spend or release; nothing else holds quota."""
+    """Every run has a hold, and every ended run one spend or release; nothing else holds quota."""
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     pools: dict[str, set[str]] = defaultdict(set)
     for row in tx.execute(select(ledger.c.kind, ledger.c.pool, ledger.c.run).where(ledger.c.run.is_not(None))):
@@ -160,8 +160,8 @@ def _ledger(tx: Connection) -> Iterator[str]:
     for row in tx.execute(select(runs.c.key, runs.c.pool, runs.c.state)):
         found = kinds.pop(row.key, Counter())
         settled = found["spend"] + found["release"]
-        if found["hold"] != 1:
-            yield f"run {row.key} has {found['hold']} holds in the ledger instead of one"
+        if not found["hold"]:
+            yield f"run {row.key} has no hold in the ledger"
         if row.state == "ended" and settled != 1:
             yield f"run {row.key} has ended with {settled} spends and releases in the ledger instead of one"
         if row.state != "ended" and settled:

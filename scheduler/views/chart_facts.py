@@ -13,7 +13,7 @@ from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg, upcoming
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
-from scheduler.store import events, jobs, ledger, limits, plans, prices, runs
+from scheduler.store import events, jobs, ledger, limits, plans, prices, queue_waits, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ def timeline(tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, span:
         span,
         now,
         [pool for _, pool in sorted(pools.items())],
-        runs.between(tx, span.start, span.end),
+        queue_waits.shown(tx, runs.between(tx, span.start, span.end)),
         plan,
         {name: closures(tx, name, now, span.end) for name in pools},
         hues_of(jobs.names_by_age(tx)),

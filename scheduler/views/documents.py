@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scheduler.core.job import JobState
     from scheduler.core.plan import Plan
     from scheduler.core.reasons import Reason
-    from scheduler.core.run import Run
+    from scheduler.core.run import Run, Wait
     from scheduler.store.checkpoints import CheckpointRecord
     from scheduler.store.jobs import JobRecord
 
@@ -56,7 +56,13 @@ def listed_job_json(record: JobRecord, waits: Reason | None) -> dict[str, Any]:
         "deadline": record.spec.deadline,
         "created_at": record.created_at,
         "waits": waits.to_json() if waits else None,
+        "waiting": None,
     }
+
+
+def wait_json(wait: Wait | None) -> dict[str, Any] | None:
+    """Return why a session waits in its platform's queue, None when it does not."""
+    return {name: getattr(wait, name) for name in ("why", "since", "starts_at", "place")} if wait else None
 
 
 def run_json(run: Run, heartbeats: Mapping[tuple[str, int], LaneReport] | None = None) -> dict[str, Any]:
@@ -73,12 +79,13 @@ def run_json(run: Run, heartbeats: Mapping[tuple[str, int], LaneReport] | None =
     return {
         "key": run.key,
         "pool": run.pool,
+        "waiting": wait_json(run.wait),
         "state": type(state).__name__.lower(),
         "state_detail": {name: getattr(state, name) for name in state.__slots__},
         "planned_start": run.planned_start,
         "deadline": run.deadline,
         "held_until": run.held_until,
-        "started": state.started if isinstance(state, Running | Stopping | Ended) else None,
+        "started": state.started if isinstance(state, Running | Stopping | Ended) and run.wait is None else None,
         "ended": ended.at if ended else None,
         "outcome": ended.outcome if ended else None,
         "lanes": lanes,

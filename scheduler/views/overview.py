@@ -9,7 +9,7 @@ from jobs.spec import EVALUATE
 from scheduler.core.job import Done
 from scheduler.core.window import WEEK
 from scheduler.service.quota.usage import meters
-from scheduler.store import counts, events, jobs, limits, plans, runs
+from scheduler.store import counts, events, jobs, limits, plans, queue_waits, runs
 from scheduler.views.long_work import long_work
 from scheduler.views.needs import needs
 from scheduler.views.pools_now import pools_now
@@ -58,7 +58,7 @@ class Overview:
 def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, beat_seconds: int, now: int) -> Overview:
     """Read it, for the configured ``pools``, whose sessions speak every ``beat_seconds``. Raises StoreFailure."""
     plan = plans.newest(tx)
-    live = runs.live(tx)
+    live = queue_waits.shown(tx, runs.live(tx))
     life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
     coming: dict[str, Placement] = {}
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from scheduler.store.rates import RateRecord
     from scheduler.store.series import Point
 
-Health = Literal["", "sets up", "trains", "saves", "stops", "silent"]
-"""What the live session of a job does; empty without one, ``silent`` when its last word is late."""
+Health = Literal["", "waits", "sets up", "trains", "saves", "stops", "silent"]
+"""What the live session of a job does; empty without one.
+
+``waits`` is one in its platform's queue, ``silent`` one whose last word is late.
+"""
 
 CURVED = 40
 """Of so many jobs at most the points are read: more than a screen shows."""
@@ -132,7 +135,7 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
         health=_health(run, report, pools, beat_seconds, now),
         pool=run.pool if run else None,
         run=run.key if run else None,
-        ends_at=run.deadline if run else None,
+        ends_at=run.deadline if run and run.wait is None else None,
         told_at=report.at if report else None,
         loss=report.loss if report and report.loss is not None else told[-1].loss if told else None,
         trend=_trend([one.loss for one in told if one.loss is not None]),
@@ -162,6 +165,8 @@ def _health(
         return ""
     if isinstance(run.state, Stopping):
         return "stops"
+    if run.wait is not None:
+        return "waits"
     if not isinstance(run.state, Running) or report is None:
         return "sets up"
     pool = pools.get(run.pool)

@@ -22,7 +22,8 @@ _CLEAR_SECONDS = 6 * 86_400
 class Verdict:
     """Counts of jobs, and the next session that the plan has; cancelled jobs count nowhere.
 
-    ``silent`` are those of the ``running`` whose last word is late.
+    ``silent`` are those of the ``running`` whose last word is late; ``in_queue`` are jobs whose session waits in its
+    platform's queue, which do not run.
     """
 
     running: int
@@ -34,6 +35,7 @@ class Verdict:
     next_pool: str | None
     next_at: int | None
     paused: bool = False
+    in_queue: int = 0
 
 
 def verdict(
@@ -46,7 +48,7 @@ def verdict(
     paused: bool = False,
 ) -> Verdict:
     """Return it; ``coming`` has the next planned session of jobs. While everything is ``paused`` none comes."""
-    live = [one for one in trainings if one.health]
+    live = [one for one in trainings if one.health and one.health != "waits"]
     ahead = [(placement.start, job, placement.pool) for job, placement in coming.items() if placement.start > now]
     at, job, pool = (None, None, None) if paused else min(ahead, default=(None, None, None))
     return Verdict(
@@ -59,11 +61,12 @@ def verdict(
         next_pool=pool,
         next_at=at,
         paused=paused,
+        in_queue=sum(one.health == "waits" for one in trainings),
     )
 
 
 def sentence(found: Verdict, now: int, zone: str) -> str:
-    """Return the line: ``3 running, all well · 4 of 7 done · next: ufm on kaggle, Sat 01:00 · needs you: 1``."""
+    """Return the line, as ``3 running, all well · 4 of 7 done · next: ufm on kaggle, Sat 01:00 · needs you: 1``."""
     if not found.total:
         return "The queue is empty"
     if found.running:
@@ -74,6 +77,8 @@ def sentence(found: Verdict, now: int, zone: str) -> str:
         first = f"All {jobs} trained" if found.needs else f"All done: {jobs}"
     else:
         first = "Nothing runs"
+    if found.in_queue:
+        first += f", {found.in_queue} in a platform's queue"
     parts = ["Paused, nothing new starts", first] if found.paused else [first]
     if found.done < found.total:
         parts.append(f"{found.done} of {found.total} done")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.job import Failed, Held
 from scheduler.core.why import why
 from scheduler.report.week import JobFacts, WeekFacts
-from scheduler.store import checkpoints, generations, jobs, ledger, limits, runs
+from scheduler.store import checkpoints, generations, jobs, ledger, limits, queue_waits, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,8 @@ def facts_within(
     queue: Sequence[JobRecord],
 ) -> WeekFacts:
     """Return the facts of [start, end) from what was read already, and the runs that touched it."""
-    touched = [run for run in runs.between(tx, start, end) if run.planned_start < end]
+    found = queue_waits.shown(tx, runs.between(tx, start, end))
+    touched = [run for run in found if run.planned_start < end]
     parents = generations.parents(tx)
     firsts = {job: {first for _, first in begun} for job, begun in generations.beginnings(tx).items()}
     for record in queue:  # up to there the attempts are those of a removed job of this name

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.store import counts
+from scheduler.store import counts, queue_waits, runs
 from scheduler.views import models
 from scheduler.web import quota
 from scheduler.web.status import newest_needs, pools, scheduler_health
@@ -121,6 +121,9 @@ def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
         "uff_pool_open", "gauge", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in found]
     )
     yield Metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in found])
+    waiting = Counter(run.pool for run in queue_waits.shown(tx, runs.live(tx)) if run.wait is not None)
+    samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in found]
+    yield Metric("uff_pool_sessions_waiting", "gauge", "Live sessions in their platform's queue.", samples_waiting)
     meters = quota.meters(source, tx, now)
     for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
         for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):

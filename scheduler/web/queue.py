@@ -7,8 +7,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from scheduler.store import checkpoints, counts, generations, jobs, rates, runs, series
-from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, run_json
+from scheduler.core.job import Active
+from scheduler.core.why import in_queue
+from scheduler.store import checkpoints, counts, generations, jobs, queue_waits, rates, runs, series
+from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, run_json, wait_json
 from scheduler.views.share_now import share_now
 from scheduler.web.shapes import JobDetail, JobRow, Queue
 
@@ -62,7 +64,7 @@ def job(source: Source, name: str) -> JobDetail:
             "losses": losses([one for one in saved if one.manifest.attempt > record.fenced_attempt]),
             "generations": generations.of_job(tx, name),
             "checkpoints": [checkpoint_json(found) for found in saved[:_CHECKPOINTS_SHOWN]],
-            "runs": [run_json(run) for run in sessions],
+            "runs": [run_json(run) for run in queue_waits.shown(tx, sessions)],
         }
     return JobDetail.model_validate(found)
 
@@ -83,4 +85,8 @@ def _shown(source: Source, tx: Connection, document: dict[str, Any], record: Job
     """Return a job's ``document`` with why it is where it is, in a sentence."""
     name = record.spec.name
     why = source.why(record.state, source.reasons(tx).get(name), source.places(tx).get(name))
-    return {**document, "why": why}
+    run = record.state.run if isinstance(record.state, Active) else ""
+    wait = queue_waits.of(tx, [run] if run else []).get(run)
+    if wait is not None:
+        why = in_queue(record.last_pool or "", run, wait, source.zone)
+    return {**document, "why": why, "waiting": wait_json(wait)}

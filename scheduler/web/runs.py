@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.store import events, runs
+from scheduler.store import events, queue_waits, runs
 from scheduler.views.documents import run_json
 from scheduler.web.shapes import RunDetail, RunRow, Runs
 
@@ -19,6 +19,7 @@ def listed(source: Source, paging: Paging, pool: str | None = None, job: str | N
     """Return a page of the runs, newest first, of one pool or with one job if asked."""
     with source.read() as tx:
         found, total = runs.page(tx, paging.rows, paging.offset, pool, job)
+        found = queue_waits.shown(tx, found)
     rows = [RunRow(**run_json(run)) for run in found]
     return Runs(runs=rows, total=total, page=paging.number, pages=paging.pages(total))
 
@@ -26,7 +27,7 @@ def listed(source: Source, paging: Paging, pool: str | None = None, job: str | N
 def run(source: Source, key: str) -> RunDetail:
     """Return one run. Raises UnknownRun."""
     with source.read() as tx:
-        found = runs.get(tx, key)
+        (found,) = queue_waits.shown(tx, [runs.get(tx, key)])
         beats = runs.heartbeats(tx, [key])
         history = events.tail(tx, limit=_EVENTS_SHOWN, subject=key)
     return RunDetail.model_validate({**run_json(found, beats), "events": history})

@@ -46,7 +46,7 @@ class Shape(BaseModel):
 
 
 class JobRow(Shape):
-    """A job of the queue; ``why`` is ``waits`` or the state in a sentence."""
+    """A job of the queue; ``why`` is ``waits`` or the state in a sentence, ``waiting`` as in a run."""
 
     name: str
     role: str
@@ -64,6 +64,7 @@ class JobRow(Shape):
     deadline: int | None
     created_at: int
     waits: Data | None
+    waiting: Data | None = None
 
 
 class TrainingRow(JobRow):
@@ -114,10 +115,15 @@ class LaneRow(Shape):
 
 
 class RunRow(Shape):
-    """A run; ``started`` and ``ended`` are null for what never began or goes on."""
+    """A run; ``started`` and ``ended`` are null for what never began or goes on.
+
+    ``waiting`` says why a session waits in its platform's queue, since when, until when it is expected to, and its
+    place there (1 is next), as far as its platform tells; null of one that does not wait.
+    """
 
     key: str
     pool: str
+    waiting: Data | None
     state: str
     state_detail: Data
     planned_start: int
@@ -250,6 +256,7 @@ class Status(Shape):
     problems: list[str]
     jobs: dict[str, int]
     runs_live: int
+    runs_waiting: int
     plan_made_at: int | None
     pools: list[PoolNow]
     needs: list[Need]

@@ -11,7 +11,7 @@ from scheduler.core.job import Active, Queued
 from scheduler.core.reasons import show
 from scheduler.core.why import why
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
-from scheduler.store import events, ledger, plans, runs
+from scheduler.store import events, ledger, plans, queue_waits, runs
 from scheduler.views.needs import ALARMS
 from scheduler.views.training import trainings
 
@@ -112,7 +112,9 @@ class Source:
 
     def trainings(self, tx: Connection, records: Sequence[JobRecord], now: int) -> list[Training]:
         """Return how the training of each job stands."""
-        live = runs.live(tx) if any(isinstance(record.state, Active) for record in records) else []
+        live = (
+            queue_waits.shown(tx, runs.live(tx)) if any(isinstance(record.state, Active) for record in records) else []
+        )
         beat = self.app.settings.daemon.heartbeat_seconds
         return trainings(tx, records, live, self.plan(tx), self.pools, beat, now)
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
-from scheduler.store import counts, runs
+from scheduler.store import counts, queue_waits, runs
 from scheduler.store.engine import revision
 from scheduler.store.schema import REVISIONS
 from scheduler.views.daemon_health import daemon_health
@@ -39,6 +39,7 @@ def status(source: Source) -> Status:
             problems=problems,
             jobs=counts.jobs_by_state(tx),
             runs_live=counts.live_sessions(tx),
+            runs_waiting=queue_waits.count(tx),
             plan_made_at=None if plan is None else plan.made_at,
             pools=pools(source, tx, now),
             needs=newest_needs(source, tx, now),

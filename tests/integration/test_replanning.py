@@ -1,5 +1,6 @@
 """Closed loop: the daemon plans again when something happened that the plan does not know, and only then."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -176,6 +177,9 @@ def test_an_end_that_comes_early_is_planned_with_and_leaves_no_hole(
             live = runs.live(tx)
         if plans and live and live[0].lanes[0].job != first_of(plans[0]):
             break
+        if live:  # it is lost as a session that trained is
+            beat = json.dumps({"format": 1, "command_at": NOW})
+            ports.artifacts.put(f"runs/{live[0].key}/lane-0/heartbeat.json", beat.encode())
     else:
         pytest.fail("the desk stayed empty")
     assert clock.present - NOW < 3_600 + 600

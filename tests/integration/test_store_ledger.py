@@ -84,13 +84,12 @@ def test_charges_that_grow_with_the_ledger_are_those_of_a_first_reading(database
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (EntryKind.HOLD, EntryKind.HOLD),
         (EntryKind.SPEND, EntryKind.SPEND),
         (EntryKind.RELEASE, EntryKind.RELEASE),
         (EntryKind.SPEND, EntryKind.RELEASE),
     ],
 )
-def test_a_run_is_held_once_and_settled_once(database: Database, first: EntryKind, second: EntryKind) -> None:
+def test_a_run_is_settled_once(database: Database, first: EntryKind, second: EntryKind) -> None:
     with database.write() as tx:
         insert_run(tx, "run-1", "kaggle", NOW)
     with database.write() as tx:

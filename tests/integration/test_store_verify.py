@@ -76,7 +76,7 @@ UNGUARDED = {
     ("damage", "finding"),
     [
         ("DELETE FROM ledger WHERE kind = 'spend'", "run run-old has ended with 0 spends and releases"),
-        ("DELETE FROM ledger WHERE run = 'run-live'", "run run-live has 0 holds"),
+        ("DELETE FROM ledger WHERE run = 'run-live'", "run run-live has no hold"),
         ("UPDATE ledger SET kind = 'release' WHERE run = 'run-live'", "run run-live is live, but already settled"),
         ("UPDATE ledger SET pool = 'local' WHERE kind = 'spend'", "of pool kaggle, but charged to kaggle, local"),
         ("DELETE FROM events WHERE kind = 'job.activate' AND subject = 'ucm'", "job ucm is"),

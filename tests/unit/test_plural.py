@@ -23,7 +23,7 @@ def test_no_text_counts_sessions_jobs_or_rows_without_asking_how_many(repository
         "scheduler/report/idle.py",  # one is told apart
         "platforms/local/adapter.py",  # of how many
         "platforms/skypilot/adapter.py",  # of how many
-        "platforms/slurm/adapter.py",  # of how many
+        "platforms/slurm/admission.py",  # of how many
     }
     wrong = re.compile(r"\{[^{}\n]*\} (sessions|jobs|runs|checkpoints|rows|problems|lanes|recipients|launches|days)\b")
     found = [

@@ -48,6 +48,7 @@ def facts(run: Run, sighting: Sighting | None = None, **changes: Any) -> Facts:
         "wishes": {},
         "visibility_seconds": VISIBILITY,
         "overdue_seconds": OVERDUE,
+        "begun": frozenset(range(len(run.lanes))),
         **changes,
     }
     return Facts(**fields)

@@ -14,7 +14,7 @@ from scheduler.cli.shell.command import Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.why import in_queue, why
-from scheduler.views.documents import job_state_json, plan_json
+from scheduler.views.documents import job_state_json, plan_json, wait_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ def explain(cli: Cli, job: Job) -> None:
             }
             for found in planned
         ],
-        "queues": [{"pool": run.pool, "run": run.key, **asdict(wait)} for run, wait in queues],
+        "queues": [{"pool": run.pool, "run": run.key, **(wait_json(wait) or {})} for run, wait in queues],
         "devices": [asdict(one) for one in counts],
     }
     cli.out.data(document)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import share
-from scheduler.core.why import why
+from scheduler.core.job import Active
+from scheduler.core.why import in_queue, why
 from scheduler.store.listing import list_jobs
 from scheduler.views.documents import job_state_json
 
@@ -85,16 +86,26 @@ def _row_of_sweep(found: Sequence[ListedJob], sweep: str) -> tuple[str, ...]:
     )
 
 
+def _why(job: ListedJob, zone: str) -> str:
+    if job.waiting is None or not isinstance(job.state, Active):
+        return why(job.state, job.waits, zone)
+    from scheduler.core.run import Wait
+
+    told = job.waiting
+    wait = Wait(str(told["why"]), told["starts_at"], told["place"], since=told["since"])
+    return in_queue(job.last_pool or "", job.state.run, wait, zone)
+
+
 def _row(job: ListedJob, zone: str) -> tuple[str, ...]:
     return (
         str(job.position),
         job.name,
         job.role,
-        type(job.state).__name__.lower(),
+        "waiting" if job.waiting else type(job.state).__name__.lower(),
         str(job.done_step),
         str(job.target_step),
         share(job.done_step, job.target_step),
         f"{job.weight:g}",
         job.last_pool or "",
-        why(job.state, job.waits, zone),
+        _why(job, zone),
     )

@@ -11,7 +11,7 @@ from jobs.size import size
 from scheduler.cli.parts.training_words import facts
 from scheduler.cli.shell.output import hours
 from scheduler.core.why import why
-from scheduler.store import generations, jobs, plans, rates, runs
+from scheduler.store import generations, jobs, plans, queue_waits, rates, runs
 from scheduler.views.documents import job_json, run_json
 from scheduler.views.share_now import share_now
 from scheduler.views.training import trainings
@@ -36,11 +36,12 @@ def show_job(cli: Cli, name: str) -> None:
         record = jobs.get(tx, name)
         waits = plans.reason(tx, name)
         speeds = [rate for (job, _), rate in sorted(rates.everything(tx).items()) if job == name]
-        sessions = runs.recent(tx, _RUNS_SHOWN, job=name)
+        sessions = queue_waits.shown(tx, runs.recent(tx, _RUNS_SHOWN, job=name))
         lineage = generations.of_job(tx, name)
         share = share_now(tx, name)
         beat = cli.app.settings.daemon.heartbeat_seconds
-        (going,) = trainings(tx, [record], runs.live(tx), plans.newest(tx), cli.app.pools, beat, cli.now)
+        live = queue_waits.shown(tx, runs.live(tx))
+        (going,) = trainings(tx, [record], live, plans.newest(tx), cli.app.pools, beat, cli.now)
     document = job_json(record, waits)
     document["training"] = asdict(going)
     document["share"] = asdict(share) if share else None

@@ -46,12 +46,12 @@ def list_(
 ) -> None:
     """List runs, the newest first."""
     from scheduler.core.run import Ended
-    from scheduler.store import jobs, runs
+    from scheduler.store import jobs, queue_waits, runs
 
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job, removed=True)
-        found = runs.recent(tx, limit, pool, job)
+        found = queue_waits.shown(tx, runs.recent(tx, limit, pool, job))
     if pool is not None and not found:
         find_pool(cli.app.pools, pool)
     if live:
@@ -67,10 +67,10 @@ def show(cli: Cli, key: Key) -> None:
     """Show one run with its lanes and events."""
     from jobs.lane_report import LaneReport
     from scheduler.core.ledger import fold
-    from scheduler.store import events, generations, ledger, runs
+    from scheduler.store import events, generations, ledger, queue_waits, runs
 
     with cli.app.database.read() as tx:
-        run = find_run(tx, key)
+        (run,) = queue_waits.shown(tx, [find_run(tx, key)])
         charges = fold(ledger.of_runs(tx, [key])).get(run.pool, ())
         heartbeats = runs.heartbeats(tx, [key])
         history = events.tail(tx, subject=key)

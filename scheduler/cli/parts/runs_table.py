@@ -15,8 +15,14 @@ RUN_COLUMNS = ("key", "-pool", "--~jobs", "state", "-started", "---ends", "-->le
 
 
 def run_row(run: Run, out: Output) -> tuple[str, ...]:
-    """Return one run as a row under ``RUN_COLUMNS``; ``ends`` is the deadline while it is live."""
+    """Return one run as a row under ``RUN_COLUMNS``; ``ends`` is the deadline while it is live.
+
+    One that waits in its platform's queue has neither: why it waits stands in their place.
+    """
     state = run.state
+    if run.wait is not None:
+        jobs, place = ", ".join(lane.job for lane in run.lanes), f"number {run.wait.place}" if run.wait.place else ""
+        return (run.key, run.pool, jobs, "waiting", "", "", place, run.wait.why)
     started = state.started if isinstance(state, Running | Stopping | Ended) else None
     ends = state.at if isinstance(state, Ended) else run.deadline
     return (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scheduler.cli.parts.training_words import OVER, ago, arrow, bar, forecast_words, last_loss, number, when
 from scheduler.cli.shell.output import amount, share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
-from scheduler.core.why import why
+from scheduler.core.why import in_queue, why
 from scheduler.views.daemon_health import daemon_health
 from scheduler.views.documents import job_state_json, run_json
 from scheduler.views.overview import Overview, overview
@@ -171,6 +171,9 @@ def overview_json(found: Overview) -> dict[str, Any]:
 
 def _lane(going: Training, run: Run, now: int, out: Output) -> tuple[str, ...]:
     """Return a row short enough for 80 columns: what is out of the ordinary stands for the age of the last word."""
+    if run.wait is not None:
+        place = f"number {run.wait.place}" if run.wait.place else ""
+        return (going.job, run.pool, f"{going.step:,}", "", "waits", place, run.key)
     health = going.health if going.health != "trains" else ""
     told = health or ("" if going.told_at is None else ago(now - going.told_at))
     loss = f"{number(going.loss)} {arrow(going.trend)}".strip()
@@ -204,8 +207,11 @@ def _job(job: JobRecord, going: Training, found: Overview, out: Output) -> tuple
         told = f"{planned}; now {told}" if told else planned
     if isinstance(job.state, Active) and job.state.wish is None:
         run = next((run for run in found.live if run.key == job.state.run), None)
-        told = f"{run.pool} until {when(run.deadline, found.at, out.zone)}" if run else told
-    state = type(job.state).__name__.lower()
+        if run is not None and run.wait is not None:
+            told = in_queue(run.pool, run.key, run.wait, out.zone)
+        elif run is not None:
+            told = f"{run.pool} until {when(run.deadline, found.at, out.zone)}"
+    state = "waiting" if going.health == "waits" else type(job.state).__name__.lower()
     drawn = bar(going.saved_step, going.step, going.target_step)
     done = share(going.step, going.target_step)
     end = forecast_words(going, found.at, out.zone)

@@ -28,6 +28,7 @@ from scheduler.service.facts.homecoming import Homecoming
 from scheduler.service.facts.observation import Known
 from scheduler.service.facts.observe import observe
 from scheduler.service.facts.snapshot import gather
+from scheduler.service.facts.spans import extend
 from scheduler.service.facts.verification import Suspects
 from scheduler.service.faults.isolation import (
     CLEAR,
@@ -213,6 +214,7 @@ class Cycle:
         self._unclear.note(loaded.keys, self._long_untold(now), now)
         self._heard = {lane: said for lane, said in heard.items() if lane[0] not in faults}
         steps = [step for step in steps if step.run.key not in faults]
+        extend(ports, steps, now)
         self._stops.send(loaded.live, seen, steps, now)
         if ended := {lane.job for step in steps if isinstance(step, Finish) for lane in step.run.lanes}:
             sweep_ended(ports, ended, now)
@@ -292,6 +294,7 @@ class Cycle:
             overdue_seconds=ports.policy.overdue_seconds,
             complete=seen.is_complete(run),
             heard=seen.heard(run),
+            begun=seen.begun(run),
             lost=seen.lost.get(run.key, ""),
             declared=loaded.known.declared.get(run.key),
         )

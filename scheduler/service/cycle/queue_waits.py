@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scheduler.service.outside.ports import Ports
 
 # An expected start moves with each pass of a scheduler. It is told anew once it moved by this or a tenth of the wait.
+_TENTH = 10
 _MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
 
 
@@ -44,7 +45,7 @@ class QueueWaits:
             if key not in keys:
                 continue
             with seen.isolated(key):
-                before, wait = told.get(key), _wait(sighting, told.get(key))
+                before, wait = told.get(key), _wait(sighting, told.get(key), now)
                 if (wait is None) != (before is None) or (wait and before and self._differs(before, wait, now)):
                     changed[key] = wait
         if changed:
@@ -54,15 +55,28 @@ class QueueWaits:
         self._told = {key: wait for key, wait in (told | changed).items() if wait is not None}
 
     def _differs(self, before: Wait, wait: Wait, now: int) -> bool:
-        if before.starts_at is None or wait.starts_at is None or before != replace(wait, starts_at=before.starts_at):
-            return before != wait
+        if before != replace(wait, starts_at=before.starts_at, place=before.place):
+            return True
+        if (before.starts_at is None) != (wait.starts_at is None):
+            return True
+        if _moved(before.place, wait.place) or before.starts_at is None or wait.starts_at is None:
+            return _moved(before.place, wait.place)
         least = at_least(self._ports.clock, _MOVED_SECONDS, _MOVED_WALL_SECONDS)
         return abs(wait.starts_at - before.starts_at) > max(least, (wait.starts_at - now) // 10)
 
 
-def _wait(sighting: Sighting, before: Wait | None) -> Wait | None:
+def _moved(before: int | None, place: int | None) -> bool:
+    """Tell whether a place in a queue is worth telling again: among the first each is, further back a tenth."""
+    if before is None or place is None:
+        return before != place
+    return abs(place - before) > min(before, place) // _TENTH
+
+
+def _wait(sighting: Sighting, before: Wait | None, now: int) -> Wait | None:
     """Return why a session waits; an estimate that is not told this once is the one before."""
     if sighting.state != "queued" or sighting.wait is None:
         return None
     known = before.starts_at if before else None
-    return Wait(sighting.wait.why, known if sighting.wait.starts_at is None else sighting.wait.starts_at)
+    since = now if before is None or before.since is None else before.since
+    told = sighting.wait
+    return Wait(told.why, known if told.starts_at is None else told.starts_at, told.place, since=since)

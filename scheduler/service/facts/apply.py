@@ -14,11 +14,13 @@ from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Outcome, Running, Stopping
+from scheduler.core.spans import Begin, Postpone
 from scheduler.core.throughput import PRIOR_SIGMA, Sample, alone, learn
 from scheduler.core.window import DAY, HOUR
+from scheduler.service.facts import spans
 from scheduler.service.facts.overheads import Overheads
+from scheduler.service.faults.rests import NEVER_BEGAN, rest
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
-from scheduler.service.faults.rests import rest
 from scheduler.store import checkpoints, events, generations, jobs, ledger, prices, rates, runs, series, watched
 
 if TYPE_CHECKING:
@@ -81,6 +83,10 @@ def _carry_out(ports: Ports, tx: Connection, step: Step, now: int) -> None:
         case Accept(run=run, remote_id=remote_id, started=started):
             accepted = run_arrows.accept(run.state, remote_id, started)
             runs.change_state(tx, run.key, run.state, accepted, "accept", now, found_by_key=True)
+        case Postpone():
+            spans.postpone(ports, tx, step, now)
+        case Begin():
+            spans.begin(tx, step, now)
         case CloseLane(run=run, end=end):
             _close_lane(ports, tx, run, end, now)
         case Finish():
@@ -141,6 +147,9 @@ def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) 
         why = f"wrong accelerator in {run.key}: {end.message}"[:500]
         until = rest(tx, run.pool, POOL_WRONG_DEVICE, why, now)
         ports.log.error(POOL_WRONG_DEVICE, pool=run.pool, run=run.key, why=end.message, tried_again_at=until)
+    if end.place_failed:
+        until = rest(tx, run.pool, NEVER_BEGAN, f"{run.key} {end.message}"[:500], now)
+        ports.log.error(NEVER_BEGAN, pool=run.pool, run=run.key, why=end.message, tried_again_at=until)
     record = jobs.get(tx, end.job)
     state = record.state
     if not isinstance(state, Active) or state.run != run.key:

@@ -99,11 +99,22 @@ class Observation:
         """Whether a lane of the run has left a sign of life."""
         return run.key in self.alive
 
+    def begun(self, run: Run) -> frozenset[int]:
+        """Return the lanes of the run whose command has begun, as far as they have told."""
+        reports = {lane.index: self.heartbeats.get((run.key, lane.index)) for lane in run.lanes}
+        return frozenset(index for index, report in reports.items() if report is not None and _has_begun(report))
+
     def is_complete(self, run: Run) -> bool:
         """Whether everything that the run's open lanes left in the artifact store was seen."""
         if run.key in self.unread or run.key in self.awaited:
             return False
         return all(lane.job in self.listed for lane in run.lanes if lane.outcome is None)
+
+
+def _has_begun(report: LaneReport) -> bool:
+    """Older agents do not tell when they started the command; that it has trained shows as well."""
+    trained = report.step is not None and report.step > (report.restored_step or 0)
+    return report.command_at is not None or report.setup_seconds is not None or trained
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -227,8 +228,10 @@ def _sighting(found: Observed) -> Sighting:
         found.detail,
         _STOP_WAYS[found.stop_channel],
         found.told,
-        Wait(found.waits.why, found.waits.starts_at) if found.waits else None,
+        Wait(**asdict(found.waits)) if found.waits else None,
         found.price_microdollars_per_hour,
+        found.deadline,
+        found.taken,
     )
 
 

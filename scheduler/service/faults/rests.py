@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 WRONG_DEVICE = "pool.wrong_device"
 QUOTA_DENIED = "pool.quota_denied"
+NEVER_BEGAN = "pool.never_began"  # a session ended by itself before the command of its job had begun
 # By kind of event: the first rest, the longest, and the cause. A wrong accelerator costs minutes until it is noticed.
 _RESTS = {
     WRONG_DEVICE: (6 * HOUR, DAY, Cause.WRONG_DEVICE),
     QUOTA_DENIED: (600, 6 * HOUR, Cause.QUOTA_DENIED),
+    NEVER_BEGAN: (60, 6 * HOUR, Cause.NEVER_BEGAN),
 }
 
 

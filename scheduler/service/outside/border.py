@@ -8,7 +8,7 @@ for a look, told once as an event for each run and kind of document, and counted
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobs.lane_report import LaneReport, read_report
@@ -55,6 +55,7 @@ UNCLEAR = "platform's own record"  # what its platform cannot tell of one sessio
 _PAST_SECONDS = 60 * DAY  # nothing that a platform says of a session we still ask about is older
 _WINDOW_SECONDS = 400 * DAY  # no quota renews less often than once a year
 _PRICE_MAX = 10**10  # microdollars an hour: no session costs ten thousand dollars
+_PLACE_MAX = 10**7  # in a queue
 _WORDS_MAX = 200  # of where a price stands
 _SESSIONS = 1_000  # that may use one quota at a time
 _KINDS_MAX = 20  # of refusals, told about one run
@@ -204,8 +205,10 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
             "remote_id": said.remote_id,
             "detail": said.detail,
             "price": said.price_microdollars_per_hour,
+            "deadline": said.deadline,
         }
     )
+    runs = said.state is SessionState.RUNNING
     latest = now + CLOCKS_SECONDS
     started = reader.read("started", whole, launched - CLOCKS_SECONDS, latest)
     began = launched - CLOCKS_SECONDS if started is None else started
@@ -225,6 +228,8 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
             said.told is True,
             _in_queue(said, now),
             reader.read("price", whole, 1, _PRICE_MAX) if said.state is SessionState.ENDED else None,
+            reader.read("deadline", whole, began, now + _WINDOW_SECONDS) if runs else None,
+            said.taken is True,
         ),
         reader.refused,
     )
@@ -234,8 +239,15 @@ def _in_queue(said: Observed, now: int) -> InQueue | None:
     """Return why a session waits; a start that is not ahead, or too far, was not told."""
     if said.state is not SessionState.QUEUED or not isinstance(said.waits, InQueue):
         return None
-    reader = Reader({"why": said.waits.why, "starts_at": said.waits.starts_at})
-    return InQueue(reader.text("why"), reader.read("starts_at", whole, now, now + _WINDOW_SECONDS))
+    waits = said.waits
+    reader = Reader(asdict(waits))
+    return InQueue(
+        reader.text("why"),
+        reader.read("starts_at", whole, now, now + _WINDOW_SECONDS),
+        reader.read("place", whole, 1, _PLACE_MAX),
+        reader.read("length_seconds", whole, 1, _WINDOW_SECONDS),
+        reader.read("deadline", whole, 0, now + _WINDOW_SECONDS),
+    )
 
 
 def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:

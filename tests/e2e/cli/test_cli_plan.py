@@ -314,7 +314,14 @@ def test_explain_says_why_a_session_waits_in_the_queue_of_its_pool(two_plans: Da
     told = f"{run.key} waits in the queue of kaggle: pending: Priority (other jobs come first), expected to start"
     assert f"big: active, {told}" in schedctl("plan", "explain", "big").out
     document = schedctl("plan", "explain", "small", "--json").document
-    assert document["queues"] == [{"pool": "kaggle", "run": run.key, "why": wait.why, "starts_at": wait.starts_at}]
+    told_of = {"why": wait.why, "starts_at": wait.starts_at, "since": None, "place": None}
+    assert document["queues"] == [{"pool": "kaggle", "run": run.key, **told_of}]
+    (listed,) = (job for job in schedctl("queue", "list", "--json").document["jobs"] if job["name"] == "big")
+    assert (listed["state"], listed["waiting"]) == ("active", told_of)
+    (shown,) = schedctl("runs", "list", "--live", "--json").document["runs"]
+    assert (shown["waiting"], shown["started"]) == (told_of, None)
+    for screen in (("queue", "list"), ("runs", "list"), ("runs", "show", run.key), ("status",)):
+        assert "wait" in schedctl(*screen).out, screen
     assert f"{told} Mon 21 Sep 17:13 UTC" in schedctl("plan", "explain", "small").out
     with two_plans.write() as tx:
         queue_waits.note(tx, run.key, None, NOW)

@@ -29,6 +29,8 @@ def check_blame(world: World, tx: Connection) -> None:
     pool_of = {event.subject: event.data["pool"] for event in found if event.kind == "run.reserved"}
     own: Counter[str] = Counter()
     for event in found:
+        if event.kind == "lane.lost":
+            _check_trained(world, pool_of[event.subject], event)
         if event.kind == "lane.lost" or (event.kind == "lane.failed" and event.data["error_class"] != WRONG_DEVICE):
             own[event.data["job"]] += 1
         elif event.kind == "lane.failed":
@@ -43,6 +45,14 @@ def check_blame(world: World, tx: Connection) -> None:
                 soon = abs(event.at - at) <= _TOLD_WITHIN_SECONDS
                 if event.subject == place.name and soon and until is not None and until - event.at > _PATIENCE_SECONDS:
                     raise Violation("one mistake costs no days", f"{place.name} is closed for {until - event.at} s")
+
+
+def _check_trained(world: World, pool: str, lost: Event) -> None:
+    session = world.places[pool].sessions.get(lost.subject)
+    lanes = session.lanes if session is not None else []
+    # The command of a silent one has begun.
+    if not any(lane.trains_since or lane.fate.sick for lane in lanes if lane.index == lost.data["lane"]):
+        raise Violation("no job pays for a session that never trained", f"{lost.subject} counts against its job")
 
 
 def _check_rest(found: list[Event], pool_of: dict[str, str], wrong: Event) -> None:

@@ -47,6 +47,7 @@ class Mood:
     false_quota_per_week: float = 0.0  # a place calls a quota used up that is not
     hangs_per_week: float = 0.0  # a place leaves every call without an answer for a while
     outage_over_end: float = 0.0  # of sessions: their place is down when they end, and the look after that fails, too
+    endless_queue: float = 0.0  # of sessions that wait longer than they may run; their length counts from the start
     overbooks: float = 0.0  # chance that the planner is faulty
     sick: float = 0.0  # chance of a job to fall sick: each session of it is for nothing until somebody looks
     bad_parents: float = 0.0  # of the checkpoints that other jobs start from: damaged
@@ -92,6 +93,7 @@ _LATER_TROUBLES: tuple[tuple[str, float, float], ...] = (
     ("outage_over_end", 0.3, 0.3),
     ("bad_parents", 0.3, 0.5),
     ("late_starts", 0.5, 0.3),
+    ("endless_queue", 0.3, 0.8),
 )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _KEEP_BOOKS = 0.7  # of the places that could
 _RELAYS = 0.25
 _DAMAGES, _MUMBLES, _BILLS_WAIT = 0.5, 0.3, 0.4  # of the places that relay, of all, of those that keep books
+_EXTENDS, _NAMES_THIEVES = 0.2, 0.5  # of the places
 _MUMBLED = 0.02  # of what such a place says
 
 
@@ -47,6 +48,12 @@ class Place:
         self.damages = self.relays and odd.random() < _DAMAGES  # it hands out in part before it hands out the whole
         self.mumbles = troubled and odd.random() < _MUMBLES  # some of its answers have no meaning
         self.bills_wait = self.counted is not None and troubled and odd.random() < _BILLS_WAIT
+        # The deadline of what waits can be moved, as that of a job in a cluster's queue.
+        queue = Random(f"queue of {pool.name} in {world.scenario.seed}")
+        extends = world.mood.endless_queue > 0 or (troubled and queue.random() < _EXTENDS)
+        self.extends = tells_times and extends
+        self.names_thieves = queue.random() < _NAMES_THIEVES
+        self.waits = Random(f"waits of {pool.name} in {world.scenario.seed}")
         self.words = Random(f"words of {pool.name} in {world.scenario.seed}")
         self.sessions: dict[str, Session] = {}
         self.down = False
@@ -266,6 +273,16 @@ class SimulatedPlatform:
                 self._place.kill(key)
 
         self._faults.call(f"stop {key}", effect, self._failure("stop"))
+
+    def extend(self, key: str, deadline: int, now: int) -> None:
+        """Move the deadline of a session that waits; see Extends.extend."""
+        del now
+
+        def effect() -> None:
+            self._reach("extend")
+            self._place.sessions[key].extend(deadline)
+
+        self._faults.call(f"extend {key}", effect, self._failure("extend"))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield nothing; see Platform.logs."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from platforms.base import Observed, SessionState
+from platforms.base import InQueue, Observed, SessionState
 from tests.lab.simulation.faults import Violation
 from tests.lab.simulation.lane import LEAVE_SECONDS, Lane, LaneFate
 
@@ -44,6 +44,7 @@ class Session:
         self.places = place.pool.places_of(request.devices)
         self.orders: list[dict[str, Any]] = request.launch["lanes"]
         self.closes_at: int = request.deadline - request.launch["stop_margin_seconds"]
+        self.length = request.deadline - asked_at
         self.checkpoint_every = fate.checkpoint_every
         self.wrong_device = fate.wrong_device
         self.fate = fate
@@ -56,6 +57,7 @@ class Session:
         self.never = False  # cancelled while it waited: it can never start
         self.ended_at: int | None = None
         self.detail = ""
+        self.taken = False  # the platform says that it took it away
         self.swept = False
         self.bad_downloads = Random(f"downloads of {self.key} in {world.scenario.seed}").choice((0, 0, 1, 3))
         self.kept: dict[str, bytes] = {}  # what the platform has of it and the store does not
@@ -86,16 +88,25 @@ class Session:
         if self.never and self.ended_at is not None and as_of >= self.ended_at:
             return Observed(self.key, SessionState.ABSENT, remote, detail="cancelled while it waited")
         if as_of < self.starts_at or not self.began:
-            return Observed(self.key, SessionState.QUEUED, remote, detail="queued")
+            length, deadline = (self.length, self.deadline) if self.place.extends else (None, None)
+            waits = InQueue("others come first", None, None, length, deadline)
+            return Observed(self.key, SessionState.QUEUED, remote, detail="queued", waits=waits)
         started = self.starts_at if tells else None
         if self.ended_at is None or as_of < self.ended_at:
-            return Observed(self.key, SessionState.RUNNING, remote, started, detail="running")
-        return Observed(self.key, SessionState.ENDED, remote, started, self.ended_at if tells else None, self.detail)
+            deadline = self.deadline if self.place.extends else None
+            return Observed(self.key, SessionState.RUNNING, remote, started, detail="running", deadline=deadline)
+        ended = self.ended_at if tells else None
+        return Observed(self.key, SessionState.ENDED, remote, started, ended, self.detail, taken=self.taken)
 
     def _begin(self) -> None:
         world = self.world
         if self.never:
             return
+        if self.starts_at - self.asked_at >= self.length > 0 and self.starts_at < self.deadline:
+            world.sometimes("began after the deadline of its launch")
+        if self.place.extends:
+            margin, self.deadline = self.deadline - self.closes_at, min(self.deadline, self.starts_at + self.length)
+            self.closes_at = self.deadline - margin
         if self.starts_at >= self.deadline and not self.fate.stays_seconds:
             self.cancel("its deadline passed while it waited")
             return
@@ -122,6 +133,7 @@ class Session:
             self.world.sometimes("preempted" if self.fate.warned else "killed without a word")
             for lane in self.lanes:
                 lane.preempt(warned=self.fate.warned)
+            self.taken = self.place.names_thieves
             self.end("preempted" if self.fate.warned else "lost its machine")
 
     def write(self, key: str, data: bytes) -> None:
@@ -162,6 +174,11 @@ class Session:
         self.detail = detail
         self.world.sometimes("never started")
         self.world.noticed()
+
+    def extend(self, deadline: int) -> None:
+        """Let it run until then, though it has not begun."""
+        if self.live and not self.began:
+            self.deadline, self.closes_at = deadline, self.closes_at + deadline - self.deadline
 
     def notice_stop(self) -> None:
         """Let the lanes look at the stop flag."""

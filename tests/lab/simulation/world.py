@@ -214,6 +214,9 @@ class World:
         if self._chance(mood.long_queue):
             self.sometimes("long queue")
             queue = rng.randint(queue, max(queue, int(length * 1.2)))
+        if place.extends and place.waits.random() < mood.endless_queue:
+            self.sometimes("endless queue")
+            queue = place.waits.randint(length, 3 * length)
         hidden = rng.randint(0, pool.visibility_seconds) if self._chance(mood.hidden) else 0
         if hidden and not mood.honest:
             hidden *= 20
