@@ -1,5 +1,6 @@
 """The model that the tests of fine-tuning share."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,3 +21,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_desk(tmp_path: Path, model: Path) -> Callable[..., Desk]:
     """Makes desks."""
     return lambda name, *options, **more: Desk(tmp_path / name, model, *options, **more)
+
+
+@pytest.fixture(scope="session")
+def odd_records() -> int:
+    """How many odd records a fuzzer draws; the night draws more by FUZZ_RECORDS."""
+    return int(os.environ.get("FUZZ_RECORDS", "600"))

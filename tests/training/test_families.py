@@ -11,6 +11,8 @@ import torch
 import transformers
 
 from jobs.payload.trainers.tuning import independence
+from jobs.payload.trainers.tuning.base import check_length
+from jobs.payload.trainers.tuning.errors import Refused
 from jobs.payload.trainers.tuning.independence import ALONE, separation
 from jobs.payload.trainers.tuning.model import Model, attention_kind
 from jobs.payload.trainers.tuning.packing import BEGINS, LEARNED, seal, write_rows
@@ -119,3 +121,22 @@ def test_each_family_of_the_documents_has_its_test() -> None:
 def test_a_model_without_the_attention_of_torch_takes_its_own(family: str, kind: str, tmp_path: Path) -> None:
     family_config(known(family)).save_pretrained(tmp_path)
     assert attention_kind(str(tmp_path)) == kind
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "most"),
+    [
+        ("llama", {}, 128), ("gpt2", {}, 128), ("mpt", {}, None), ("mamba", {}, None),
+        ("qwen2", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+                                       "rope_theta": 1e4}}, 512),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, 256),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16,
+                                       "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 1e4}}, 128),
+    ],
+)  # fmt: skip
+def test_rows_are_no_longer_than_a_models_positions(family: str, more: dict[str, Any], most: int | None) -> None:
+    config = family_config(known(family), **more)
+    check_length(most or 10**6, config, "here")
+    if most is not None:
+        with pytest.raises(Refused, match=f"more than the {most} positions of the model in here"):
+            check_length(most + 1, config, "here")

@@ -16,7 +16,6 @@ pytest.importorskip("peft")
 pytest.importorskip("PIL")
 from PIL import Image
 
-from jobs.payload.trainers.tuning.errors import UnreadableData
 from jobs.payload.trainers.tuning.images import Sight, find_sight, image_digest, lay
 from jobs.payload.trainers.tuning.tokenizer import load_tokenizer
 from tests.lab.desk import Desk, make_seeing_model
@@ -169,7 +168,7 @@ def test_an_image_that_cannot_be_used_is_told_with_its_record(name: str, make_se
     (folder / "train-00000.jsonl").write_text("\n".join(lines))
     refused = desk.run()
     assert refused.codes == [65], refused.said
-    assert "train-00000.jsonl:5: the image" in refused.said
+    assert "(first: train-00000.jsonl:5)" in refused.said
     assert why in refused.said
 
 
@@ -178,18 +177,19 @@ def test_a_model_of_text_refuses_images(make_desk: Callable[..., Desk]) -> None:
     desk.fill([asked(["x.png"], "red")] * 9)
     refused = desk.run()
     assert refused.codes == [65], refused.said
-    assert "train-00000.jsonl:1 has an image" in refused.said
+    assert "it has an image, and of models that see" in refused.said
+    assert "(first: train-00000.jsonl:1)" in refused.said
 
 
 def test_rows_are_laid_once_and_what_is_too_long_is_left_out(
-    seeing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    seeing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sight, tokenizer = find_sight(str(seeing), 6), load_tokenizer(str(seeing))
     assert sight is not None
     path = tmp_path / "train-0.jsonl"
     path.write_text("\n".join(map(json.dumps, [*records(tmp_path), {"text": "long " * 200}])))
     rows = lay([path], tmp_path, tokenizer, sight, 64, tmp_path / "cache")
-    assert "1 records are longer" in capsys.readouterr().out
+    assert rows.facts["data"]["left_out"] == [["it is longer than --length 64", 1, "train-0.jsonl:65"]]
     assert len(rows) == 64, "a record is a row, in order"
     batch = rows.batch([0, 5, 7])
     grids = batch.seen["image_grid_thw"]
@@ -222,10 +222,11 @@ def test_patches_are_those_of_the_models_own_program(seeing: Path) -> None:
     assert np.allclose(found["pixel_values"], sight.patches(pixels), atol=1e-5)
 
 
-def test_a_text_with_an_images_mark_is_refused(seeing: Path, tmp_path: Path) -> None:
+def test_a_text_with_an_images_mark_is_text(seeing: Path, tmp_path: Path) -> None:
     sight = find_sight(str(seeing), 6)
     assert sight is not None
     path = tmp_path / "train-0.jsonl"
     path.write_text(json.dumps({"text": "see <|image_pad|>"}))
-    with pytest.raises(UnreadableData, match=r"train-0.jsonl:1 has 0 images, and the chat template writes 1"):
-        lay([path], tmp_path, load_tokenizer(str(seeing)), sight, 64, tmp_path / "cache")
+    rows = lay([path], tmp_path, load_tokenizer(str(seeing)), sight, 64, tmp_path / "cache")
+    assert len(rows) == 1
+    assert sight.token not in rows.batch([0]).tokens

@@ -1,6 +1,7 @@
 """Stages that learn what is better: cut anywhere they end with the same bits, and odd records and rewards are told."""
 
 import json
+import random
 import shlex
 import sys
 from collections.abc import Callable
@@ -12,9 +13,13 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("trl")
 from jobs.payload.trainers.tuning.errors import Refused, UnreadableData
+from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
 from jobs.payload.trainers.tuning.rewards import Reward
+from jobs.payload.trainers.tuning.tally import check
+from jobs.payload.trainers.tuning.tokenizer import load_tokenizer
 from tests.lab.desk import REPOSITORY, Desk, accelerators, source_texts
+from tests.lab.records import lines_of, odd_file
 
 # More letters "e", more reward: a number for each text, in a program of its own.
 MANY_E = """
@@ -167,9 +172,12 @@ def test_data_of_an_input_are_taken_and_what_is_no_record_is_told(
     (folder / "train-0.jsonl").write_text('{"text": "x"}\n' + json.dumps(RECORDS["dpo"](1)) + "\nnot json\n")
     given = {"SCHED_INPUT_PAIRS": str(folder)}
     run = desk.run(environment=given)
+    assert run.codes == [65], run.said
+    assert "2 of 3 records" in run.said
+    run = desk.run("--skip-at-most", "70", environment=given)
     assert run.codes == [0], run.said
-    assert "2 lines are no record" in run.said
-    (folder / "train-0.jsonl").write_text('{"text": "x"}\n')
+    assert "it is no JSON (first: train-0.jsonl:3)" in run.said
+    (folder / "train-0.jsonl").write_text("")
     refused = make_stage("other", "dpo", "--lora", "4", "--data", "input:pairs").run(environment=given)
     assert refused.codes == [65]
     assert "no record for --stage dpo" in refused.said
@@ -183,24 +191,69 @@ ODD = [
 ]  # fmt: skip
 
 
+def read(stage: str, model: Path, path: Path, *options: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows of a stage and the facts of its records."""
+    words = ["--model", str(model), "--stage", stage, "--length", "64", *options]
+    rows, tally = read_rows(read_options(words), [path], load_tokenizer(str(model)))
+    return rows, tally.facts()
+
+
 @pytest.mark.parametrize("stage", ["dpo", "kto"])
-def test_odd_records_are_passed_over(stage: str, tmp_path: Path) -> None:
+def test_odd_records_are_left_out_and_counted(stage: str, tmp_path: Path, model: Path) -> None:
     path = tmp_path / "train-0.jsonl"
     path.write_text("\n".join([*ODD, json.dumps(RECORDS[stage](1)), ""]))
-    assert read_rows(stage, [path], chat=False) == [RECORDS[stage](1)]
+    rows, facts = read(stage, model, path)
+    assert rows == [RECORDS[stage](1)]
+    assert sum(count for _, count, _ in facts["left_out"]) == len(ODD)
 
 
-def test_texts_and_messages_are_not_mixed(tmp_path: Path) -> None:
+def test_what_does_not_fit_a_row_is_left_out_and_counted(tmp_path: Path, model: Path) -> None:
     path = tmp_path / "train-0.jsonl"
-    said = [{"role": "user", "content": "a"}]
-    talk = {"prompt": said, "chosen": [{"role": "assistant", "content": "b"}], "rejected": said}
-    path.write_text(json.dumps(talk) + "\n")
-    assert read_rows("dpo", [path], chat=True) == [talk]
-    with pytest.raises(UnreadableData, match="no chat template"):
-        read_rows("dpo", [path], chat=False)
+    long = [RECORDS["dpo"](number) | {"prompt": "long " * 90} for number in range(36)]
+    short = [RECORDS["dpo"](number) for number in range(3)]
+    cut = {**RECORDS["dpo"](9), "chosen": "long " * 90}
+    path.write_text("".join(json.dumps(record) + "\n" for record in [*long, *short, cut]))
+    rows, facts = read("dpo", model, path)
+    assert len(rows) == 4
+    assert facts["cut"] == 1
+    assert facts["left_out"] == [["its prompt fills --length 64", 36, "train-0.jsonl:1"]]
+    with pytest.raises(UnreadableData, match=r"36 of 40 records of here would be left out \(90 %"):
+        check(facts, 1, "here")
+    _, facts = read("grpo", model, path, "--reward", "x", "--new-tokens", "32")
+    assert facts["left_out"][0][1] == 36
+
+
+def test_a_special_token_in_somebodys_words_is_not_learned_as_one(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "train-0.jsonl"
+    path.write_text(json.dumps({**RECORDS["dpo"](1), "chosen": "a<eos>b"}) + "\n")
+    rows, facts = read("dpo", model, path)
+    assert not rows
+    assert "<eos>, which is a special token" in facts["left_out"][0][0]
+
+
+@pytest.mark.parametrize("stage", ["dpo", "kto", "grpo"])
+@pytest.mark.parametrize("seed", range(2))
+def test_every_record_is_accounted_for(seed: int, stage: str, tmp_path: Path, model: Path, odd_records: int) -> None:
+    path = tmp_path / "train-0.jsonl"
+    path.write_bytes(odd_file(random.Random(seed), odd_records))
+    try:
+        rows, facts = read(stage, model, path, *(("--reward", "x", "--new-tokens", "32") if stage == "grpo" else ()))
+    except UnreadableData as error:
+        assert "some are messages" in str(error)  # noqa: PT017 - the only one that may come
+        return
+    assert len(rows) + sum(count for _, count, _ in facts["left_out"]) == lines_of(path.read_bytes())
+
+
+def test_texts_and_messages_are_not_mixed(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "train-0.jsonl"
+    said, answers = [{"role": "user", "content": "a"}], [[{"role": "assistant", "content": text}] for text in "bc"]
+    talk = {"prompt": said, "chosen": answers[0], "rejected": answers[1]}
+    path.write_text(json.dumps(talk) + "\n" + json.dumps({**talk, "prompt": None, "chosen": said + answers[0],
+                                                          "rejected": said + answers[1]}) + "\n")  # fmt: skip
+    assert read("dpo", model, path)[0] == [talk, talk]
     path.write_text(json.dumps(talk) + "\n" + json.dumps(RECORDS["dpo"](1)) + "\n")
     with pytest.raises(UnreadableData, match="some are messages"):
-        read_rows("dpo", [path], chat=True)
+        read("dpo", model, path)
 
 
 def scored(program: str, tmp_path: Path, seconds: float = 60) -> Any:

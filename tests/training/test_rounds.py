@@ -32,7 +32,8 @@ def make_rounds(make_desk: Callable[..., Desk], tmp_path: Path) -> Callable[...,
 
     def make(name: str, *options: str, target: int = 12, letter: str = "e") -> Desk:
         reward = ("--reward", shlex.join([sys.executable, str(script)]))
-        desk = make_desk(name, "--stage", "selftrain", *OPTIONS, *reward, *options, target=target)
+        odd = ("--skip-at-most", "15")
+        desk = make_desk(name, "--stage", "selftrain", *OPTIONS, *reward, *odd, *options, target=target)
         prompts: list[Any] = [f"say {number}" for number in range(20)]
         prompts += [[{"role": "user", "content": "say it"}], "", 7, []]
         desk.fill({"prompt": prompt, "letter": letter} for prompt in prompts)

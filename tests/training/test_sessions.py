@@ -99,7 +99,7 @@ def test_data_that_fill_no_row_are_named(make_desk: Callable[..., Desk]) -> None
     (desk.store / "data/train-00000.jsonl").write_text("not json\n")
     result = desk.session()
     assert (result["outcome"], result["error_class"]) == ("failed", "data")
-    assert "has nothing to learn" in result["message"]
+    assert "1 of 1 records" in result["message"]
 
 
 def test_the_model_given_is_left_as_it_was(make_desk: Callable[..., Desk], model: Path) -> None:

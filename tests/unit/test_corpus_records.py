@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jobs.corpus import CorpusManifest, Files, Options, build
+from jobs.payload.trainers.tuning.forms import read_record, readable
 
 Built = Callable[..., CorpusManifest]
 GOOD = {"session_id": "s", "tank_building_stage": "stage_2", "component_code": "defmodule Good do end"}
@@ -204,3 +205,32 @@ def test_random_bytes_are_survived(built: Built) -> None:
     manifest = built("episodes.jsonl", lines(GOOD, *noise))
     assert manifest.rows == 1
     assert sum(manifest.findings.values()) >= len(noise)
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "prompt": {"prompt": "2+2=", "completion": "4"},
+    "messages": {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]},
+    "alpaca": {"instruction": "Say it.", "input": "yo", "output": "yo"},
+    "sharegpt": {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]},
+    "preference": {"prompt": "2+2=", "chosen": "4", "rejected": "5"},
+}
+
+
+@pytest.mark.parametrize("form", PARTS)
+def test_a_record_that_is_learned_by_its_parts_keeps_them(form: str, built: Built) -> None:
+    """So a trainer reads of a corpus what it would read of the source."""
+    manifest = built("data.jsonl", b"\xef\xbb\xbf" + lines({**PARTS[form], "topic": "sums"}))
+    (row,) = rows(manifest)
+    assert {name: row[name] for name in PARTS[form]} == PARTS[form]
+    assert row["metadata"] == {"topic": "sums"}
+    assert readable(read_record(PARTS[form])) == row["text"]
+    again = read_record(row)
+    assert (again.form, again.fields) == (form, PARTS[form])
+    assert not manifest.findings
+
+
+def test_a_record_whose_parts_are_odd_is_a_finding(built: Built) -> None:
+    manifest = built("data.jsonl", lines({"messages": [{"role": "user", "content": "hi"}]}, {"text": "good"}))
+    assert texts(manifest) == ["good"]
+    assert manifest.findings == {"wrong_type": 1, "missing_text": 1}
+    assert "nobody answers" in listed(manifest)[1]["detail"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobs.payload.lane.command import LOG_BYTES_MAX, TAIL_BYTES, Relay
 from jobs.payload.lane.ending import read_stop
 from jobs.payload.lane.launch import BadLaunch
-from jobs.payload.store.manifest import BadManifest, Component, Manifest, parse_manifest
+from jobs.payload.store.manifest import BadManifest, Component, Manifest, parse_manifest, valid_component_name
 from jobs.payload.store.transport import DirectoryTransport
 from tests.lab.launch_file import LANE, launch_in
 
@@ -91,7 +91,7 @@ def test_a_damaged_manifest_is_never_another_ones(manifest: Manifest, data: st.D
         assert found.key == manifest.key
 
 
-@pytest.mark.parametrize("name", ["../w", "a/../w", "/w", ".w", "a//w", "a/b/c/d/e/f", "w\n", ""])
+@pytest.mark.parametrize("name", ["../w", "a/../w", "/w", "..", "a//w", "a/b/c/d/e/f/g/h/i", "w\n", ""])
 def test_a_component_never_leaves_its_folder(name: str) -> None:
     key = "jobs/a/manifests/000000000001-000001.json"
     manifest = Manifest("a", 1, 1, "r", 0, None, 0, 0, {}, (Component(name, "0" * 64, 1),))
@@ -153,3 +153,22 @@ def test_a_checkpoint_has_up_to_ten_thousand_files(number: int, *, fits: bool) -
     else:
         with pytest.raises(BadManifest, match=f"{number} components"):
             parse_manifest(manifest.key, manifest.encode())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".metadata", "__0_0.distcp", "epoch=3-step=90.ckpt", "pytorch_model_fsdp_0/__0_0.distcp", "ep1-ba100-rank0.pt",
+        "global_step100/zero_pp_rank_0_mp_rank_00_optim_states.pt", "random_states_0.pkl", "latest-rank0.pt.symlink",
+        "_CHECKPOINT_METADATA", "params.layers_0.kernel/.zarray", "ckpt-1.data-00000-of-00001", "a/b/c/d/e/f/g/h",
+    ],
+)  # fmt: skip
+def test_names_that_frameworks_write_are_components(name: str) -> None:
+    assert valid_component_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../a", "a/..", "a/./b", "/a", "a//b", "-rf", "a b", "a\nb", "a/" * 9 + "a"]
+)
+def test_names_that_leave_the_folder_or_mislead_are_none(name: str) -> None:
+    assert not valid_component_name(name)

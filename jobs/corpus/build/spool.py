@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -95,9 +96,21 @@ def _row(name: str, text: str, document: Document) -> bytes:
         "id": name,
         "text": text,
         "source": document.source,
+        **_cleaned(document.fields),
     }
     if document.metadata:
         row["metadata"] = document.metadata
     # ASCII, because metadata may hold lone surrogates, which JSON can carry and UTF-8 cannot. Sorted,
     # so that copies of a record are equal however their fields were ordered.
     return json.dumps(row, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def _cleaned(value: Any) -> Any:
+    """The value with its texts as clean as that of a document."""
+    if isinstance(value, str):
+        return clean(value)[0]
+    if isinstance(value, Mapping):
+        return {name: _cleaned(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(part) for part in value]
+    return value

@@ -13,7 +13,10 @@ _PAUSE = re.compile(r"\n[ \t]*\n(?=\S)")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text. `source` names the file it came from; `manager` is set when the record names one itself."""
+    """One text. `source` names the file it came from; `manager` is set when the record names one itself.
+
+    `fields` are those by which trainers learn a part of it: messages, or prompt and completion, and so on.
+    """
 
     text: str
     source: str
@@ -21,6 +24,7 @@ class Document:
     stage: str | None = None
     manager: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def split_text(text: str, limit: int) -> Iterator[tuple[int, str]]:

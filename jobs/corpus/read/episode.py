@@ -1,4 +1,4 @@
-"""One JSON record to one document: plain `text` records and the users' Tank Building episodes."""
+"""One JSON record to one document: every form that trainers read, and the users' Tank Building episodes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import STAGES
 from jobs.corpus.read.document import Document
+from jobs.payload.trainers.tuning.forms import OddRecord, Record, read_record, readable
 
 # Fields that become text, with the type a good record has there. Everything else is metadata.
 _TEXT_FIELDS: Mapping[str, type] = {
@@ -21,6 +22,8 @@ _TEXT_FIELDS: Mapping[str, type] = {
 }
 # Fields that are interpreted and kept as metadata too.
 _TAG_FIELDS: Mapping[str, type] = {"tank_building_stage": str, "stage": str, "manager_focus": str}
+# One of them is in every record that is learned by its parts.
+_PARTS = ("messages", "conversations", "chosen", "completion", "output")
 _HEADINGS: Mapping[str, str] = {
     "architectural_decisions": "Decisions",
     "code_patterns": "Patterns",
@@ -33,14 +36,18 @@ _HEADINGS: Mapping[str, str] = {
 def document(value: Any, source: str, line: int, findings: Findings) -> Document | None:
     """The document of one parsed record, or None (with a finding) when it holds no text.
 
-    The text is `text` if given, else `component_code` followed by one paragraph per kind of note.
+    A record that trainers learn by its parts (see tuning/forms.py) keeps these, and its text is all of them in order.
+    The text of others is `text` if given, else `component_code` followed by one paragraph per kind of note.
     A null or a wrong type costs the field, not the record.
     """
     if not isinstance(value, dict):
         kind = Kind.NULL_FIELD if value is None else Kind.WRONG_TYPE
         findings.add(kind, source, line, f"the record is {_type(value)}, not an object; left out")
         return None
-    record = dict(value)
+    parts = _parts(value, source, line, findings)
+    record = {name: part for name, part in value.items() if parts is None or name not in parts.fields}
+    if parts is not None:
+        record["text"] = readable(parts)
     fields: dict[str, Any] = {}
     for name, wanted in (*_TEXT_FIELDS.items(), *_TAG_FIELDS.items()):
         if name not in record:
@@ -67,7 +74,20 @@ def document(value: Any, source: str, line: int, findings: Findings) -> Document
         findings.add(kind, source, line, "no text in the record; left out")
         return None
     stage = _stage(fields, source, line, findings)
-    return Document(text, source, line, stage, fields.get("manager_focus"), record)
+    kept = {} if parts is None else parts.fields
+    return Document(text, source, line, stage, fields.get("manager_focus"), record, kept)
+
+
+def _parts(record: Mapping[str, Any], source: str, line: int, findings: Findings) -> Record | None:
+    """The record by its parts; None for one of plain text, and for an odd one, which is a finding."""
+    if not any(name in record for name in _PARTS):
+        return None
+    try:
+        found = read_record(record)
+    except (OddRecord, RecursionError) as odd:
+        findings.add(Kind.WRONG_TYPE, source, line, f"not learned by its parts: {odd}")
+        return None
+    return None if found.form == "text" else found
 
 
 def _stage(fields: Mapping[str, Any], source: str, line: int, findings: Findings) -> str | None:

@@ -293,8 +293,7 @@ class Lane:
                 relay.drain()
                 if relay.source in self._selector.get_map():
                     self._selector.unregister(relay.source)
-            self._ask_at = self._kill_at = math.inf
-            self._look_at = -math.inf
+            self._ask_at, self._kill_at, self._look_at = math.inf, math.inf, -math.inf
 
     def _gather(self) -> Gathered:
         """Make a checkpoint of what a whole job left (in the background)."""
@@ -361,12 +360,14 @@ class Lane:
                 log(self._order.lane, f"published {result.manifest.key}")
                 self._uploads.accept(pending.folder, result)
                 self._watch.stored(now)
-                self._status.trouble, self._store_fails = "", False
+                self._status.trouble, self._store_fails, self._failure = "", False, None
                 self._meter.published(pending.step, self._asked_at, now)
                 self._plan_next_ask(now)
             case BadCheckpoint() | FileNotFoundError():
-                self._uploads.reject(pending.folder)
-                self._trouble(f"a checkpoint cannot be published: {result}")
+                self._trouble(why := f"a checkpoint cannot be published: {result}")
+                if self._uploads.reject(pending.folder):  # the second in a row: more hours would be lost as well
+                    self._begin_stop(Stop("failed", why, now, "code"))
+                    self._failure = Failure("code", why)
             case OSError():
                 full = result.errno in (errno.ENOSPC, errno.EDQUOT)
                 what = "the store's disk is full" if full else "the store does not take it"

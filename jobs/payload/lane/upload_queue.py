@@ -46,6 +46,7 @@ class UploadQueue:
     def __init__(self, launch: Launch, order: LaneOrder, transport: Transport, folder: Path) -> None:
         self._launch, self._order, self._transport, self._folder = launch, order, transport, folder
         self._done: set[Path] = set()  # published, or never to be
+        self._rejected = False  # the newest that was tried can never be published
         self._known_good: frozenset[str] = frozenset()
         self.restored: Manifest | None = None
         self.newest: Manifest | None = None  # newest in the store as far as this lane goes, the restored one included
@@ -101,12 +102,18 @@ class UploadQueue:
     def accept(self, folder: Path, published: Published) -> None:
         """Note that a folder is in the store."""
         self._done.add(folder)
+        self._rejected = False
         self._known_good |= published.digests
         self.newest = published.manifest
 
-    def reject(self, folder: Path) -> None:
-        """Note that a folder can never be published."""
+    def reject(self, folder: Path) -> bool:
+        """Note that a folder can never be published; return whether the one before it could not be either.
+
+        One that the command removed meanwhile does not count.
+        """
         self._done.add(folder)
+        before, self._rejected = self._rejected, folder.is_dir()
+        return before and self._rejected
 
     def _refuse(self, folder: Path, step: int, newest: Manifest) -> None:
         if step < newest.step:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 _NAME = re.compile(r"jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/manifests/([0-9]{12})-([0-9]{6})\.json")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,4}")
+# What torch (.metadata, __0_0.distcp), Lightning (epoch=3-step=90.ckpt), Accelerate, Composer and Orbax write.
+_PART = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9._][A-Za-z0-9._=+@,-]*"
+_COMPONENT = re.compile(rf"{_PART}(/{_PART}){{0,7}}")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 _COMPONENTS_MAX = 10_000
 _WHY_MAX = 500

@@ -150,6 +150,10 @@ def _components(folder: Path) -> tuple[Component, ...]:
 
 def _component(folder: Path, path: Path) -> Component:
     name = path.relative_to(folder).as_posix()
-    if path.is_symlink() or not path.is_file() or not valid_component_name(name):
-        raise BadCheckpoint(f"{folder.name}/{name} cannot be a component: plain files with plain names only")
+    outside = path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())  # Composer links its latest
+    if outside or not path.is_file() or not valid_component_name(name):
+        raise BadCheckpoint(
+            f"{folder.name}/{name} cannot be a component: it must be a plain file in the folder, at most eight folders "
+            "deep, named by letters, digits and . _ = + @ , -"
+        )
     return Component(name, sha256_file(path), path.stat().st_size)

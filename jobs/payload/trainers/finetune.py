@@ -21,7 +21,7 @@ if TYPE_CHECKING or __package__:
     from .tuning.base import find_base
     from .tuning.errors import Refused, UnreadableData
     from .tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
-    from .tuning.options import read_options, rows_at_once, unshared
+    from .tuning.options import read_options, rows_at_once, unfit_devices, unshared
     from .tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 else:
     from ranks import Place, Ranks, devices_visible
@@ -29,7 +29,7 @@ else:
     from tuning.base import find_base
     from tuning.errors import Refused, UnreadableData
     from tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
-    from tuning.options import read_options, rows_at_once, unshared
+    from tuning.options import read_options, rows_at_once, unfit_devices, unshared
     from tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"finetune: {error}", file=sys.stderr)
         return 2
+    if unfit := unfit_devices(options):
+        told = ", ".join(map(str, unfit))
+        print(f"finetune: a session with {told} devices could not go on with this job (--batch x --accumulate)")
     words = [sys.executable, str(Path(__file__).resolve()), *(sys.argv[1:] if arguments is None else arguments)]
     return _until_it_fits(options, words, devices)
 

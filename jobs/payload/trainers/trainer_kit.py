@@ -6,6 +6,7 @@ is reported, Ctrl-C stops. Python 3.8 and its standard library are all it needs.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import json
 import os
@@ -49,6 +50,9 @@ class Training:
         self._progress = os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
         self._saved_step = json.loads((self.resume_dir / "meta.json").read_bytes())["step"] if self.resume_dir else -1
         self.should_save = self.should_stop = False
+        # Python gives signals back as it ends, and the agent may ask for a save until it sees the end.
+        if hasattr(signal, "SIGUSR1"):
+            atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         self._writer: threading.Thread | None = None
         self._broken: BaseException | None = None  # what ended a save in the background
         self._listen()
@@ -60,11 +64,11 @@ class Training:
         """
         if threading.current_thread() is threading.main_thread():
             self._listen()
-        self._say({"step": step, **values})
+        self._say({"step": int(step), **_numbers(values)})
 
     def begin_saving(self, step: int) -> None:
         """Say that a save begins before ``checkpoint`` does, where a framework writes the files first."""
-        self._say({"saving": step})
+        self._say({"saving": int(step)})
 
     def checkpoint(
         self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float], *, background: bool = False
@@ -79,6 +83,7 @@ class Training:
         """
         self.should_save = False
         self.wait()
+        step = int(step)
         if step == self._saved_step:
             self._say({"saved": step})
             return True
@@ -108,10 +113,11 @@ class Training:
     def _write(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> bool:
         partial, final = (self._checkpoint_dir / name for name in (f".partial-{step:08d}", f"step-{step:08d}"))
         shutil.rmtree(partial, ignore_errors=True)
+        metrics = _numbers(metrics)
         try:
             partial.mkdir()
             write(partial)
-            (partial / "meta.json").write_text(json.dumps({"step": step, "metrics": dict(metrics)}))
+            (partial / "meta.json").write_text(json.dumps({"step": step, "metrics": metrics}))
             # No fsync: the agent copies the folder into the store, durably, and this disk goes with the session.
             partial.rename(final)
         except Exception as error:
@@ -138,6 +144,22 @@ class Training:
     def _say(self, line: dict[str, Any]) -> None:
         if self._progress is not None:
             os.write(self._progress, json.dumps(line).encode() + b"\n")
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return values as plain numbers: those of NumPy, torch and others too. What is none is left out, and printed."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        try:
+            item = getattr(value, "item", None)
+            plain = item() if callable(item) else value
+            numbers[str(name)] = plain if isinstance(plain, (int, float)) else float(plain)
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's number does, the save must not be lost for it
+            print(
+                f"trainer_kit: {name} is no number and is not reported ({type(value).__name__}: {error})",
+                file=sys.stderr,
+            )
+    return numbers
 
 
 def _no_space(error: Exception, folder: Path) -> str:

@@ -70,7 +70,7 @@ whole.rename(here / "step-00000007")
     assert session.manifest(key)["step"] == 7
     log = "".join(session.said)
     assert "meta.json" in log
-    assert "plain files" in log
+    assert "must be a plain file in the folder" in log
 
 
 def test_steps_never_go_backwards(session: Any) -> None:

@@ -230,3 +230,32 @@ def test_the_grace_of_the_orders_ends(session: Any, alive: tuple[Path, Callable[
     assert least <= Clock().now() - asked < 25
     assert session.end() == 0
     assert session.result()["outcome"] == ("failed" if how == "flag" else "preempted")
+
+
+# Its first save, or all of them, has a name that no store takes; it goes on for as long as it may.
+BADLY_NAMED = """
+import select
+from trainer_kit import Training
+training, step, bad = Training(), 0, {bad}
+while not training.should_stop and step < training.target_step:
+    step += 1
+    training.progress(step)
+    select.select([], [], [], 0.005)
+    if step % 20 == 0:
+        name = "no name" if bad else "weights"
+        bad -= bad > 0
+        training.checkpoint(step, lambda folder: (folder / name).write_text(str(step)), {{}})
+"""
+
+
+def test_a_second_checkpoint_that_no_store_takes_ends_the_session(session: Any) -> None:
+    result = session.run(session.lane(BADLY_NAMED.format(bad=10**6), target_step=10**6), seconds=60)
+    assert (result["outcome"], result["error_class"]) == ("failed", "code")
+    assert "no name cannot be a component" in result["why"]
+    assert not session.manifests("job0")
+
+
+def test_one_bad_checkpoint_that_a_good_one_follows_costs_itself_alone(session: Any) -> None:
+    result = session.run(session.lane(BADLY_NAMED.format(bad=1), target_step=80), seconds=60)
+    assert result["outcome"] == "finished"
+    assert len(session.manifests("job0")) >= 1

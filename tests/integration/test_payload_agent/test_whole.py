@@ -50,22 +50,21 @@ def test_what_it_leaves_at_a_clean_exit_comes_home(session: Any) -> None:
 
 def test_nothing_is_lost_that_a_checkpoint_cannot_hold_as_a_file(session: Any, tmp_path: Path) -> None:
     script = LEAVES + (
-        "deep = output / 'a/b/c/d/e/f'\ndeep.mkdir(parents=True)\n(deep / 'deep.txt').write_text('deep')\n"
+        "deep = output / 'a/b/c/d/e/f/g'\ndeep.mkdir(parents=True)\n(deep / 'deep.txt').write_text('deep')\n"
         "(output / 'best model').write_text('blank')\n(output / '.hidden').write_text('hidden')\n"
         "os.symlink('/etc', output / 'away')\nos.symlink('model.bin', output / 'last')\n"
         "os.mkfifo(output / 'pipe')\n(output / 'model.bin').chmod(0)\ndeep.chmod(0)\n"
     )
     result = session.run(whole(session, script))
     assert result["outcome"] == "finished", result
-    assert any("5 of them in output.tar; 1 were neither files nor links" in line for line in session.said)
+    assert any("4 of them in output.tar; 1 were neither files nor links" in line for line in session.said)
     found = components(session)
-    assert sorted(found) == ["meta.json", "output.tar", "output/meta.json", "output/model.bin"]
+    assert sorted(found) == ["meta.json", "output.tar", "output/.hidden", "output/meta.json", "output/model.bin"]
     (tmp_path / "found.tar").write_bytes(found["output.tar"])
     with tarfile.open(tmp_path / "found.tar") as archive:
         entries = {entry.name: entry.linkname for entry in archive}
     assert entries == {
-        "output/.hidden": "",
-        "output/a/b/c/d/e/f/deep.txt": "",
+        "output/a/b/c/d/e/f/g/deep.txt": "",
         "output/away": "/etc",
         "output/best model": "",
         "output/last": "model.bin",

@@ -44,6 +44,40 @@ def check_loaded(source: str, missing: Collection[str]) -> None:
         raise Refused(f"the model in {source} lacks {len(missing)} of its weights ({told}). {_ANEW}")
 
 
+def check_length(length: int, config: Any, source: str) -> None:
+    """Refuse rows longer than a model has positions: some end in a traceback, others learn nothing of what lies beyond.
+
+    Scaled rotary positions reach as far as their factor says; models without positions reach as far as one likes.
+    """
+    config = config.get_text_config()
+    attention = getattr(config, "attn_config", None)
+    if getattr(config, "alibi", False) or getattr(attention, "alibi", False):
+        return
+    names = ("max_position_embeddings", "n_positions", "max_seq_len")
+    known = next((size for name in names if isinstance(size := getattr(config, name, None), int) and size > 0), None)
+    if known is None:
+        return
+    most = max(known, *(_reach(scaling, known) for scaling in _scalings(config)), 0)
+    if length > most:
+        raise Refused(
+            f"--length {length} is more than the {most} positions of the model in {source}: it would learn nothing of "
+            f"what lies beyond. Say --length {most} or less, or scale its positions in config.json (rope_scaling)"
+        )
+
+
+def _scalings(config: Any) -> list[dict[str, Any]]:
+    """Return how rotary positions are scaled: one way, or one for each kind of layer."""
+    said = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return [part for part in (said, *said.values()) if isinstance(part, dict)] if isinstance(said, dict) else []
+
+
+def _reach(scaling: dict[str, Any], known: int) -> int:
+    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    if not isinstance(factor, int | float) or factor <= 1:
+        return known
+    return int(factor * (original if isinstance(original, int) else known))
+
+
 def _check(folder: Path) -> None:
     if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
         raise Refused(

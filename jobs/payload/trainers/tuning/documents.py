@@ -1,28 +1,41 @@
 """Records of a corpus as documents: pieces of text, and which of them are to be learned.
 
-A line of a file is ``{"text": ...}``, all of it learned; ``{"prompt": ..., "completion": ...}``, of which the
-completion is learned; or ``{"messages": [{"role": ..., "content": ...}, ...]}``, written by the tokenizer's chat
-template, of which the assistant's words are.
+A line of a file is a record in one of the forms of forms.py. Of a text all is learned, of a prompt its completion, of a
+conversation, written by the tokenizer's chat template, what the assistant said.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from .errors import UnreadableData
+from .forms import ASSISTANT, OddRecord, Record, read_record
+from .tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+_MARK = "\ufeff"  # of byte order, where a file begins, or another one that was appended to it
+_BLANK = " \t\r\n" + _MARK
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_OPEN, _CLOSE = "\ue000", "\ue001"  # around the number of a special token that stands in somebody's words
+_PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+_WHY_MAX = 120  # characters of what a template says
+
 
 class Piece(NamedTuple):
-    """Text of a document, and whether the model is to learn to write it."""
+    """Text of a document, and whether the model is to learn to write it.
+
+    ``meant``: special tokens in it are special. They come from a template, and never from somebody's words.
+    """
 
     text: str
     learned: bool
+    meant: bool = False
 
 
 class Document(NamedTuple):
@@ -30,6 +43,8 @@ class Document(NamedTuple):
 
     pieces: tuple[Piece, ...]
     plain: bool
+    form: str = "text"
+    place: str = ""
 
 
 def files(folder: Path, pattern: str) -> list[Path]:
@@ -46,13 +61,12 @@ def data_digest(paths: Sequence[Path]) -> str:
     return whole.hexdigest()
 
 
-def documents(paths: Sequence[Path], tokenizer: Any) -> Iterator[Document]:
-    """Yield the documents of files, in order."""
-    for record, place in records(paths):
-        document = document_of(record, tokenizer, place)
-        if document is not None and any(True for _ in named_images(record)):
-            raise UnreadableData(f"{place} has an image, and of models that see only Qwen2-VL and Qwen2.5-VL are known")
-        if document is not None:
+def documents(paths: Sequence[Path], tokenizer: Any, tally: Tally) -> Iterator[Document]:
+    """Yield the documents of files, in order; what is none is counted."""
+    for record, place in records(paths, tally):
+        if any(True for _ in named_images(record)):
+            tally.leave(place, "it has an image, and of models that see only Qwen2-VL and Qwen2.5-VL are known")
+        elif (document := document_of(record, tokenizer, place, tally)) is not None:
             yield document
 
 
@@ -66,57 +80,158 @@ def named_images(record: dict[str, Any]) -> Iterator[object]:
                 yield part.get("image")
 
 
-def records(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the records of files with their places; what is none is passed over, as in the corpus's own reader."""
+def records(paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the JSON objects of files, one a line or in one array, with their places; what is none is counted."""
     for path in paths:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(record, dict):
-                    yield record, f"{path.name}:{number}"
+        for value, place in _values(path, tally):
+            if isinstance(value, dict):
+                yield value, place
+            else:
+                tally.leave(place, "it is no JSON object")
 
 
-def document_of(record: dict[str, Any], tokenizer: Any, place: str) -> Document | None:
-    """Return a record as a document; None where it has nothing to be learned."""
-    match record:
-        case {"messages": list(messages)} if messages:
-            return Document(tuple(_chat(messages, tokenizer, place)), plain=False)
-        case {"prompt": str(prompt), "completion": str(completion)} if completion:
-            return Document((Piece(prompt, learned=False), Piece(completion, learned=True)), plain=True)
-        case {"text": str(text)} if text:
-            return Document((Piece(text, learned=True),), plain=True)
-    return None
+def _values(path: Path, tally: Tally) -> Iterator[tuple[Any, str]]:
+    """Yield the JSON values of a file. Bytes that are not UTF-8 cost their line, and marks of byte order nothing."""
+    with path.open("rb") as file:
+        wide = file.read(2) in _UTF16
+    tally.newer |= wide
+    if (elements := _array(path, wide=wide)) is not None:
+        tally.newer = True
+        yield from ((element, f"{path.name}, element {number}") for number, element in enumerate(elements, 1))
+        return
+    with _opened(path, wide=wide) as lines:
+        for number, line in enumerate(lines, 1):
+            tally.newer |= line.startswith(_MARK)
+            if text := line.strip(_BLANK):
+                yield from _value(text, f"{path.name}:{number}", tally)
 
 
-def _chat(messages: list[Any], tokenizer: Any, place: str) -> Iterator[Piece]:
-    """Yield a conversation in pieces, split where the assistant begins and ends."""
-    if not tokenizer.chat_template:
-        raise UnreadableData(
-            f"{place} is a conversation, and the tokenizer has no chat template to write it with: take an instruct "
-            "model's tokenizer, or records of prompt and completion"
-        )
-    written = ""
+def _opened(path: Path, *, wide: bool) -> IO[str]:
+    """Open text; what is not UTF-8 becomes halves of characters, by which its line is known."""
+    return path.open(encoding="utf-16" if wide else "utf-8", errors="replace" if wide else "surrogateescape")
+
+
+def _array(path: Path, *, wide: bool) -> list[Any] | None:
+    """Return the elements of a file that is one JSON array; None for another one."""
+    with _opened(path, wide=wide) as file:
+        while head := file.read(1):
+            if head not in _BLANK:
+                break
+        if head != "[":
+            return None
+        try:
+            found = json.loads(head + file.read())
+        except (ValueError, RecursionError):  # lines, the first of which is an array
+            return None
+    return found if isinstance(found, list) else None
+
+
+def _value(text: str, place: str, tally: Tally) -> Iterator[tuple[Any, str]]:
     try:
-        for at, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before = _rendered(tokenizer, messages[:at], asked=True)
-            after = _rendered(tokenizer, messages[: at + 1], asked=False)
-            if not (before.startswith(written) and after.startswith(before)):
-                raise UnreadableData(
-                    f"{place}: this tokenizer's chat template writes a conversation otherwise once it goes on, so "
-                    "that what the assistant said has no place of its own; give each answer as a record of prompt and "
-                    "completion"
-                )
-            yield Piece(before[len(written) :], learned=False)
-            yield Piece(after[len(before) :], learned=True)
-            written = after
-    except (KeyError, TypeError):
-        raise UnreadableData(f"{place}: a message has no role or no content") from None
+        text.encode()
+        yield json.loads(text), place
+    except UnicodeEncodeError:
+        tally.leave(place, "it is not UTF-8")
+    except (ValueError, RecursionError):
+        tally.leave(place, "it is no JSON")
 
 
-def _rendered(tokenizer: Any, messages: list[Any], *, asked: bool) -> str:
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asked))
+def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally) -> Document | None:
+    """Return a record as a document; None where it has nothing to be learned, which is counted."""
+    try:
+        read = read_record(record)
+        if read.form == "preference":
+            raise OddRecord("it is a preference, which --stage dpo or kto learns")
+        document = _document(read, tokenizer, place)
+        if not all(_is_text(piece.text) for piece in document.pieces):
+            raise OddRecord("it has half of a character (a lone surrogate)")
+    except OddRecord as odd:
+        tally.leave(place, str(odd))
+        return None
+    tally.newer |= read.form in ("alpaca", "sharegpt") or bool(read.messages and read.form == "prompt")
+    tally.newer |= read.form != "text" and isinstance(record.get("text"), str)
+    tally.take(read.form)
+    return document
+
+
+def _document(read: Record, tokenizer: Any, place: str) -> Document:
+    if read.messages and (tokenizer.chat_template or not read.answer):
+        if not tokenizer.chat_template:
+            raise UnreadableData(
+                f"{place} is a conversation, and the tokenizer has no chat template to write it with: take an instruct "
+                "model's tokenizer, or records of prompt and completion"
+            )
+        return Document(tuple(_chat(read, tokenizer)), plain=False, form=read.form, place=place)
+    if read.answer:
+        pieces: tuple[Piece, ...] = (Piece(read.prompt, learned=False), Piece(read.answer, learned=True))
+    else:
+        pieces = (Piece(read.text, learned=True),)
+    return Document(pieces, plain=True, form=read.form, place=place)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _chat(read: Record, tokenizer: Any) -> Iterator[Piece]:
+    """Yield a conversation in pieces, split where the assistant begins and ends."""
+    marks = special_texts(tokenizer)
+    messages = [_without(message, marks) for message in read.messages]
+    written = ""
+    for at, message in enumerate(messages):
+        if message["role"] != ASSISTANT or at < read.learned_from:
+            continue
+        before = rendered(tokenizer, messages[:at], asked=True)
+        after = rendered(tokenizer, messages[: at + 1], asked=False)
+        if not (before.startswith(written) and after.startswith(before)):
+            raise OddRecord(
+                "the chat template writes its conversation otherwise once it goes on, so that what the assistant said "
+                "has no place of its own; give each answer as a record of prompt and completion"
+            )
+        yield from _pieces(before[len(written) :], marks, learned=False)
+        yield from _pieces(after[len(before) :], marks, learned=True)
+        written = after
+
+
+def special_texts(tokenizer: Any) -> tuple[str, ...]:
+    """Return the texts that a tokenizer takes for special tokens, the longest first."""
+    added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    special = {str(token) for token in added.values() if getattr(token, "special", False)}
+    return tuple(sorted(special - {""}, key=lambda text: (-len(text), text)))
+
+
+def _without(value: Any, marks: tuple[str, ...]) -> Any:
+    """Return a message with numbers in the places of special tokens, which only the template may write."""
+    if isinstance(value, str):
+        if not any(mark in value for mark in marks):
+            return value
+        if _OPEN in value:
+            raise OddRecord("it has special tokens of the tokenizer beside characters of private use")
+        return re.sub("|".join(map(re.escape, marks)), lambda at: f"{_OPEN}{marks.index(at[0])}{_CLOSE}", value)
+    if isinstance(value, dict):
+        return {name: part if name in ("role", "type") else _without(part, marks) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without(part, marks) for part in value]
+    return value
+
+
+def _pieces(text: str, marks: tuple[str, ...], *, learned: bool) -> Iterator[Piece]:
+    for number, part in enumerate(_PLACEHOLDER.split(text) if marks else [text]):
+        if number % 2:
+            known = int(part) < len(marks)
+            yield Piece(marks[int(part)] if known else f"{_OPEN}{part}{_CLOSE}", learned)
+        elif part:
+            yield Piece(part, learned, meant=True)
+
+
+def rendered(tokenizer: Any, messages: list[Any], *, asked: bool) -> str:
+    """Return messages as the chat template writes them. Raises OddRecord where it does not."""
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asked))
+    except Exception as error:  # noqa: BLE001 - a template is a program of somebody else's
+        why = " ".join(f"{error}".split())[:_WHY_MAX] or type(error).__name__
+        raise OddRecord(f"the chat template refuses it: {why}") from None

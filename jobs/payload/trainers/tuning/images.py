@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .documents import data_digest, document_of, named_images, records
-from .errors import Refused, UnreadableData
-from .packing import LEARNED
+from .errors import Refused
+from .forms import OddRecord
 from .rows import Batch, Rows, encoded, find_or_make
+from .tally import Tally
 from .tokenizer import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-FORMAT = 1  # of the rows on disk
+FORMAT = 2  # of the rows on disk
 PREPROCESSOR = "preprocessor_config.json"
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
@@ -138,14 +139,18 @@ def lay(
     length: int,
     cache: Path,
     rows_max: int | None = None,
+    stops: Collection[int] | None = None,
 ) -> ImageRows:
     """Return the rows of files whose images are below ``folder``: found in ``cache``, or made there, whole or not."""
     depends = [FORMAT, data_digest(paths), image_digest(folder), digest(tokenizer), list(sight), length, rows_max]
-    kept = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
-    find_or_make(
-        kept,
-        lambda partial: _write(partial, _rows(paths, folder, tokenizer, sight, length), tokenizer, length, rows_max),
-    )
+    kept = cache / hashlib.sha256(json.dumps([*depends, sorted(stops or ())]).encode()).hexdigest()
+
+    def write(partial: Path) -> dict[str, Any]:
+        tally = Tally()
+        rows = _rows(paths, folder, tokenizer, sight, length, tally, stops)
+        return {**_write(partial, rows, tokenizer, length, rows_max), "data": tally.facts()}
+
+    find_or_make(kept, write)
     return ImageRows(kept, sight)
 
 
@@ -155,36 +160,44 @@ class _Row(NamedTuple):
     images: list[np.ndarray[Any, Any]]
 
 
-def _rows(paths: Sequence[Path], folder: Path, tokenizer: Any, sight: Sight, length: int) -> Iterator[_Row]:
+def _rows(
+    paths: Sequence[Path],
+    folder: Path,
+    tokenizer: Any,
+    sight: Sight,
+    length: int,
+    tally: Tally,
+    stops: Collection[int] | None,
+) -> Iterator[_Row]:
     """Yield records as rows; what is longer than a row is left out, because half an image means nothing."""
-    left_out = 0
-    for record, place in records(paths):
-        document = document_of(record, tokenizer, place)
+    for record, place in records(paths, tally):
+        document = document_of(record, tokenizer, place, tally)
         if document is None:
             continue
-        images = [_read(said, folder, sight, place) for said in named_images(record)]
+        try:
+            images = [_read(said, folder, sight) for said in named_images(record)]
+        except OddRecord as odd:
+            tally.leave(place, str(odd), document.form)
+            continue
         sizes = iter([image.shape[0] * image.shape[1] // sight.side**2 for image in images])
-        for tokens, marks in encoded(iter([document]), tokenizer):
-            if tokens.count(sight.token) != len(images):
-                raise UnreadableData(
-                    f"{place} has {len(images)} images, and the chat template writes {tokens.count(sight.token)}: take "
-                    "the tokenizer of the model itself, and no image's mark in a text"
-                )
+        for tokens, marks in encoded(iter([document]), tokenizer, tally, stops):
+            if (written := tokens.count(sight.token)) != len(images):
+                why = f"it has {len(images)} images, and the chat template writes {written}: take the model's tokenizer"
+                tally.leave(place, why, document.form)
+                continue
             times = [next(sizes) if token == sight.token else 1 for token in tokens]
             if sum(times) > length:
-                left_out += 1
-            elif any(mark & LEARNED for mark in marks[1:]):
-                yield _Row(
-                    [token for token, count in zip(tokens, times, strict=True) for _ in range(count)],
-                    bytes(mark for mark, count in zip(marks, times, strict=True) for _ in range(count)),
-                    images,
-                )
-    if left_out:
-        print(f"finetune: {left_out} records are longer than --length {length} and were left out", flush=True)
+                tally.leave(place, f"it is longer than --length {length}", document.form)
+                continue
+            yield _Row(
+                [token for token, count in zip(tokens, times, strict=True) for _ in range(count)],
+                bytes(mark for mark, count in zip(marks, times, strict=True) for _ in range(count)),
+                images,
+            )
 
 
-def _read(said: object, folder: Path, sight: Sight, place: str) -> np.ndarray[Any, Any]:
-    """Return an image at its size, (high, wide, 3) in bytes. Raises UnreadableData with the record's place."""
+def _read(said: object, folder: Path, sight: Sight) -> np.ndarray[Any, Any]:
+    """Return an image at its size, (high, wide, 3) in bytes. Raises OddRecord."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
@@ -198,9 +211,9 @@ def _read(said: object, folder: Path, sight: Sight, place: str) -> np.ndarray[An
             sized = image.convert("RGB").resize((columns * sight.side, rows * sight.side), Image.Resampling.BICUBIC)
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         told = "it is no image that can be read" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise UnreadableData(
-            f"{place}: the image {shown} cannot be used: {told}. An image is a path below the folder of the data, or "
-            "the file in base64"
+        raise OddRecord(
+            f"the image {shown} cannot be used: {told}. An image is a path below the folder of the data, or the file "
+            "in base64"
         ) from None
     return np.asarray(sized)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .errors import Refused
 from .memory import ALL, CHANGES, HALF
+from .tally import SKIP_AT_MOST
 from .zero_config import read_file
 
 if TYPE_CHECKING:
@@ -159,6 +160,13 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--data", metavar="FOLDER", help="of train-*.jsonl, or input:NAME (default: the job's corpus, SCHED_DATA_DIR)"
     )
+    data.add_argument(
+        "--skip-at-most",
+        type=_percent,
+        default=SKIP_AT_MOST,
+        metavar="PERCENT",
+        help="of the records may be left out, since nothing can be learned from them (default: 1)",
+    )
     data.add_argument("--beta", type=float, help="how much leaving the first model costs (dpo, kto: 0.1, grpo: 0)")
     data.add_argument(
         "--reward",
@@ -174,6 +182,16 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--round-steps", type=int, default=50, metavar="N", help="selftrain: on what passed, till a next")
     data.add_argument("--least", type=float, default=1.0, metavar="REWARD", help="selftrain: with which a text passes")
     data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
+
+
+def _percent(said: str) -> float:
+    try:
+        value = float(said.strip().removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{said!r} is no percentage from 0 to 100")
+    return value
 
 
 def _names(said: str) -> tuple[str, ...]:
@@ -302,7 +320,25 @@ def rows_at_once(options: argparse.Namespace, devices: int) -> int:
             f"shared by {devices} devices: choose a number that {devices} divides, or fewer --devices"
         )
     most = min(options.batch, share, options.rows_at_once or share)
-    return next(number for number in range(most, 0, -1) if share % number == 0)
+    found = next(number for number in range(most, 0, -1) if share % number == 0)
+    if options.stage == "kto" and found < 2:
+        raise ValueError(
+            f"--stage kto compares the answers of a device with each other, and of the {rows} rows of a step "
+            f"(--batch {options.batch} x --accumulate {options.accumulate}) each of {devices} devices would take one "
+            f"at a time: choose a --batch of 2 or more and {2 * devices} rows a step, or fewer --devices"
+        )
+    return found
+
+
+def unfit_devices(options: argparse.Namespace) -> list[int]:
+    """Return up to eight the numbers of devices that a step of these options cannot be shared by."""
+    unfit = []
+    for devices in (1, 2, 4, 8):
+        try:
+            rows_at_once(options, devices)
+        except ValueError:
+            unfit.append(devices)
+    return unfit
 
 
 def _cache() -> Path:

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import checkpoint, fingerprint
+from .base import check_length
 from .card import find_card
-from .documents import data_digest
+from .documents import data_digest, records, rendered, special_texts
 from .errors import Refused, UnreadableData
+from .forms import OddRecord, check_messages, read_record
 from .model import base_digest, make_model
 from .options import rows_at_once
 from .remembered import facts_of, recall
 from .rewards import Reward, named
 from .session import data_files, judge
+from .tally import Tally, check, left_out
 from .tokenizer import digest, load_tokenizer
 
 if TYPE_CHECKING:
@@ -54,21 +57,29 @@ def train(
     callback: Callable[..., Any],
 ) -> None:
     """Train until the target step, or until asked to stop. Raises Refused and UnreadableData."""
+    from transformers import AutoConfig
+
     torch.use_deterministic_algorithms(options.deterministic)
     card = find_card(local_rank, options.precision)
     devices = int(os.environ.get("WORLD_SIZE", "1"))
     source, resume = options.model, training.resume_dir
     before = None if resume is None else checkpoint.read_fingerprint(resume)
+    check_length(options.length, AutoConfig.from_pretrained(source), source)
     model_digest = base_digest(source)
     parent = None if training.parent_dir is None else checkpoint.read_fingerprint(training.parent_dir)
     recall(options, facts_of(options, model_digest, card, devices), before, parent)
     options.beta = _BETA[options.stage] if options.beta is None else options.beta
     tokenizer = load_tokenizer(source)
     paths = data_files(options, training)
-    rows = read_rows(options.stage, paths, chat=bool(tokenizer.chat_template))
+    rows, tally = read_rows(options, paths, tokenizer)
+    where = str(options.data or training.data_dir)
+    if rows or tally.left_out:
+        _tell(f"records: {len(rows):,} of {options.stage}, {tally.cut:,} longer than --length and cut; left out: "
+              f"{left_out(tally.facts()) or 'none'}")  # fmt: skip
+        check(tally.facts(), options.skip_at_most, where)
     if not rows:
         raise UnreadableData(
-            f"{options.data or training.data_dir} has no record for --stage {options.stage}, which are lines of "
+            f"{where} has no record for --stage {options.stage}, which are lines of "
             f"train-*.jsonl like {_FORMS[options.stage]}. {no_corpus}; --data names another folder"
         )
     now = _fingerprint(options, training, card, devices, (model_digest, digest(tokenizer), data_digest(paths)))
@@ -92,29 +103,28 @@ def train(
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
 
-def read_rows(stage: str, paths: list[Path], *, chat: bool) -> list[dict[str, Any]]:
-    """Return the records of a stage; what is none is passed over and counted. ``chat``: messages can be written.
+def read_rows(options: argparse.Namespace, paths: list[Path], tokenizer: Any) -> tuple[list[dict[str, Any]], Tally]:
+    """Return the records of a stage, and what became of every record.
 
     All of a training must be texts, or all messages: raises UnreadableData where they are mixed.
     """
     rows: list[dict[str, Any]] = []
-    passed_over, kinds = 0, set()
-    for path in paths:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                row = _row(stage, line)
-                if row is None:
-                    passed_over += bool(line.strip())
-                    continue
-                kinds.add(type(row["prompt"]))
-                rows.append(row)
+    tally, kinds = Tally(), set()
+    marks = special_texts(tokenizer)
+    for record, place in records(paths, tally):
+        try:
+            row = _row(options.stage, record)
+            _check_words(row, tokenizer, marks)
+            tally.cut += _check_length(options, row, tokenizer)
+        except OddRecord as odd:
+            tally.leave(place, str(odd))
+            continue
+        tally.take(options.stage)
+        kinds.add(type(row["prompt"]))
+        rows.append(row)
     if len(kinds) > 1:
         raise UnreadableData("some prompts are texts and some are messages; a training takes one kind")
-    if list in kinds and not chat:
-        raise UnreadableData("the prompts are messages, and the tokenizer has no chat template to write them with")
-    if passed_over:
-        _tell(f"{passed_over} lines are no record of {_FORMS[stage]} and were passed over")
-    return rows
+    return rows, tally
 
 
 def _tell(words: str) -> None:
@@ -123,40 +133,60 @@ def _tell(words: str) -> None:
         print(f"finetune: {words}", flush=True)
 
 
-def _row(stage: str, line: str) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(record, dict) or not _is_said(record.get("prompt")):
-        return None
-    kind = type(record["prompt"])
-    match stage, record:
-        case "dpo", {"prompt": prompt, "chosen": chosen, "rejected": rejected}:
-            if _is_said(chosen, kind) and _is_said(rejected, kind) and chosen != rejected:
-                return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
-        case "kto", {"prompt": prompt, "completion": completion, "label": bool(label)}:
-            if _is_said(completion, kind):
-                return {"prompt": prompt, "completion": completion, "label": label}
-        case "grpo", {"prompt": prompt}:
-            return {"prompt": prompt, RECORD: json.dumps(record)}
-    return None
+def _row(stage: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Return what TRL gets of a record. Raises OddRecord."""
+    if stage == "grpo":
+        prompt = record.get("prompt")
+        if not prompt or not isinstance(prompt, str | list):
+            raise OddRecord("it has no prompt")
+        if isinstance(prompt, list):
+            check_messages(prompt)
+        return {"prompt": _plain(prompt), RECORD: json.dumps(record)}
+    fields = read_record(record).fields
+    names = {"dpo": ("prompt", "chosen", "rejected"), "kto": ("prompt", "completion", "label")}[stage]
+    if any(name not in fields for name in names) or not fields["prompt"]:
+        raise OddRecord(f"it is no record of {_FORMS[stage]}")
+    return {name: _plain(fields[name]) for name in names}
 
 
-def _is_said(value: object, kind: type = object) -> bool:
-    """Tell whether a value is a text or messages, of ``kind`` where another one has told it."""
-    if isinstance(value, str):
-        return bool(value) and issubclass(str, kind)
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and issubclass(list, kind)
-        and all(
-            isinstance(message, dict) and message.keys() == {"role", "content"} and
-            all(isinstance(part, str) for part in message.values())
-            for message in value
-        )
-    )  # fmt: skip
+def _plain(value: Any) -> Any:
+    """Return messages with what TRL takes of them alone: a column's rows must be alike."""
+    if not isinstance(value, list):
+        return value
+    if not all(isinstance(message.get("content"), str) for message in value):
+        raise OddRecord("a message is no text")
+    return [{"role": message["role"], "content": message["content"]} for message in value]
+
+
+def _check_words(row: dict[str, Any], tokenizer: Any, marks: tuple[str, ...]) -> None:
+    """Raise OddRecord for words that cannot be encoded, or that TRL would take for special tokens."""
+    if isinstance(row["prompt"], list) and not tokenizer.chat_template:
+        raise OddRecord("its prompt is messages, and the tokenizer has no chat template to write them with")
+    for name, value in row.items():
+        if name in (RECORD, "label"):
+            continue
+        for text in [value] if isinstance(value, str) else [part["content"] for part in value]:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise OddRecord("it has half of a character (a lone surrogate)") from None
+            if mark := next((mark for mark in marks if mark in text), ""):
+                raise OddRecord(f"its words hold {mark}, which is a special token of the tokenizer")
+
+
+def _check_length(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any) -> bool:
+    """Return whether an answer is cut. Raises OddRecord where nothing would be left to learn: TRL drops such rows."""
+    prompt = row["prompt"]
+    if options.stage == "grpo":
+        if _tokens(tokenizer, prompt) > options.length - options.new_tokens:
+            raise OddRecord(f"its prompt leaves no room for --new-tokens in --length {options.length}")
+        return False
+    room = options.length - _tokens(tokenizer, prompt)
+    if room <= 0:
+        raise OddRecord(f"its prompt fills --length {options.length}")
+    answers = [row[name] for name in ("chosen", "rejected", "completion") if name in row]
+    sizes = [_tokens(tokenizer, prompt + answer, ends=True) for answer in answers]
+    return any(size > options.length for size in sizes)
 
 
 def _fingerprint(
@@ -215,12 +245,6 @@ def _trainer(
         "callbacks": [told],
     }
     if options.stage == "grpo":
-        longest = options.length - options.new_tokens
-        kept = given["train_dataset"].filter(lambda row: _tokens(tokenizer, row["prompt"]) <= longest)
-        if not len(kept):
-            raise UnreadableData(
-                f"no prompt leaves room for --new-tokens {options.new_tokens} in --length {options.length}"
-            )
         rewards = [Reward(command, options.reward_seconds) for command in options.reward]
         config = trl.GRPOConfig(
             **arguments,
@@ -229,7 +253,7 @@ def _trainer(
             max_completion_length=options.new_tokens,
             temperature=options.temperature,
         )
-        trainer = trl.GRPOTrainer(**{**given, "train_dataset": kept}, args=config, reward_funcs=rewards)
+        trainer = trl.GRPOTrainer(**given, args=config, reward_funcs=rewards)
     else:
         kind = {"dpo": (trl.DPOConfig, trl.DPOTrainer), "kto": (trl.KTOConfig, trl.KTOTrainer)}[options.stage]
         trainer = kind[1](**given, args=kind[0](**arguments, beta=options.beta, max_length=options.length))
@@ -238,10 +262,11 @@ def _trainer(
     return trainer
 
 
-def _tokens(tokenizer: Any, prompt: Any) -> int:
-    if isinstance(prompt, str):
-        return len(tokenizer(prompt)["input_ids"])
-    return len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
+def _tokens(tokenizer: Any, said: Any, *, ends: bool = False) -> int:
+    """Return how many tokens TRL makes of texts or messages; ``ends``: there is an answer at their end."""
+    if isinstance(said, str):
+        return len(tokenizer(said)["input_ids"]) + ends
+    return len(tokenizer(rendered(tokenizer, said, asked=not ends), add_special_tokens=False)["input_ids"])
 
 
 def _arguments(options: argparse.Namespace, training: Training, card: Card, folder: str) -> Mapping[str, Any]:

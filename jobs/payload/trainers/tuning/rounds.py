@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .documents import records
-from .errors import Refused, UnreadableData
+from .documents import records, rendered
+from .errors import Refused
+from .forms import OddRecord
 from .loop import draw_seed
 from .rewards import Reward, named
 from .rows import Order, Rows, pack
+from .tally import Tally, check
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..trainer_kit import Training
     from .card import Card
@@ -43,7 +45,9 @@ class Rounds:
         self.length = options.length
         self._options, self._training, self._group, self._tokenizer = options, training, group, tokenizer
         self._rewards = [Reward(command, options.reward_seconds) for command in options.reward]
-        self._prompts = [(record, said) for record, place in records(paths) if (said := self._said(record, place))]
+        tally = Tally()
+        self._prompts = list(self._asked(paths, tally))
+        check(tally.facts(), options.skip_at_most, str(paths[0].parent) if paths else "the data")
         self._round = -1
         self._kept: list[dict[str, Any]] = []
         self._told: list[dict[str, Any]] = []
@@ -102,20 +106,28 @@ class Rounds:
             raise RuntimeError("no round has begun")
         return self._rows
 
-    def _said(self, record: dict[str, Any], place: str) -> str:
-        """Return a record's prompt as text; empty for what is none."""
-        match record.get("prompt"):
-            case str(prompt):
-                return prompt
-            case list(messages) if messages:
-                if not self._tokenizer.chat_template:
-                    raise UnreadableData(f"{place}: the prompt is messages, and the tokenizer has no chat template")
-                try:
-                    said = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-                except (KeyError, TypeError, ValueError) as error:
-                    raise UnreadableData(f"{place}: the prompt's messages cannot be written: {error}") from None
-                return str(said)
-        return ""
+    def _asked(self, paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
+        """Yield records with their prompts as text; what has none is counted."""
+        for record, place in records(paths, tally):
+            try:
+                said = self._said(record)
+                said.encode()
+            except (OddRecord, UnicodeEncodeError) as odd:
+                half = "its prompt has half of a character (a lone surrogate)"
+                tally.leave(place, str(odd) if isinstance(odd, OddRecord) else half)
+            else:
+                tally.take("prompt")
+                yield record, said
+
+    def _said(self, record: dict[str, Any]) -> str:
+        prompt = record.get("prompt")
+        if isinstance(prompt, str) and prompt:
+            return prompt
+        if not isinstance(prompt, list) or not prompt:
+            raise OddRecord("it has no prompt")
+        if not self._tokenizer.chat_template:
+            raise OddRecord("its prompt is messages, and the tokenizer has no chat template")
+        return rendered(self._tokenizer, prompt, asked=True)
 
     def _write(self, number: int, step: int) -> None:
         """Write and judge texts of a round; each process writes for its part of the prompts."""

@@ -10,25 +10,29 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 import shutil
 import sys
 import tempfile
+import unicodedata
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .documents import data_digest, documents
+from .documents import data_digest, documents, special_texts
 from .errors import UnreadableData
 from .packing import BEGINS, FACTS, LEARNED, is_whole, seal, write_rows
+from .tally import Tally
 from .tokenizer import digest, first_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from .documents import Document
 
-FORMAT = 1  # of the rows on disk
+FORMAT = 2  # of the rows on disk
 _DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # the tokenizer works on so many in parallel
 _ROUND_TRIPS = 200  # documents of each corpus that are decoded again
 _IGNORED = -100  # a target that no loss counts
@@ -71,6 +75,12 @@ class Rows:
         some = max(1, (1 << 24) // self.length)
         parts = (self._marks[first : first + some, 1:] for first in range(0, len(self), some))
         return any(bool((part & BEGINS).any()) for part in parts)
+
+    @property
+    def highest_token(self) -> int:
+        """The highest number among the tokens; -1 without any."""
+        some = max(1, (1 << 22) // self.length)
+        return max((int(self._tokens[first : first + some].max()) for first in range(0, len(self), some)), default=-1)
 
     def batch(self, indexes: Sequence[int]) -> Batch:
         """Return some rows. The target at a place is the token after it, within its document."""
@@ -121,17 +131,20 @@ def pack(
     rows_max: int | None = None,
     *,
     alone: bool = False,
+    stops: Collection[int] | None = None,
 ) -> Rows:
     """Return the rows of files: found in ``cache``, or made there, whole or not at all.
 
     ``alone``: each document has rows of its own, for models that cannot keep several apart.
     """
-    depends = [FORMAT, data_digest(paths), digest(tokenizer), length, rows_max, *(["alone"] if alone else [])]
+    depends = [FORMAT, data_digest(paths), digest(tokenizer), length, rows_max, alone, sorted(stops or ())]
     folder = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
 
-    def write(partial: Path) -> Mapping[str, int]:
-        pieces = _cut(encoded(documents(paths, tokenizer), tokenizer), length)
-        return write_rows(partial, pieces, tokenizer.eos_token_id or 0, length, rows_max, alone=alone)
+    def write(partial: Path) -> Mapping[str, Any]:
+        tally = Tally()
+        pieces = _cut(encoded(documents(paths, tokenizer, tally), tokenizer, tally, stops), length, tally)
+        facts = write_rows(partial, pieces, tokenizer.eos_token_id or 0, length, rows_max, alone=alone)
+        return {**facts, "data": tally.facts()}
 
     find_or_make(folder, write)
     return Rows(folder)
@@ -160,34 +173,111 @@ def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> No
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def encoded(source: Iterator[Document], tokenizer: Any) -> Iterator[tuple[list[int], bytes]]:
-    """Yield documents as tokens and marks. Pieces are encoded apart, as a prompt is where the model is used."""
+def encoded(
+    source: Iterator[Document], tokenizer: Any, tally: Tally, stops: Collection[int] | None = None
+) -> Iterator[tuple[list[int], bytes]]:
+    """Yield documents as tokens and marks. What cannot be learned as it was given is left out and counted.
+
+    Pieces are encoded apart, as a prompt is where the model is used, unless that changes the text. ``stops``: tokens at
+    which generation ends; an answer must end with one of them.
+    """
     before = [token for token in tokenizer("")["input_ids"] if token != tokenizer.eos_token_id]
     if not before and tokenizer.init_kwargs.get("add_bos_token"):  # asked for, and added by no part of the file
         before = [tokenizer.bos_token_id]
     after = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
     seen = 0
+    marks_of_tokenizer = special_texts(tokenizer)
     for some in _together(source):
         pieces = [piece for document in some for piece in document.pieces]
         if seen < _ROUND_TRIPS:
-            lost = first_lost(tokenizer, (piece.text for piece in pieces[:_ROUND_TRIPS]))
+            plain = (piece.text for piece in pieces if not any(mark in piece.text for mark in marks_of_tokenizer))
+            lost = first_lost(tokenizer, islice(plain, _ROUND_TRIPS))
             seen += len(some)
             if lost is not None:
                 raise UnreadableData(f"the tokenizer turns {lost[0][:200]!r} of the corpus into {lost[1][:200]!r}")
-        texts = [piece.text for piece in pieces]
-        encoded = iter(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+        parts = iter(tokenizer([piece.text for piece in pieces], add_special_tokens=False, verbose=False)["input_ids"])
         for document in some:
-            tokens = list(before) if document.plain else []
-            marks = bytearray(len(tokens))
-            for piece in document.pieces:
-                ids = next(encoded)
-                tokens += ids
-                marks += bytes([LEARNED if piece.learned else 0]) * len(ids)
+            ids = [next(parts) for _ in document.pieces]
+            for number, piece in enumerate(document.pieces):
+                if not piece.meant and any(mark in piece.text for mark in marks_of_tokenizer):
+                    ids[number] = literal(tokenizer, piece.text)
+                    tally.newer = True
+            body = _body(document, ids, tokenizer, marks_of_tokenizer, tally)
+            if body is None:
+                tally.leave(document.place, "the tokenizer does not give its text back", document.form)
+                continue
+            tokens, marks = body
             if document.plain:
-                tokens += after
-                marks += bytes([LEARNED]) * len(after)
-            if tokens:
-                yield tokens, bytes(marks)
+                tokens, marks = before + tokens + after, bytes(len(before)) + marks + bytes([LEARNED]) * len(after)
+            if stops is not None and document.form != "text" and (why := _endless(tokens, marks, tokenizer, stops)):
+                tally.leave(document.place, why, document.form)
+            elif not any(mark & LEARNED for mark in marks[1:]):
+                tally.leave(document.place, "nothing of it is to be learned", document.form)
+            else:
+                yield tokens, marks
+
+
+def literal(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of somebody's words, in which nothing is a special token."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return ids
+
+
+def _body(
+    document: Document, ids: list[list[int]], tokenizer: Any, special: Sequence[str], tally: Tally
+) -> tuple[list[int], bytes] | None:
+    """Return the tokens of a document's pieces, proven to be its text, and their marks.
+
+    Tokenizers of Llama 2's kind add a space where a piece begins; then all is encoded as one, and a token that
+    reaches from a prompt into its completion is learned.
+    """
+    tokens = [token for piece in ids for token in piece]
+    text = "".join(piece.text for piece in document.pieces)
+    proven = len(ids) == 1 and not any(mark in text for mark in special)  # as far as the first ones prove it
+    if proven or _gives(tokenizer, tokens, text, special):
+        marked = zip(document.pieces, ids, strict=True)
+        return tokens, b"".join(bytes([LEARNED if piece.learned else 0]) * len(part) for piece, part in marked)
+    if len({piece.meant for piece in document.pieces}) > 1 or not getattr(tokenizer, "is_fast", False):
+        return None
+    given = {} if document.pieces[0].meant else {"split_special_tokens": True}
+    whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False, **given)
+    if not _gives(tokenizer, whole["input_ids"], text, special):
+        return None
+    tally.newer = True
+    learned = np.zeros(len(text) + 1, bool)
+    first = 0
+    for piece in document.pieces:
+        learned[first : first + len(piece.text)] = piece.learned
+        first += len(piece.text)
+    spans = whole["offset_mapping"]
+    return whole["input_ids"], bytes(LEARNED * bool(learned[begin : max(end, begin + 1)].any()) for begin, end in spans)
+
+
+def _gives(tokenizer: Any, tokens: list[int], text: str, special: Sequence[str]) -> bool:
+    """Return whether tokens are a text. Some tokenizers decode a special token with a space after it."""
+    back = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    if back == text:
+        return True
+    after = re.compile(f"({'|'.join(map(re.escape, special))}) ") if special else None
+    one, other = (
+        unicodedata.normalize("NFC", part if after is None else after.sub(r"\1", part)) for part in (back, text)
+    )
+    return one == other
+
+
+def _endless(tokens: list[int], marks: bytes, tokenizer: Any, stops: Collection[int]) -> str:
+    """Return why nothing is learned about stopping, "" where the last learned token, white space aside, is a stop."""
+    learned = [token for token, mark in zip(tokens, marks, strict=True) if mark & LEARNED]
+    while learned and learned[-1] not in stops and not tokenizer.decode(learned[-1:]).strip():
+        learned.pop()
+    if not learned or learned[-1] in stops:
+        return ""
+    ends = ", ".join(repr(tokenizer.decode([token])) for token in sorted(stops)) or "no token at all"
+    return (
+        f"it teaches no end: generation stops at {ends}, and its answer ends with {tokenizer.decode(learned[-1:])!r}. "
+        "Let the chat template end an answer with such a token, or name its own as eos_token in tokenizer_config.json "
+        "or as eos_token_id in generation_config.json of the model"
+    )
 
 
 def _together(source: Iterator[Document]) -> Iterator[list[Document]]:
@@ -204,9 +294,10 @@ def _together(source: Iterator[Document]) -> Iterator[list[Document]]:
         yield some
 
 
-def _cut(source: Iterator[tuple[list[int], bytes]], length: int) -> Iterator[tuple[list[int], bytes]]:
+def _cut(source: Iterator[tuple[list[int], bytes]], length: int, tally: Tally) -> Iterator[tuple[list[int], bytes]]:
     """Yield documents cut to at most a row; a piece in which nothing is learned is left out."""
     for tokens, marks in source:
+        tally.cut += len(tokens) > length
         for first in range(0, len(tokens), length):
             piece = marks[first : first + length]
             if any(mark & LEARNED for mark in piece[1:]):

@@ -10,6 +10,7 @@ import torch
 
 from . import checkpoint, fingerprint
 from .attention import is_apart, tell_apart
+from .base import check_length
 from .card import find_card
 from .documents import data_digest, files
 from .errors import Refused, UnreadableData
@@ -22,9 +23,12 @@ from .model import base_digest, load_libraries, make_model
 from .options import rows_at_once
 from .remembered import facts_of, keep, recall
 from .rounds import Rounds
+from .rows import FORMAT as ROWS
 from .rows import Order, Rows, pack
+from .samples import samples
 from .shards import Sharing, is_shared, load_in_turn, parameters
-from .tokenizer import digest, load_tokenizer
+from .tally import check, facts_told
+from .tokenizer import digest, load_tokenizer, stop_tokens, vocabulary
 
 if TYPE_CHECKING:
     import argparse
@@ -71,6 +75,8 @@ def _train(
     sight = _sight(options, source, group)
     rows: Rows | Rounds
     rows, held_out, digests["data"] = _corpus(options, training, group, tokenizer, sight)
+    if options.stage == "sft":
+        _check_data(options, training, group, rows, tokenizer)
     digests["tokenizer"] = digest(tokenizer)
     if options.stage == "selftrain":
         rows = Rounds(options, training, group, tokenizer, data_files(options, training))
@@ -111,11 +117,27 @@ def _train(
     loop.run()
 
 
+def _check_data(options: argparse.Namespace, training: Training, group: Group, rows: Rows, tokenizer: Any) -> None:
+    """Print what will be learned. Raises UnreadableData where too much is left out, or a token has no place."""
+    if group.first:
+        print(
+            "\n".join(f"finetune: {line}" for line in (facts_told(rows.facts), *samples(rows, tokenizer))), flush=True
+        )
+    check(rows.facts["data"], options.skip_at_most, str(data_folder(options, training)))
+    most, known = rows.highest_token, vocabulary(options.model)
+    if most >= known:
+        raise UnreadableData(
+            f"the tokenizer writes token {most} ({tokenizer.decode([most])!r}), and the model in {options.model} knows "
+            f"{known:,} tokens: take the tokenizer of the model itself"
+        )
+
+
 def _is_alone(options: argparse.Namespace, source: str, group: Group) -> bool:
-    """Return whether each document has rows of its own, and say why."""
+    """Return whether each document has rows of its own, and say why. Raises Refused for rows that are too long."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
+    check_length(options.length, config, source)
     if config.model_type in KINDS or separation(config, options.length) != ALONE:
         return False
     if group.first:
@@ -157,6 +179,8 @@ def _fingerprint(
         now["job"] |= rows.decides
     elif (parts := rows.facts.get("windows", 1)) > 1:
         now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
+    if not isinstance(rows, Rounds) and rows.facts["data"]["newer"]:
+        now["job"]["records read as"] = ROWS  # likewise
     if options.alone:
         now["job"]["documents a row"] = 1  # likewise
     return now
@@ -193,10 +217,12 @@ def _corpus(
     folder = data_folder(options, training)
     paths = data_files(options, training)
 
+    stops = stop_tokens(options.model, tokenizer)
+
     def made(some: list[Path], rows_max: int | None = None) -> Rows:
         if sight is None:
-            return pack(some, tokenizer, options.length, options.cache, rows_max, alone=options.alone)
-        return lay(some, folder, tokenizer, sight, options.length, options.cache, rows_max)
+            return pack(some, tokenizer, options.length, options.cache, rows_max, alone=options.alone, stops=stops)
+        return lay(some, folder, tokenizer, sight, options.length, options.cache, rows_max, stops)
 
     if not group.first:
         group.wait()

@@ -75,6 +75,28 @@ def first_lost(tokenizer: Any, texts: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
+def stop_tokens(source: str, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens at which generation with a model stops, as its folder or name says."""
+    from transformers import AutoConfig, GenerationConfig
+
+    said: list[Any] = []
+    try:
+        said.append(GenerationConfig.from_pretrained(source).eos_token_id)
+    except (OSError, ValueError):  # it has none
+        said.append(getattr(AutoConfig.from_pretrained(source).get_text_config(), "eos_token_id", None))
+    if tokenizer.eos_token is not None and tokenizer.eos_token in tokenizer.get_vocab():
+        said.append(tokenizer.eos_token_id)
+    stops = {stop for part in said for stop in (part if isinstance(part, list) else [part]) if isinstance(stop, int)}
+    return frozenset(stops)
+
+
+def vocabulary(source: str) -> int:
+    """Return how many tokens a model knows, by its configuration."""
+    from transformers import AutoConfig
+
+    return int(AutoConfig.from_pretrained(source).get_text_config().vocab_size)
+
+
 def digest(tokenizer: Any) -> str:
     """Return what names a tokenizer: the sha256 of its whole definition and its special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)

@@ -1,0 +1,72 @@
+"""What became of each record of the data: learned, or left out for a reason, which is counted with its first place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from .errors import UnreadableData
+
+_REASONS_MAX = 20  # kept; more are counted as one
+_MORE = "another reason"
+_SHOWN = 5
+SKIP_AT_MOST = 1.0  # percent of the records
+
+
+class Tally:
+    """Counts the records of one reading."""
+
+    def __init__(self) -> None:
+        self.forms: Counter[str] = Counter()
+        self.left_out: dict[str, list[Any]] = {}  # by reason: how many, and where the first one is
+        self.cut = 0  # documents that are longer than a row
+        self.newer = False  # something is read that the program before version 2 of rows read otherwise
+
+    def take(self, form: str) -> None:
+        """Count a record that is learned, until ``leave`` says otherwise of it."""
+        self.forms[form] += 1
+
+    def leave(self, place: str, cause: str, form: str | None = None) -> None:
+        """Count a record that is left out; ``form``: it was taken before."""
+        if form is not None:
+            self.forms[form] -= 1
+        if cause not in self.left_out and len(self.left_out) >= _REASONS_MAX:
+            cause = _MORE  # reasons that name a value each would otherwise grow with the data
+        self.left_out.setdefault(cause, [0, place])[0] += 1
+
+    def facts(self) -> dict[str, Any]:
+        """Return the counts for JSON."""
+        forms = {form: count for form, count in sorted(self.forms.items()) if count}
+        left = [[why, count, place] for why, (count, place) in self.left_out.items()]
+        return {"records": forms, "left_out": left, "cut": self.cut, "newer": self.newer}
+
+
+def left_out(facts: dict[str, Any]) -> str:
+    """Return which records are left out and why, in words; "" where none is."""
+    left = sorted(facts["left_out"], key=lambda part: -part[1])
+    told = [f"{count:,}: {why} (first: {place})" for why, count, place in left[:_SHOWN]]
+    return "; ".join(told + ["..."] * (len(left) > _SHOWN))
+
+
+def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
+    """Raise UnreadableData where more than ``skip_at_most`` percent of the records are left out."""
+    gone = sum(count for _, count, _ in facts["left_out"])
+    total = gone + sum(facts["records"].values())
+    if total and 100 * gone > skip_at_most * total:
+        share = 100 * gone / total
+        raise UnreadableData(
+            f"{gone:,} of {total:,} records of {where} would be left out ({share:.3g} %; --skip-at-most is "
+            f"{skip_at_most:g} %). {left_out(facts)}. Repair or remove them, or allow it: "
+            f"--skip-at-most {min(100, -(-share // 1)):g}"
+        )
+
+
+def facts_told(rows: dict[str, Any]) -> str:
+    """Return in words what rows are made of: records by form, what is left out, tokens and padding."""
+    facts = rows["data"]
+    forms = ", ".join(f"{count:,} of {form}" for form, count in facts["records"].items()) or "none"
+    places = rows["rows"] * rows["length"]
+    padding = f"{100 * (1 - rows['tokens'] / places):.0f} % of it padding" if places else "no row"
+    cut = f", {facts['cut']:,} longer than a row and cut" if facts["cut"] else ""
+    left = f"; left out: {why}" if (why := left_out(facts)) else "; none left out"
+    return f"records: {forms}{cut}{left}; {rows['tokens']:,} tokens in {rows['rows']:,} rows, {padding}"
