@@ -105,7 +105,7 @@ def _secret(file: Path) -> str:
     """Return what a file holds but for its last line break."""
     try:
         found = file.stat()
-        text = read_bounded(file).decode().removesuffix("\n")
+        text = read_bounded(file).decode("utf-8-sig").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
         raise _wrong(file, f"the credential cannot be read: {why}", "let this user read a file of text") from None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the document in ``path``; raises ProblemsFound when it is missing, unreadable or no TOML."""
     try:
-        return tomllib.loads(read_bounded(path).decode())
+        return tomllib.loads(read_bounded(path).decode("utf-8-sig"))
     except FileNotFoundError:
         raise ProblemsFound([Problem(str(path), "", "", "there is no such file", "check the path")]) from None
     except OSError as error:

@@ -125,7 +125,7 @@ def _of_commit(taken: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool
     tree = git.tree(folder, commit)
     rules_blob = tree.get(NAME.encode())
     found_rules = git.contents(folder, [rules_blob.object], _RULES_BYTES_MAX) if rules_blob else [b""]
-    rules = Ignore(found_rules[0].decode(errors="replace"), str(folder))
+    rules = Ignore(found_rules[0].decode("utf-8-sig", errors="replace"), str(folder))
     wanted = [name for name in _in_order(tree.keys()) if not rules.leaves_out(os.fsdecode(name))]
     if len(wanted) > LIMITS.files:
         raise too_many(folder)
@@ -142,7 +142,9 @@ def _of_commit(taken: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool
 
 def _rules(folder: Path) -> Ignore:
     found = read(folder, NAME.encode(), _RULES_BYTES_MAX)
-    return Ignore("" if found is None or found[0] == "link" else found[1].decode(errors="replace"), str(folder))
+    return Ignore(
+        "" if found is None or found[0] == "link" else found[1].decode("utf-8-sig", errors="replace"), str(folder)
+    )
 
 
 def _in_order(names: Iterable[bytes]) -> list[bytes]:

@@ -289,7 +289,7 @@ class ApiServer:
         found = {"Content-Type": "application/json", "Accept": "*/*"}
         if self._settings.token_file is not None:
             try:
-                token = read_bounded(self._settings.token_file).decode().strip()
+                token = read_bounded(self._settings.token_file).decode("utf-8-sig").strip()
             except (OSError, ValueError) as error:
                 raise Misconfigured(NAME, "connect", str(error), "Correct the option token_file") from error
             plain = not token.startswith("sky_")  # a service account's; else it is user:password

@@ -73,7 +73,7 @@ def read_bearer(
 def _from(file: Path, *, private: bool) -> Bearer:
     try:
         mode = file.stat().st_mode
-        token = read_bounded(file).decode().strip()
+        token = read_bounded(file).decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BearerError(f"{file} cannot be read: {error}", _MAKE_ONE) from None
     if private and mode & (stat.S_IRWXG | stat.S_IRWXO):

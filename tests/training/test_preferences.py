@@ -12,10 +12,11 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("trl")
+from jobs.payload.lane.failure import classify
 from jobs.payload.trainers.tuning.errors import Refused, UnreadableData
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
-from jobs.payload.trainers.tuning.rewards import Reward
+from jobs.payload.trainers.tuning.rewards import Reward, Spread
 from jobs.payload.trainers.tuning.tally import check
 from jobs.payload.trainers.tuning.tokenizer import load_tokenizer
 from tests.lab.desk import REPOSITORY, Desk, accelerators, source_texts
@@ -31,6 +32,12 @@ with open(pathlib.Path(os.environ["SCHED_OUTPUT_DIR"]) / "scores.jsonl", "w") as
     for line in said:
         assert items[line["id"]]["letter"] == "e"
         print(json.dumps({"item": line["id"], "metric": "e", "value": line["output"].count("e")}), file=file)
+"""
+EQUAL = """
+import json, os, pathlib
+with open(pathlib.Path(os.environ["SCHED_OUTPUT_DIR"]) / "scores.jsonl", "w") as file:
+    for line in open(os.environ["SCHED_INPUT_OUTPUTS"]):
+        print(json.dumps({"item": json.loads(line)["id"], "value": 1}), file=file)
 """
 RECORDS: dict[str, Callable[[int], dict[str, Any]]] = {
     "dpo": lambda n: {"prompt": f"say {n}", "chosen": f" yes {n} yes", "rejected": f" no {n}"},
@@ -301,6 +308,36 @@ def test_shipped_scorers_are_rewards(tmp_path: Path) -> None:
     record = json.dumps({"prompt": "double", "cluster": "c", "language": "python"})
     good, bad = Reward(command, 60)(["p", "p"], [code, "def ("], record=[record, record])
     assert good > bad == 0
+
+
+def test_rewards_that_are_all_equal_are_a_stall() -> None:
+    spread = Spread()
+    for step in (10, 20):
+        spread.note(step, 0.9)
+    for step in (30, 40, 50, 60):
+        spread.note(step, 1.0)
+    with pytest.raises(Refused, match="the training stalled: in 50 steps"):
+        spread.note(70, 1.0)
+    spread = Spread()
+    for step in range(1, 50):
+        spread.note(step, 1.0)
+    with pytest.raises(Refused, match="stalled"):
+        spread.note(50, 1.0)
+
+
+def test_a_job_whose_rewards_are_all_equal_ends_as_stalled(
+    make_stage: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.payload.trainers.tuning.rewards._STEPS_WITHOUT", 3)
+    desk = make_stage("desk", *STAGES["grpo"], target=8)
+    at = desk.command.index("--reward") + 1
+    desk.command[at] = shlex.join([sys.executable, "-c", EQUAL])
+    run = desk.run()
+    if not accelerators():  # else a program of its own, which knows nothing of the smaller limit
+        assert run.codes == [1], run.said
+        assert "finetune: the training stalled: in 3 steps" in run.said
+    verdict = classify(1, "finetune: the training stalled: in 50 steps no prompt had")
+    assert verdict.error_class == "stalled"
 
 
 def test_what_means_nothing_in_a_stage_is_told(model: Path, make_desk: Callable[..., Desk]) -> None:

@@ -35,6 +35,7 @@ EXIT_DATA = 65
 _SHELL_SIGNAL_BASE = 128
 
 _DIVERGED = "finetune: the loss diverged"
+_STALLED = "finetune: the training stalled"
 # Native code dies of these for a bad device, a full shared memory, or a processor that lacks an instruction.
 _OF_THE_PLACE = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
 _MEMORY = tuple(one for one in PATTERNS if one.error_class == "oom")
@@ -84,6 +85,8 @@ def classify(exit_code: int, errors: str) -> Verdict:
         return Verdict("killed", "the command was killed by SIGKILL, not by us: most often for lack of memory")
     if proof is None and _DIVERGED in errors.lower():
         return Verdict("diverged", "the command says that its loss diverged")
+    if proof is None and _STALLED in errors.lower():
+        return Verdict("stalled", "the command says that it trains on nothing")
     error_class = proof.error_class if proof else _by_exceptions(lines)
     if error_class is None and killed_by in _OF_THE_PLACE:
         error_class = "device"

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 # What TRL logs, and its names among a checkpoint's metrics.
-_OF_TRL = {"reward": "reward", "rewards/accuracies": "preferred", "rewards/margins": "margin"}
+_OF_TRL = {
+    "reward": "reward", "rewards/accuracies": "preferred", "rewards/margins": "margin",
+    "frac_reward_zero_std": "groups_without_spread",
+}  # fmt: skip
 
 
 class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there where types are checked

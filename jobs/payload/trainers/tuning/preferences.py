@@ -24,7 +24,7 @@ from .forms import OddRecord, check_messages, read_record
 from .model import base_digest, make_model
 from .options import rows_at_once
 from .remembered import facts_of, recall
-from .rewards import Reward, named
+from .rewards import Reward, Spread, named
 from .session import data_files, judge
 from .tally import Tally, check, left_out
 from .tokenizer import digest, load_tokenizer
@@ -253,6 +253,7 @@ def _trainer(
             max_completion_length=options.new_tokens,
             temperature=options.temperature,
         )
+        given["callbacks"] = [told, _spread_watch()]
         trainer = trl.GRPOTrainer(**given, args=config, reward_funcs=rewards)
     else:
         kind = {"dpo": (trl.DPOConfig, trl.DPOTrainer), "kto": (trl.KTOConfig, trl.KTOTrainer)}[options.stage]
@@ -260,6 +261,21 @@ def _trainer(
     for part in model.trained:  # TRL would train adapters of 4 bit models in 16 bits, and resume them in 32
         part.data = part.data.float()
     return trainer
+
+
+def _spread_watch() -> Any:
+    """Return a callback that ends a training whose rewards are all equal."""
+    from transformers import TrainerCallback
+
+    class SpreadWatch(TrainerCallback):  # type: ignore[misc]  # not there where types are checked
+        spread = Spread()
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            del args, control
+            if "frac_reward_zero_std" in (logs or {}):
+                self.spread.note(int(state.global_step), float(logs["frac_reward_zero_std"]))
+
+    return SpreadWatch()
 
 
 def _tokens(tokenizer: Any, said: Any, *, ends: bool = False) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SCORES = "scores.jsonl"
 _BYTES_MAX = 64 << 20
+_STEPS_WITHOUT = 50  # in a row without a difference between the rewards of any prompt
 _TAIL = 2_000  # characters of what a command said
 
 
@@ -96,6 +97,26 @@ class Reward:
                 'needs a line {"item": its id, "value": ...}'
             )
         return [sum(of_text) / len(of_text) for of_text in values]
+
+
+class Spread:
+    """Watches whether rewards differ within a prompt's texts: where none do, nothing is learned."""
+
+    def __init__(self) -> None:
+        self._since: int | None = None  # the step before the first without any
+
+    def note(self, step: int, without: float) -> None:
+        """Note the share of groups without spread since the last call. Raises Refused after 50 steps without any."""
+        if without < 1:
+            self._since = step
+        elif self._since is None:
+            self._since = step - 1
+        elif step - self._since >= _STEPS_WITHOUT:
+            raise Refused(
+                f"the training stalled: in {step - self._since} steps no prompt had texts with different rewards, and "
+                "from equal ones nothing is learned. Take prompts of which the model solves some, a reward with more "
+                "than two values, more --generations or a higher --temperature"
+            )
 
 
 def named(commands: Sequence[str]) -> list[list[str]]:
