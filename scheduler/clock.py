@@ -31,6 +31,10 @@ class Clock(Protocol):
         """Return scheduled UTC seconds."""
         ...
 
+    def elapsed(self) -> float:
+        """Return scheduled seconds since some instant, by a clock that nobody can set; it stands still in a suspend."""
+        ...
+
     def wall_seconds(self, scheduled_seconds: float) -> float:
         """Return how many seconds of real time pass in ``scheduled_seconds``."""
         ...
@@ -60,6 +64,10 @@ class ScaledClock:
         """Return scheduled UTC seconds."""
         running = int(self.epoch + (time.time() - self.origin) * self.scale)
         return running if self.stopped_at is None else min(running, self.stopped_at)
+
+    def elapsed(self) -> float:
+        """Return scheduled seconds since some instant, by a clock that nobody can set; it stands still in a suspend."""
+        return time.monotonic() * self.scale
 
     def wall_seconds(self, scheduled_seconds: float) -> float:
         """Return how many seconds of real time pass in ``scheduled_seconds``; at most as many as a timer can hold."""

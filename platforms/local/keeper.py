@@ -22,7 +22,7 @@ from platforms.local.records import CLAIM, END, LAUNCH, OUTPUT, publish
 
 _CHUNK_BYTES = 1 << 16
 _SIGTERM = 15
-_LOOK_SECONDS = 60.0  # a wall clock may be set while we wait, so the deadline is looked at again this often
+_LOOK_SECONDS = 60.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _ROOM_SECONDS = 0.2  # between two tries on a full disk
 
@@ -44,9 +44,14 @@ class Terms:
         """Return the scheduled time, by the clock that the launch contract defines."""
         return self.epoch + (time.time() - self.origin) * self.scale  # noqa: TID251 - the platform's own clock
 
-    def seconds_until(self, instant: int) -> float:
-        """Return the real seconds until a scheduled instant."""
-        return (instant - self.now()) / self.scale
+    def ends_in(self, instant: int) -> float:
+        """Return when a scheduled instant comes, by a clock that nobody can set and that stands still in a suspend."""
+        return real_seconds() + (instant - self.now()) / self.scale
+
+
+def real_seconds() -> float:
+    """Return seconds by a clock that nobody can set."""
+    return time.monotonic()  # noqa: TID251 - the platform's own clock
 
 
 class Log:
@@ -104,7 +109,7 @@ def keep(arguments: list[str], *, in_unit: bool) -> None:
     os.write(let_go, b"1")
     os.close(let_go)
     _acknowledge()
-    overran = _watch(terms, agent, ticks, ends_by, output, log)
+    overran = _watch(terms, agent, ticks, terms.ends_in(ends_by), output, log)
     if in_unit:
         _signal.signal(_SIGTERM, _signal.SIG_IGN)  # from now on the agent's pid may be anybody's
     _, status = os.waitpid(agent, 0)
@@ -143,7 +148,7 @@ def _acknowledge() -> None:
     os.close(nowhere)
 
 
-def _watch(terms: Terms, agent: int, ticks: int, ends_by: int, output: int, log: Log) -> bool:
+def _watch(terms: Terms, agent: int, ticks: int, ends_at: float, output: int, log: Log) -> bool:
     """Keep the output until the agent is gone, with all its kin; return whether the deadline ended it.
 
     The agent is not reaped here: its pid stands for the group as long as there is something to kill.
@@ -153,11 +158,13 @@ def _watch(terms: Terms, agent: int, ticks: int, ends_by: int, output: int, log:
     ready: list[int] = []
     overran = False
     while agent_gone not in ready:
-        if not overran and terms.seconds_until(ends_by) <= 0:
+        left = ends_at - real_seconds()
+        if not overran and left <= 0:
             overran = True
             os.kill(agent, SIGKILL)
-        remaining = min(max(terms.seconds_until(ends_by), 0.0), _LOOK_SECONDS)
-        ready, _, _ = select.select(waiting_for, [], [], _LOOK_SECONDS if overran else remaining)
+        ready, _, _ = select.select(
+            waiting_for, [], [], _LOOK_SECONDS if overran else min(max(left, 0.0), _LOOK_SECONDS)
+        )
         if output in ready and not _pump(output, log):
             waiting_for.remove(output)
     while not kill_members(agent, ticks, terms.folder, rounds=1):

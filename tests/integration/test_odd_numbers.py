@@ -88,6 +88,10 @@ class HandClock:
         """Return scheduled UTC seconds."""
         return NOW
 
+    def elapsed(self) -> float:
+        """Return scheduled seconds."""
+        return float(NOW)
+
     def wall_seconds(self, scheduled_seconds: float) -> float:
         """Return real seconds."""
         return ScaledClock(0.0, 0.0, self.scale).wall_seconds(scheduled_seconds)

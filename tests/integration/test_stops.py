@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from scheduler.core.reconcile import AskStop, ForceStop, Sighting
 from scheduler.core.run import Lane, Run, Running, Stopping
 from scheduler.service.cycle.stops import Stops
 from scheduler.service.outside.stop_flag import stop_flag_key
+from tests.lab.clocks import HandClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +56,16 @@ def ports(make_ports: Callable[..., Ports], place: Place) -> Ports:
     return make_ports(platforms={"desk": place})
 
 
+def send_twice(ports: Ports, live: list[Run], steps: list[Any], **sightings: Sighting) -> None:
+    """Send, and again when the grace has passed."""
+    seen: Any = SimpleNamespace(sightings=sightings)
+    stops, clock = Stops(ports), ports.clock
+    assert isinstance(clock, HandClock)
+    stops.send(live, seen, steps, NOW)
+    clock.present += ports.policy.grace_seconds
+    stops.send(live, seen, steps, NOW)
+
+
 def send(ports: Ports, live: list[Run], steps: list[Any], **sightings: Sighting) -> None:
     seen: Any = SimpleNamespace(sightings=sightings)
     Stops(ports).send(live, seen, steps, NOW)
@@ -69,7 +80,8 @@ def test_who_overstays_is_ended_by_force_and_one_that_cannot_be_reached_stops_no
     ports: Ports, place: Place, journal: Journal
 ) -> None:
     place.gone = "one"
-    send(ports, [], [ForceStop(run(key, Running("r", NOW)), "why") for key in ("one", "two")])
+    overdue = [replace(run(key, Running("r", NOW)), deadline=NOW - 1) for key in ("one", "two")]
+    send_twice(ports, overdue, [ForceStop(one, "why") for one in overdue])
     assert place.stopped == [("two", True)]
     (line,) = [line for line in journal.lines if "stop.failed" in line]
     assert "no route" in line
@@ -99,7 +111,29 @@ def test_a_platform_is_told_of_who_hears_through_it_until_they_have_ended(
 def test_force_comes_before_asking(ports: Ports, place: Place) -> None:
     stopping = run("one", STOPPING)
     heard = Sighting("running", "r", stop_channel="platform")
-    send(ports, [stopping], [ForceStop(stopping, "it did not follow")], one=heard)
+    send_twice(ports, [stopping], [ForceStop(stopping, "it did not follow")], one=heard)
+    assert place.stopped == [("one", False), ("one", True)]
+
+
+def test_a_clock_that_is_set_forward_ends_no_session_that_has_time_left(ports: Ports, place: Place) -> None:
+    """Nor does a host that slept: an hour is an hour of real time, and then there is a grace to save."""
+    session, clock, seen = run("one", Running("r", NOW)), ports.clock, Sighting("running", "r")
+    assert isinstance(clock, HandClock)
+    stops, facts = Stops(ports), SimpleNamespace(sightings={"one": seen})
+
+    def overdue(after: int) -> None:
+        clock.present += after
+        stops.send([session], facts, [ForceStop(session, "past its deadline")], NOW)  # type: ignore[arg-type] # enough
+
+    stops.send([session], facts, [], NOW)  # type: ignore[arg-type] # enough
+    late = replace(session, deadline=NOW - 7_200)  # as it is seen by a clock that was set forward by three hours
+    session = late
+    overdue(10)
+    assert place.stopped == []
+    assert flag(ports, "one")["reason"] == "past its deadline", "it is asked to save meanwhile"
+    overdue(3_589)
+    assert place.stopped == []
+    overdue(1 + ports.policy.grace_seconds)
     assert place.stopped == [("one", True)]
 
 

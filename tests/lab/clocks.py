@@ -23,6 +23,10 @@ class HandClock:
         """Return scheduled seconds."""
         return self.present
 
+    def elapsed(self) -> float:
+        """Return scheduled seconds."""
+        return float(self.present)
+
     def wall_seconds(self, scheduled_seconds: float) -> float:
         """Return them as they are."""
         return scheduled_seconds

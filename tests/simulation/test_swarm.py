@@ -41,7 +41,9 @@ def test_sessions_that_ask_for_their_devices_break_no_promise(laboratory: Labora
     """All rules of the swarm hold, with bills that count each device."""
     met: Counter[str] = Counter()
     devices: Counter[int] = Counter()
-    for seed in range(4_000, 4_012):
+    for seed in range(4_000, 4_060):
+        if seed >= 4_012 and len(devices) > 1:  # a session of several devices is rare: few jobs are in a hurry
+            break
         simulation = Simulation(laboratory, counted_scenario(seed, 1.0))
         met.update(simulation.run().seen)
         for place in simulation.world.places.values():

@@ -21,12 +21,20 @@ if TYPE_CHECKING:
     from scheduler.service.outside.ports import Ports
 
 
+def _is_deaf(run: Run, seen: Observation) -> bool:
+    """Return whether a session cannot be asked to save, so that waiting would bring nothing."""
+    sighting = seen.sightings.get(run.key)
+    return sighting is not None and sighting.stop_channel == "none"
+
+
 class Stops:
     """Sends the stops of one daemon. What it remembers may be lost."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._pauses = Pauses()
+        self._ends: dict[str, float] = {}  # of sessions: when their deadline is, by a clock that nobody can set
+        self._asked: dict[str, float] = {}  # since when sessions have been asked to leave, by the same clock
         self._flagged: dict[str, int] = {}  # intents about to be given up: since when their stop flags lie in the store
 
     def fenced(self, steps: Sequence[Step], faults: dict[str, str]) -> list[Step]:
@@ -55,14 +63,25 @@ class Stops:
         return True
 
     def send(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> None:
-        """Put stop flags where payloads look, and end sessions that overstay. Repeated until the session has ended."""
-        ended: dict[str, Callable[[], None]] = {}
-        for step in steps:
-            if isinstance(step, ForceStop):
-                ended[step.run.key] = self._ending(step.run, now, force=True)
-        asks = [step for step in steps if isinstance(step, AskStop) or (isinstance(step, Finish) and step.may_live)]
-        asked = {step.run.key for step in asks}
+        """Put stop flags where payloads look, and end sessions that overstay. Repeated until the session has ended.
+
+        Force comes only after the session had its time, and a grace to save, by a clock that nobody can set: a host
+        that slept, or whose clock was set, would else end sessions in the middle.
+        """
         stopping = [run for run in live if isinstance(run.state, Stopping)]
+        self._keep_time(live, stopping, now)
+        ended: dict[str, Callable[[], None]] = {}
+        asks: list[AskStop | Finish] = []
+        for step in steps:
+            if isinstance(step, ForceStop) and (self._had_its_time(step.run, now) or _is_deaf(step.run, seen)):
+                ended[step.run.key] = self._ending(step.run, now, force=True)
+            elif isinstance(step, ForceStop):
+                asks.append(AskStop(step.run, None, step.why))
+                if (sighting := seen.sightings.get(step.run.key)) and sighting.stop_channel == "platform":
+                    ended[step.run.key] = self._ending(step.run, now, force=False)
+            elif isinstance(step, AskStop) or (isinstance(step, Finish) and step.may_live):
+                asks.append(step)
+        asked = {step.run.key for step in asks}
         self._flag(asks, [run for run in stopping if run.key not in asked])
         for run in stopping:
             sighting = seen.sightings.get(run.key)
@@ -70,6 +89,17 @@ class Stops:
                 ended.setdefault(run.key, self._ending(run, now, force=False))
         self._pauses.keep(ended)
         self._ports.calls.gather("stop", ended)
+
+    def _keep_time(self, live: Sequence[Run], stopping: Sequence[Run], now: int) -> None:
+        elapsed = self._ports.clock.elapsed()
+        ends = {run.key: elapsed + max(0, run.deadline - now) for run in live}
+        self._ends = {key: self._ends.get(key, end) for key, end in ends.items()}
+        self._asked = {run.key: self._asked.get(run.key, elapsed) for run in stopping}
+
+    def _had_its_time(self, run: Run, now: int) -> bool:
+        """Return whether a session may be ended by force: it had until its deadline or its stop, and the grace."""
+        since = self._ends[run.key] if now > run.deadline else self._asked.get(run.key, self._ports.clock.elapsed())
+        return self._ports.clock.elapsed() >= since + self._ports.policy.grace_seconds
 
     def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
         """Return the work that ends a session; a fault of it stays with the run."""
