@@ -312,7 +312,8 @@ def last_reports(tx: Connection, job: str, limit: int) -> list[LaneReport]:
 
 
 def _reports(rows: Iterable[Row[Any]]) -> list[LaneReport]:
-    found = (kept_report(codec.load(row.heartbeat), row.run, row.lane, row.job) for row in rows)
+    said = (row for row in rows if row.heartbeat is not None)
+    found = (kept_report(codec.load(row.heartbeat), row.run, row.lane, row.job) for row in said)
     return [report for report in found if report is not None]
 
 

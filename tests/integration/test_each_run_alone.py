@@ -181,6 +181,7 @@ def _overstays(world: World) -> None:
     """One is past its deadline and must be ended from outside, the other ends."""
     _launched(world)
     world.cloud.sessions[BAD] = _endless(world.cloud.sessions[BAD].request, world.clock.present)
+    world.cycle.run()
     world.cloud.cut(GOOD, world.clock.present + 30, "over")
     world.clock.present += 3 * HOUR
 

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from scheduler.service.outside.ports import Ports
 
 
-def _is_deaf(run: Run, seen: Observation) -> bool:
-    """Return whether a session cannot be asked to save, so that waiting would bring nothing."""
-    sighting = seen.sightings.get(run.key)
-    return sighting is not None and sighting.stop_channel == "none"
-
-
 class Stops:
     """Sends the stops of one daemon. What it remembers may be lost."""
 
@@ -73,12 +67,12 @@ class Stops:
         ended: dict[str, Callable[[], None]] = {}
         asks: list[AskStop | Finish] = []
         for step in steps:
-            if isinstance(step, ForceStop) and (self._had_its_time(step.run, now) or _is_deaf(step.run, seen)):
-                ended[step.run.key] = self._ending(step.run, now, force=True)
-            elif isinstance(step, ForceStop):
-                asks.append(AskStop(step.run, None, step.why))
-                if (sighting := seen.sightings.get(step.run.key)) and sighting.stop_channel == "platform":
-                    ended[step.run.key] = self._ending(step.run, now, force=False)
+            if isinstance(step, ForceStop):
+                faults: dict[str, str] = {}
+                with isolated_run(faults, step.run.key):
+                    asks += self._force(step, seen, ended, now)
+                for key, why in faults.items():
+                    self._ports.log.error("stop.failed", run=key, why=why)
             elif isinstance(step, AskStop) or (isinstance(step, Finish) and step.may_live):
                 asks.append(step)
         asked = {step.run.key for step in asks}
@@ -89,6 +83,19 @@ class Stops:
                 ended.setdefault(run.key, self._ending(run, now, force=False))
         self._pauses.keep(ended)
         self._ports.calls.gather("stop", ended)
+
+    def _force(
+        self, step: ForceStop, seen: Observation, ended: dict[str, Callable[[], None]], now: int
+    ) -> list[AskStop]:
+        """Add to ``ended`` how a session is ended; return what it is asked first, while it has time left."""
+        sighting = seen.sightings.get(step.run.key)
+        channel = sighting.stop_channel if sighting is not None else "store"
+        if channel == "none" or self._had_its_time(step.run, now):  # who cannot be asked saves nothing meanwhile
+            ended[step.run.key] = self._ending(step.run, now, force=True)
+            return []
+        if channel == "platform":
+            ended[step.run.key] = self._ending(step.run, now, force=False)
+        return [AskStop(step.run, None, step.why)]
 
     def _keep_time(self, live: Sequence[Run], stopping: Sequence[Run], now: int) -> None:
         elapsed = self._ports.clock.elapsed()
