@@ -17,6 +17,7 @@ from jobs.payload.trainers.tuning.independence import ALONE, separation
 from jobs.payload.trainers.tuning.model import Model, attention_kind
 from jobs.payload.trainers.tuning.packing import BEGINS, LEARNED, seal, write_rows
 from jobs.payload.trainers.tuning.rows import Rows
+from tests.lab.desk import Desk, make_tokenizer
 from tests.lab.families import VOCABULARY, family_config, family_model
 
 PACKED = sorted(independence._OBEY_MASKS)
@@ -24,6 +25,10 @@ WINDOWED = sorted(independence._READ_POSITIONS)
 RECURRENT = [
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "mamba", "mamba2", "minimax",
     "nemotron_h", "olmo_hybrid", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv",
+]  # fmt: skip
+TRAINED = [
+    "falcon_h1", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "granitemoehybrid", "llama", "mamba2", "mistral", "mpt",
+    "phi3", "qwen2", "qwen3", "qwen3_5_text", "qwen3_next", "starcoder2",
 ]  # fmt: skip
 LENGTH, SIZE = 48, 24
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries about fast paths that a processor has not
@@ -140,3 +145,20 @@ def test_rows_are_no_longer_than_a_models_positions(family: str, more: dict[str,
     if most is not None:
         with pytest.raises(Refused, match=f"more than the {most} positions of the model in here"):
             check_length(most + 1, config, "here")
+
+
+@pytest.mark.parametrize("family", TRAINED)
+def test_a_cut_training_of_a_family_ends_with_the_bits_of_one_that_was_not(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    tokenizer = make_tokenizer(folder)
+    config = family_config(known(family), vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2)
+    family_model(config).save_pretrained(folder)
+    desks = [Desk(tmp_path / name, folder, "--lora", "4", "--report-every", "1", target=6) for name in ("whole", "cut")]
+    run = desks[0].run()
+    assert run.codes == [0], run.said
+    assert ("rows of its own" in run.said) == (family in RECURRENT)
+    assert desks[1].run(cut=2).codes == [0]
+    second = desks[1].run()
+    assert second.codes == [0], second.said
+    assert "E0" in second.said
+    assert desks[1].state() == desks[0].state()

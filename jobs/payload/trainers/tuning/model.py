@@ -30,6 +30,8 @@ _ODD_LOGITS = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling", "logits_soft_cap",
     "output_router_logits",
 )  # fmt: skip
+# What peft refuses to adapt: the kernels of these families read such weights past the layer.
+_NOT_ADAPTED = dict.fromkeys(("falcon_h1", "falcon_mamba", "mamba", "mamba2"), r".*\.(out_proj|conv1d)")
 _TOKENS_AT_ONCE = 2_048  # logits of so many are held at a time
 _EDGE_BYTES = 1 << 20
 EAGER = "eager"  # attention as a model's own lines of Python compute it
@@ -227,7 +229,7 @@ def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None, *,
             lora_alpha=options.alpha,
             lora_dropout=options.dropout,
             target_modules="all-linear",
-            exclude_modules=r".*\bvisual\..*" if seeing else None,
+            exclude_modules=r".*\bvisual\..*" if seeing else _NOT_ADAPTED.get(base.config.model_type),
             task_type="CAUSAL_LM",
         ),
     )
