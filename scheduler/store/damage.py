@@ -53,12 +53,28 @@ class Damage:
 def find_in_file(path: str) -> Iterator[Damage]:
     """Yield the damage of an SQLite database, row by row. Raises sqlite3.Error when the file cannot be read."""
     with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)) as connection:
+        if why := _unreadable(connection):
+            yield Damage("sqlite_master", "any", "sql", why)
+            return
         connection.text_factory = _decoded
         for table in metadata.sorted_tables:
             names = [column.name for column in table.columns]
             columns = ", ".join(f'"{name}"' for name in names)
             for row in connection.execute(f'SELECT {columns} FROM "{table.name}"'):  # noqa: S608 - names of our schema
                 yield from _judged(table, dict(zip(names, row, strict=True)))
+
+
+def _unreadable(connection: sqlite3.Connection) -> str:
+    """Return why SQLite cannot read the schema although it takes the file for a database; empty if it can."""
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").close()
+    except UnicodeDecodeError:  # the words of SQLite's own error quote the damaged bytes
+        return "the names of the schema are not UTF-8"
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        return str(error)
+    return ""
 
 
 def find_in_server(tx: Connection) -> Iterator[Damage]:

@@ -134,7 +134,7 @@ def _from_sqlite(url: str) -> _Found | None:
             plan = connection.execute(_PLAN).fetchone()
             queues = connection.execute(_QUEUES).fetchall()
             return connection.execute(_JOBS).fetchall(), plan[0] if plan else None, queues
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # the latter: an error that quotes damaged bytes
         return None
 
 

@@ -202,10 +202,12 @@ def _explained(error: BaseException, options: Options) -> BaseException:
     if code_of(error) is not Exit.BUG and getattr(error, "errno", None) != errno.EOVERFLOW:
         return error
     from config.paths import load_paths
-    from scheduler.store.engine import open_database
+    from scheduler.store.engine import DatabaseCorrupt, open_database
 
     try:
         found = open_database(load_paths(options.config).database_url, read_only=True).explain(error)
+    except DatabaseCorrupt as damage:
+        return damage
     except Exception:  # noqa: BLE001 - the settings or the database cannot be used: the first error is the one to tell
         return error
     return error if found is None else found

@@ -161,6 +161,19 @@ def test_no_command_says_unexpected_whatever_a_row_holds(
     assert caught or table in few
 
 
+@pytest.mark.parametrize("damage", ["a format of the future", "names that are not UTF-8"])
+def test_every_command_calls_a_schema_that_cannot_be_read_damage(
+    schedctl: Schedctl, whole: bytes, home: Path, damage: str
+) -> None:
+    at, block = (47, b"\5") if damage == "a format of the future" else (whole.index(b"CREATE TABLE jobs"), b"\xed" * 16)
+    assert damaged(home, whole, "jobs", "role", "manager")
+    (home / "state/scheduler.db").write_bytes(whole[:at] + block + whole[at + len(block) :])
+    for words in (*COMMANDS, ("db", "verify")):
+        answer = schedctl(*words)
+        assert answer.code in {4, 9} if words == ("db", "verify") else answer.code == 4, (words, answer.err)
+        assert "db restore" in answer.err + answer.out, (words, answer.err)
+
+
 def test_verify_lists_every_damaged_row_and_not_the_first_alone(schedctl: Schedctl, whole: bytes, home: Path) -> None:
     damaged(home, whole, "jobs", "spec", "{")
     with closing(sqlite3.connect(home / "state/scheduler.db")) as connection:
