@@ -17,6 +17,7 @@ class Precondition(StrEnum):
     ROOM = "room"
     TIME = "time"
     CLEANING = "cleaning"
+    REQUEST = "request"
 
     @property
     def words(self) -> str:
@@ -46,4 +47,5 @@ _WORDS = {
     Precondition.ROOM: "the pool has less room than was planned",
     Precondition.TIME: "less than half of the planned session was left",
     Precondition.CLEANING: "old checkpoints of it are being deleted",
+    Precondition.REQUEST: "a secret or the artifact store failed when the launch was prepared",
 }

@@ -268,7 +268,8 @@ def test_a_session_that_overstays_is_ended_by_force(world: World, monkeypatch: p
     monkeypatch.setattr(shown, "find", overstaying)
     monkeypatch.setattr(shown, "stop", stopping)
     (run,) = world.launch(2 * HOUR)
-    world.after(run.deadline - NOW + world.ports.policy.overdue_seconds)
+    world.after(1)
+    world.after(run.deadline - NOW - 1 + world.ports.policy.overdue_seconds)
     assert told == []
     world.after(1)
     assert told == [(run.key, True)]

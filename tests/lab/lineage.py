@@ -14,6 +14,7 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.faults.postponements import LaunchNews
 from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside.ports import Policy
 from scheduler.store import checkpoints, generations, jobs
@@ -58,7 +59,7 @@ class World(SimpleNamespace):
         now = self.clock.present
         wanted = Plan(now, (Placement("pool", now, now + HOUR, (PlannedLane(job, 1, 10),)),), ())
         reserved = reserve(self.ports, wanted, now)
-        launch_all(self.ports, reserved)
+        launch_all(self.ports, reserved, LaunchNews())
         self.key = reserved[0].key if reserved else ""
         return len(reserved)
 

@@ -18,7 +18,6 @@ from scheduler.core.pool import Pool
 from scheduler.core.precondition import Precondition
 from scheduler.core.quota import CalendarQuota, RollingQuota
 from scheduler.core.reasons import CannotLaunch
-from scheduler.core.run import Lane, Reserved, Run
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner import Options, Planner
@@ -73,12 +72,9 @@ def test_a_job_that_can_never_be_launched_keeps_nobody_from_running(
             if any(lane.job == "never" for lane in placed.lanes)
         ]
         begun = [placed for placed in due if all(lane.job != "never" for lane in placed.lanes)]
-        runs = [
-            Run("key", placed.pool, (Lane(0, placed.lanes[0].job, 1, (0,), None),), now, now, now, Reserved(now))
-            for placed in begun
-        ]
-        again = postponements.record(obstacles, runs, now)
-        done = {lane.job for placed in begun for lane in placed.lanes}
+        accepted = [lane.job for placed in begun for lane in placed.lanes]
+        again = postponements.record(obstacles, accepted, now)
+        done = set(accepted)
         left = [view for view in left if view.name not in done]  # each is through with its first session
         ends = [placed.end for placed in begun]
         now = max(ends) if ends else now + 1 if again else postponements.next_end(now) or now + HOUR
@@ -123,8 +119,7 @@ def test_a_pause_grows_and_ends_with_a_launch() -> None:
         now = until
     assert lengths == sorted(lengths)
     assert (lengths[0], lengths[1], lengths[-1]) == (60, 300, 6 * HOUR)
-    run = Run("key", "one", (Lane(0, "never", 1, (0,), None),), now, now, now, Reserved(now))
-    postponements.record([], [run], now)
+    postponements.record([], ["never"], now)
     assert postponements.next_end(now) is None
 
 

@@ -44,7 +44,7 @@ from scheduler.service.faults.isolation import (
     without,
 )
 from scheduler.service.faults.places import Places
-from scheduler.service.faults.postponements import Obstacle, Postponements
+from scheduler.service.faults.postponements import LaunchNews, Postponements
 from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside import border
 from scheduler.service.quota.audit import close_books
@@ -129,6 +129,7 @@ class Cycle:
         self._waits = QueueWaits(ports)
         self._places = Places(ports)
         self._postponements = Postponements(ports)
+        self._news = LaunchNews()
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
         self._looks_back: bool | None = None  # not asked yet
         self._suspects = Suspects(ports)
@@ -301,6 +302,8 @@ class Cycle:
 
     def _plan_and_launch(self, now: int) -> None:
         ports = self._ports
+        if self._postponements.record(*self._news.drain(), now):  # of launches that took long
+            self._plan_at = min(self._plan_at, now)
         work = self._wanted_plan(now)
         made = ports.calls.gather("plan", {"": work}).get("") if work else None
         self._planning = work is not None and made is None
@@ -316,10 +319,9 @@ class Cycle:
             planned_again(tx, made.planned, now)
         self._incumbent = plan
         self._unopened = set(self._places.unopened)
-        obstacles: list[Obstacle] = []
-        reserved = reserve(ports, plan, now, self._unopened, obstacles)
-        again = self._postponements.record(obstacles, reserved, now)
-        launch_all(ports, reserved)
+        reserved = reserve(ports, plan, now, self._unopened, self._news.obstacles)
+        launch_all(ports, reserved, self._news)
+        again = self._postponements.record(*self._news.drain(), now)
         as_planned = len(reserved) == len(plan.due_now)
         later = [placement.start for placement in plan.placements if placement.start > now]
         patience = _PLAN_AT_LEAST_EVERY_SECONDS if as_planned else _PLAN_AGAIN_SECONDS

@@ -6,7 +6,7 @@ would stay empty for a job that cannot be launched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.core.reasons import CannotLaunch
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from scheduler.core.precondition import Precondition
-    from scheduler.core.run import Run
     from scheduler.core.snapshot import JobView, Snapshot
     from scheduler.service.outside.ports import Ports
 
@@ -34,6 +33,20 @@ class Obstacle(NamedTuple):
     precondition: Precondition
 
 
+@dataclass(slots=True)
+class LaunchNews:
+    """What came of launches, perhaps in threads: what kept jobs back, and which jobs' sessions were accepted."""
+
+    obstacles: list[Obstacle] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
+
+    def drain(self) -> tuple[list[Obstacle], list[str]]:
+        """Return what came since the last call."""
+        obstacles, self.obstacles = self.obstacles, []
+        accepted, self.accepted = self.accepted, []
+        return obstacles, accepted
+
+
 @dataclass(frozen=True, slots=True)
 class _Pause:
     precondition: Precondition
@@ -48,25 +61,28 @@ class Postponements:
         self._ports = ports
         self._pauses: dict[tuple[str, str], _Pause] = {}
 
-    def record(self, obstacles: Collection[Obstacle], launched: Sequence[Run], now: int) -> bool:
-        """Record what could not be launched and what was; return whether a plan without the former is wanted now.
+    def record(self, obstacles: Collection[Obstacle], accepted: Collection[str], now: int) -> bool:
+        """Record what could not be launched and whose sessions began; return whether another plan is wanted now.
 
         The second time in a row it is an action for a person (event ``launch.postponed``), until the job is launched.
         """
-        for job in {lane.job for run in launched for lane in run.lanes}:
-            self._pauses = {key: pause for key, pause in self._pauses.items() if key[0] != job}
-        fresh = []
+        self._pauses = {key: pause for key, pause in self._pauses.items() if key[0] not in set(accepted)}
+        standing = []
         for job, pool, precondition in sorted(set(obstacles)):
             known = self._pauses.get((job, pool))
             times = 1 + (known.times if known else 0)
             pause = AGAIN_SECONDS if times == 1 else min(_LONGEST_SECONDS, _FIRST_SECONDS << (times - 2))
             self._pauses[job, pool] = _Pause(precondition, times, now + pause)
-            if times == 2:
-                fresh.append(Obstacle(job, pool, precondition))
-        if fresh:
+            if times > 1:
+                standing.append((job, pool, precondition, times))
+        if standing:
             with self._ports.write() as tx:
-                for job, pool, precondition in fresh:
-                    events.append(tx, POSTPONED, job, now, pool=pool, precondition=precondition, why=precondition.words)
+                for job, pool, precondition, times in standing:
+                    if times == 2:
+                        told = {"pool": pool, "precondition": precondition, "why": precondition.words}
+                        events.append(tx, POSTPONED, job, now, **told)
+                    else:  # a reservation had closed it
+                        conditions.put(tx, POSTPONED, job, at=now, why=precondition.words)
         return any(self._pauses[job, pool].times > 1 for job, pool, _ in obstacles)
 
     def end_early(self, now: int) -> None:

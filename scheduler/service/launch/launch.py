@@ -24,7 +24,7 @@ from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import let_in, refused_by
-from scheduler.service.faults.postponements import Obstacle
+from scheduler.service.faults.postponements import LaunchNews, Obstacle
 from scheduler.service.faults.rests import QUOTA_DENIED, rest
 from scheduler.service.launch.inputs import trees_of
 from scheduler.service.launch.lanes import note_lanes
@@ -225,10 +225,13 @@ def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], n
     return slack
 
 
-def launch_all(ports: Ports, reserved: Sequence[Run]) -> None:
-    """Submit each run: commit Submitting, call the platform, record the answer. An unknown answer changes nothing."""
+def launch_all(ports: Ports, reserved: Sequence[Run], news: LaunchNews) -> None:
+    """Submit each run: commit Submitting, call the platform, record the answer. An unknown answer changes nothing.
+
+    ``news`` are added to, also after this has returned.
+    """
     submitted = [order for run in reserved if (order := _submit_alone(ports, run)) is not None]
-    ports.calls.gather("launch", {run.key: partial(_launch_one, ports, run, order) for run, order in submitted})
+    ports.calls.gather("launch", {run.key: partial(_launch_one, ports, run, order, news) for run, order in submitted})
 
 
 def _submit_alone(ports: Ports, run: Run) -> tuple[Run, Order] | None:
@@ -274,29 +277,32 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
     return replace(reserved, state=submitting), order
 
 
-def _launch_one(ports: Ports, run: Run, order: Order) -> None:
+def _launch_one(ports: Ports, run: Run, order: Order, news: LaunchNews) -> None:
     """Launch what was submitted. It may take long, and cycles that come meanwhile may settle the run before it."""
     faults: dict[str, str] = {}
     try:
         with isolated(faults, run.key):
-            _call_platform(ports, run, order)
+            _call_platform(ports, run, order, news)
     except Stale as error:
         ports.log.info("launch.overtaken", run=run.key, pool=run.pool, why=str(error))
     if faults:  # perhaps it started: the next cycle looks for its key
         ports.log.error("launch.failed", run=run.key, pool=run.pool, why=faults[run.key])
 
 
-def _call_platform(ports: Ports, run: Run, order: Order) -> None:
+def _call_platform(ports: Ports, run: Run, order: Order, news: LaunchNews) -> None:
+    kept_back = [Obstacle(lane.job, run.pool, Precondition.REQUEST) for lane in run.lanes]
     try:
         note_lanes(ports.artifacts, run)
         request = launch_request(ports, run, order)
     except StoreError as error:
         # The platform has not been called yet, so this is as good as a refusal.
         ports.log.warning("launch.store", run=run.key, pool=run.pool, why=str(error))
+        news.obstacles += kept_back
         _end_rejected(ports, run, str(error), ports.clock.now() + _REFUSED_SECONDS)
         return
     except ConfigError as error:  # it was there when the session was planned; the next plan says what is missing
         ports.log.warning("launch.secret", run=run.key, pool=run.pool, why=str(error))
+        news.obstacles += kept_back
         with ports.write() as tx:
             reject(ports, tx, run, str(error), ports.clock.now())
         return
@@ -318,6 +324,7 @@ def _call_platform(ports: Ports, run: Run, order: Order) -> None:
     except PlatformError as error:
         ports.log.warning("launch.unknown", run=run.key, pool=run.pool, why=str(error))
     else:
+        news.accepted += [lane.job for lane in run.lanes]
         _accepted(ports, run, answer)
 
 

@@ -182,8 +182,8 @@ class Simulation:
         began = world.now
         limit = min(began + self.scenario.habits.idle_seconds, end)
         planned = [at for at in self.planned if at > began]
-        if self.cycle is not None:
-            planned.append(max(self.cycle.plan_at, began + 1))
+        if self.cycle is not None and (at := self.cycle.plan_at - world.clock.skew_seconds) >= began:
+            planned.append(max(at, began + 1))
         if planned:
             limit = min(limit, *planned)
         world.news_at = None
