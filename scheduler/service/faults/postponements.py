@@ -79,8 +79,9 @@ class Postponements:
             with self._ports.write() as tx:
                 for job, pool, precondition, times in standing:
                     if times == 2:
-                        told = {"pool": pool, "precondition": precondition, "why": precondition.words}
-                        events.append(tx, POSTPONED, job, now, **told)
+                        events.append(
+                            tx, POSTPONED, job, now, pool=pool, precondition=precondition, why=precondition.words
+                        )
                     else:  # a reservation had closed it
                         conditions.put(tx, POSTPONED, job, at=now, why=precondition.words)
         return any(self._pauses[job, pool].times > 1 for job, pool, _ in obstacles)

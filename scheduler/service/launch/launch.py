@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from config.errors import ConfigError
 from platforms.artifacts.base import StoreError
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState
-from platforms.image import options_for
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
@@ -30,7 +29,7 @@ from scheduler.service.launch.inputs import trees_of
 from scheduler.service.launch.lanes import note_lanes
 from scheduler.service.launch.packages import package_trees
 from scheduler.service.launch.patience import quiet_seconds
-from scheduler.service.launch.prepare import prepare
+from scheduler.service.launch.prepare import of_one_image, prepare
 from scheduler.service.launch.request import Order, launch_request
 from scheduler.service.launch.start import parent_of, pin_parent
 from scheduler.service.outside import border
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from scheduler.core.plan import Placement, Plan
-    from scheduler.core.pool import Pool
     from scheduler.service.outside.ports import Ports
     from scheduler.store.jobs import JobRecord
 
@@ -82,16 +80,19 @@ def reserve(
         raise
     except Exception as error:  # noqa: BLE001 - whose fault it is shows when each is tried alone
         ports.log.warning("reserve.divided", why=why(error))
-    return [run for placement in prepared if (run := _reserve_alone(ports, placement, now)) is not None]
+    return [run for placement in prepared if (run := _reserve_alone(ports, placement, now, obstacles)) is not None]
 
 
-def _reserve_alone(ports: Ports, placement: Placement, now: int) -> Run | None:
+def _reserve_alone(ports: Ports, placement: Placement, now: int, obstacles: list[Obstacle]) -> Run | None:
     """Reserve one placement; if that fails as it must not, its jobs wait for a person."""
     faults: dict[str, str] = {}
     reserved: Run | None = None
     with isolated(faults, placement.pool), ports.write() as tx:
         found = _reserve_one(ports, tx, placement, (), now)
-        reserved = found if isinstance(found, Run) else None
+        if isinstance(found, Run):
+            reserved = found
+        else:
+            obstacles += found
     if placement.pool in faults:
         reason = f"no session can be reserved for it: {faults[placement.pool]}"
         wait_for_person(ports, LeftOut({planned_lane.job: reason for planned_lane in placement.lanes}), now)
@@ -116,7 +117,7 @@ def _reserve_one(
         return []  # it was closed since
     if 2 * (placement.end - now) < placement.end - placement.start:
         return kept_back(Precondition.TIME)
-    placement = _of_one_image(tx, placement, pool)
+    placement = of_one_image(tx, placement, pool)
     booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
     charges = (*booked, *watched.possible_charges(tx).get(pool.name, ()))
     ours = [run for run in runs.live(tx) if run.pool == pool.name]
@@ -198,15 +199,6 @@ def _reserve_one(
         active = job_arrows.activate(record.state, key, now)
         jobs.change_state(tx, record.spec.name, record.state, active, "activate", now, run=key)
     return run
-
-
-def _of_one_image(tx: Connection, placement: Placement, pool: Pool) -> Placement:
-    """Return a placement without the lanes whose jobs want another image than the first: a session has one."""
-    images = [
-        options_for(jobs.get(tx, lane.job).spec, pool.platform, pool.options).get("image") for lane in placement.lanes
-    ]
-    lanes = tuple(lane for lane, image in zip(placement.lanes, images, strict=True) if image == images[0])
-    return replace(placement, lanes=lanes)
 
 
 def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], now: int) -> int:

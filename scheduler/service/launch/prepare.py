@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from platforms.image import options_for
 from scheduler.core.precondition import Precondition
 from scheduler.service.faults.postponements import Obstacle
 from scheduler.service.launch.inputs import with_inputs
 from scheduler.service.launch.packages import with_packages
 from scheduler.service.launch.training_data import with_data
 from scheduler.service.quota.audit import launchable
+from scheduler.store import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from sqlalchemy import Connection
+
     from scheduler.core.plan import Placement
+    from scheduler.core.pool import Pool
     from scheduler.service.outside.ports import Ports
 
 _CHECKS: tuple[tuple[Precondition, Callable[[Ports, Sequence[Placement]], list[Placement]]], ...] = (
@@ -47,3 +52,12 @@ def prepare(
 
 def _obstacle(alone: Placement, precondition: Precondition) -> Obstacle:
     return Obstacle(alone.lanes[0].job, alone.pool, precondition)
+
+
+def of_one_image(tx: Connection, placement: Placement, pool: Pool) -> Placement:
+    """Return a placement without the lanes whose jobs want another image than the first: a session has one."""
+    images = [
+        options_for(jobs.get(tx, lane.job).spec, pool.platform, pool.options).get("image") for lane in placement.lanes
+    ]
+    lanes = tuple(lane for lane, image in zip(placement.lanes, images, strict=True) if image == images[0])
+    return replace(placement, lanes=lanes)
