@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -72,6 +73,7 @@ _WRITER_LOCK = 0x5C4ED
 _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, InvalidRequestError)
 """What stumbles over a value that nobody can have written. The last one: a row is missing, or there twice."""
 
+_AT_ONCE = nullcontext()
 _PLAIN = {"builtins", "json.decoder", "scheduler.store.columns"}
 _DAMAGE_MAX = 100
 _EXPLAINED_MAX = 1_000
@@ -108,6 +110,8 @@ class Database:
         self._begin_read = None if self.path is None else "BEGIN"
         begin = _BEGIN_WRITE[self.url.get_backend_name()].format(silent=max(1, round(silent_seconds * 1_000)))
         self._begin_write = self._begin_read if read_only else begin
+        # Threads of ours wait here for each other, however long: SQLite's own waiting knows no turns.
+        self._turn = threading.RLock()
         self._explained: set[str] = set()  # errors that no damage was behind
         if read_only and self.path is not None:
             event.listen(self._engine, "connect", _forbid_writes)
@@ -118,7 +122,7 @@ class Database:
 
     def write(self) -> AbstractContextManager[Connection]:
         """One write transaction: committed at the end, rolled back by any exception. Raises StoreFailure."""
-        return self._transaction(self._writer, self._begin_write)
+        return self._transaction(self._writer, self._begin_write, self._turn)
 
     def close(self) -> None:
         """Close all connections; the object may be used again."""
@@ -129,10 +133,12 @@ class Database:
         return engine.connect()
 
     @contextmanager
-    def _transaction(self, engine: Engine, begin: str | None) -> Iterator[Connection]:
+    def _transaction(
+        self, engine: Engine, begin: str | None, turn: AbstractContextManager[object] = _AT_ONCE
+    ) -> Iterator[Connection]:
         # Begun by hand: a listener for the engine's "begin" would slow every statement down by a tenth.
         try:
-            with self.connected(engine) as tx:
+            with turn, self.connected(engine) as tx:
                 if begin is not None:
                     tx.exec_driver_sql(begin)
                 yield tx

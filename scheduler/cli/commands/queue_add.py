@@ -16,6 +16,7 @@ from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable
 from scheduler.planner.model.urgency import with_urgency
+from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, priors_of, view_of_new
 from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.feasibility import late, obstacles
@@ -227,6 +228,7 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
         priors = priors_of(tx, app.pools)
     known = [view for view in snapshot.jobs if view.name not in names]
     places = enumerate(specs, start=len(known) + 1)
-    new = [view_of_new(spec, app.pools, cli.now, place, priors) for place, spec in places]
+    overheads = Overheads({})
+    new = [view_of_new(spec, app.pools, cli.now, place, priors, overheads) for place, spec in places]
     snapshot = with_urgency(replace(snapshot, jobs=(*known, *new)))
     return late(snapshot, names) | obstacles(snapshot, names)

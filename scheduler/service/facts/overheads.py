@@ -11,7 +11,7 @@ from jobs.payload.lane.meter import CLOSING
 from scheduler.core.throughput import PRIOR_SIGMA, Estimate, within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from jobs.spec import JobSpec
     from scheduler.core.pool import Pool
@@ -34,6 +34,16 @@ class Overhead:
         return max(sure, ceil(CLOSING * self.checkpoint_seconds))
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Overheads by pool, as a :class:`JobView` has them."""
+
+    setup_seconds: Mapping[str, int]
+    setup_sigma: Mapping[str, float]
+    checkpoint_seconds: Mapping[str, int]
+    checkpoint_sigma: Mapping[str, float]
+
+
 class Overheads:
     """Beliefs by job and pool, from what was measured and, until then, from what was declared.
 
@@ -48,6 +58,8 @@ class Overheads:
     def __init__(self, measured: Mapping[tuple[str, str], RateRecord], queues: Mapping[str, int] | None = None) -> None:
         self.measured = measured
         self._queues = queues or {}
+        self._jobs = {job for job, _ in measured}
+        self._alike: dict[tuple[object, ...], Lost] = {}
 
     @cached_property
     def _usual(self) -> dict[str, tuple[int, ...]]:
@@ -72,6 +84,25 @@ class Overheads:
             if rate.samples:
                 shortest[job] = min(rate.checkpoint_seconds, shortest.get(job, rate.checkpoint_seconds))
         return shortest
+
+    def on(self, spec: JobSpec, pools: Sequence[Pool]) -> Lost:
+        """Return what is believed of a job on each of ``pools``; jobs of which nothing was measured share the answer.
+
+        Among 1,000 jobs and 200 pools hardly any pair was measured, and a belief of each pair would fill the memory.
+        """
+        alike = (spec.setup_seconds, spec.checkpoint_seconds, *(pool.name for pool in pools))
+        lost = None if spec.name in self._jobs else self._alike.get(alike)
+        if lost is None:
+            found = {pool.name: self.of(spec, pool) for pool in pools}
+            lost = Lost(
+                {name: one.setup_seconds for name, one in found.items()},
+                {name: one.setup_sigma for name, one in found.items()},
+                {name: one.checkpoint_seconds for name, one in found.items()},
+                {name: one.checkpoint_sigma for name, one in found.items()},
+            )
+            if spec.name not in self._jobs:
+                self._alike[alike] = lost
+        return lost
 
     def of(self, spec: JobSpec, pool: Pool) -> Overhead:
         """Return what is believed of a job on a pool: what was seen, as long as the pool's longest session is worth it.

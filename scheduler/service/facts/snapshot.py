@@ -228,7 +228,7 @@ def job_view(
         allowed = [name for name in allowed if name not in lacking]
     usable = [pools[name] for name in allowed]
     reference_rate, rates_by_pool = _rates(spec, usable, overheads.measured, priors or Priors())
-    lost = {name: overheads.of(spec, pools[name]) for name in allowed}
+    lost = overheads.on(spec, usable)
     return JobView(
         name=spec.name,
         weight=spec.weight,
@@ -237,10 +237,10 @@ def job_view(
         needs=spec.needs,
         rates=rates_by_pool,
         reference_rate=reference_rate,
-        setup_seconds={name: found.setup_seconds for name, found in lost.items()},
-        checkpoint_seconds={name: found.checkpoint_seconds for name, found in lost.items()},
-        setup_sigma={name: found.setup_sigma for name, found in lost.items()},
-        checkpoint_sigma={name: found.checkpoint_sigma for name, found in lost.items()},
+        setup_seconds=lost.setup_seconds,
+        checkpoint_seconds=lost.checkpoint_seconds,
+        setup_sigma=lost.setup_sigma,
+        checkpoint_sigma=lost.checkpoint_sigma,
         device_speedup=spec.device_speedup,
         allowed_pools=tuple(allowed) if spec.requirements or spec.secrets else spec.pools,
         gate=None if record.done_step else spec.gate,  # it is what must be true before a job may start
@@ -285,11 +285,19 @@ def gives_secrets(pool: Pool) -> bool:
 
 
 def view_of_new(
-    spec: JobSpec, pools: Mapping[str, Pool], now: int, place: int, priors: Priors | None = None
+    spec: JobSpec,
+    pools: Mapping[str, Pool],
+    now: int,
+    place: int,
+    priors: Priors | None = None,
+    overheads: Overheads | None = None,
 ) -> JobView:
-    """Return a job that is not in the queue as the planner would see it at ``place``."""
+    """Return a job that is not in the queue as the planner would see it at ``place``.
+
+    Several that are given the same ``overheads``, of no measurements, share what they have in common.
+    """
     record = JobRecord(spec, Queued(now), 0, 0, 0, None, None, now, place)
-    return job_view(record, pools, Overheads({}), running=None, priors=priors)
+    return job_view(record, pools, overheads or Overheads({}), running=None, priors=priors)
 
 
 def priors_of(tx: Connection, pools: Mapping[str, Pool]) -> Priors:
@@ -315,7 +323,8 @@ def _rates(
     priors = {pool.name: known.of(spec, pool) for pool in pools}
     correction = _middle([rate.steps_per_second / priors[pool.name][0] for pool, rate in found])
     surest = ELSEWHERE_SIGMA if found and is_advised(spec) else math.inf
-    answer = {name: Rate(speed * correction, min(sigma, surest), 0) for name, (speed, sigma) in priors.items()}
+    beliefs = {prior: Rate(prior[0] * correction, min(prior[1], surest), 0) for prior in set(priors.values())}
+    answer = {name: beliefs[prior] for name, prior in priors.items()}
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
     return guess * _middle([rate.steps_per_second / (guess * pool.speed) for pool, rate in found]), answer
 

@@ -101,9 +101,11 @@ def of_units(config: Path | None, settings: Settings) -> list[Problem]:
 def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: str = "") -> list[Problem]:
     """Return what no session of these jobs will find; without ``file``, the catalogues tell where they stand."""
     pools = {pool.name: pool for pool in settings.pools if pool.enabled}
+    catalogues = {} if file else _catalogues(settings)
+    anywhere = ", ".join(map(str, settings.models))
     found: list[Problem] = []
     for spec in specs:
-        where, label = (file, "") if file else (_catalogue_of(settings, spec.name), f"jobs.{spec.name}.")
+        where, label = (file, "") if file else (catalogues.get(spec.name, anywhere), f"jobs.{spec.name}.")
         found += [
             _placed(where, f"{label}pools", name, "no such pool is enabled", did_you_mean(name, pools))
             for name in spec.pools
@@ -197,12 +199,13 @@ def _origin(settings: Settings, key: str) -> str:
     return settings.origin(key)
 
 
-def _catalogue_of(settings: Settings, name: str) -> str:
-    """Return the file that defines a model."""
-    for path in settings.models:
-        if any(entry.get("name") == name for entry in _tables(read_toml(path).get("jobs"))):
-            return str(path)
-    return ", ".join(map(str, settings.models))
+def _catalogues(settings: Settings) -> dict[str, str]:
+    """Return the files that define models, by model; the first of several counts."""
+    return {
+        str(entry.get("name")): str(path)
+        for path in reversed(settings.models)
+        for entry in _tables(read_toml(path).get("jobs"))
+    }
 
 
 def _placed(file: str, key: str, value: object, why: str, remedy: str, searched: object = None) -> Problem:
