@@ -27,7 +27,8 @@ class Stops:
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._pauses = Pauses()
-        self._ends: dict[str, float] = {}  # of sessions: when their deadline is, by a clock that nobody can set
+        # Of sessions: their deadline, and when that is by a clock that nobody can set.
+        self._ends: dict[str, tuple[int, float]] = {}
         self._asked: dict[str, float] = {}  # since when sessions have been asked to leave, by the same clock
         self._flagged: dict[str, int] = {}  # intents about to be given up: since when their stop flags lie in the store
 
@@ -99,13 +100,14 @@ class Stops:
 
     def _keep_time(self, live: Sequence[Run], stopping: Sequence[Run], now: int) -> None:
         elapsed = self._ports.clock.elapsed()
-        ends = {run.key: elapsed + max(0, run.deadline - now) for run in live}
-        self._ends = {key: self._ends.get(key, end) for key, end in ends.items()}
+        ends = {run.key: (run.deadline, elapsed + max(0, run.deadline - now)) for run in live}
+        known = self._ends
+        self._ends = {key: known[key] if key in known and known[key][0] == end[0] else end for key, end in ends.items()}
         self._asked = {run.key: self._asked.get(run.key, elapsed) for run in stopping}
 
     def _had_its_time(self, run: Run, now: int) -> bool:
         """Return whether a session may be ended by force: it had until its deadline or its stop, and the grace."""
-        since = self._ends[run.key] if now > run.deadline else self._asked.get(run.key, self._ports.clock.elapsed())
+        since = self._ends[run.key][1] if now > run.deadline else self._asked.get(run.key, self._ports.clock.elapsed())
         return self._ports.clock.elapsed() >= since + self._ports.policy.grace_seconds
 
     def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
