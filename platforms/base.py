@@ -69,6 +69,10 @@ class Misconfigured(PlatformError):
     """A person must act: credentials, a missing program, a wrong name."""
 
 
+class BadOption(Misconfigured):
+    """An option of a pool that cannot be used as it is written, wherever it is read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What adapters differ in, as data. Never ask an adapter for its type or name instead."""

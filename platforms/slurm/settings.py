@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platforms.address import read_address
-from platforms.base import Misconfigured
+from platforms.base import BadOption, Misconfigured
 from platforms.registry import read_count, reject_unknown
-from platforms.targets.base import TargetError
+from platforms.targets.base import BadTargetOption
 from platforms.targets.reach import Here, Reach, Ssh, checked_ssh, ssh_words
 
 if TYPE_CHECKING:
@@ -75,15 +75,15 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
     reject_unknown(NAME, options, _KNOWN | {"expected_device", "slurm_conf"})
     for name in (*_ASKED, "gres"):
         if name in options and not _WORD.fullmatch(options[name]):
-            raise Misconfigured(NAME, "load", f"{name} = {options[name]!r} is not usable", f"See {DOC}")
+            raise BadOption(NAME, "load", f"{name} = {options[name]!r} is not usable", f"See {DOC}")
     for name in ("folder", "python", "slurm_conf"):
         if not (_PATH.fullmatch(options.get(name, "/x")) or (name == "python" and _WORD.fullmatch(options[name]))):
-            raise Misconfigured(NAME, "load", f"{name} = {options[name]!r} is not usable", "Give a path from / on")
+            raise BadOption(NAME, "load", f"{name} = {options[name]!r} is not usable", "Give a path from / on")
     far = bool(options.get("host"))
     if not far and (given := sorted(_SSH & set(options))):
-        raise Misconfigured(NAME, "load", f"{', '.join(given)} without host", "Name the login node: host = ...")
+        raise BadOption(NAME, "load", f"{', '.join(given)} without host", "Name the login node: host = ...")
     if far and not {"folder", "known_hosts"} <= set(options):
-        raise Misconfigured(NAME, "load", "with host, folder and known_hosts are needed as well", f"See {DOC}")
+        raise BadOption(NAME, "load", "with host, folder and known_hosts are needed as well", f"See {DOC}")
     folder = options.get("folder", str(state_folder / "cluster"))
     command_seconds = read_count(NAME, options, "command_seconds", 10) or 1
     token_file = Path(options["token_file"]).expanduser() if options.get("token_file") else None
@@ -110,15 +110,15 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
 def _slurmrestd(text: str, *, token: bool) -> str:
     """Return where slurmrestd is. At a socket of this machine it can know who asks; elsewhere it needs a token."""
     if not text and token:
-        raise Misconfigured(NAME, "load", "token_file without slurmrestd", f"Say where it listens, as {_RESTD}")
+        raise BadOption(NAME, "load", "token_file without slurmrestd", f"Say where it listens, as {_RESTD}")
     if not text:
         return ""
     if text.startswith(_UNIX):
         if not _PATH.fullmatch(text.removeprefix(_UNIX)) or text.startswith(f"{_UNIX}~"):
-            raise Misconfigured(NAME, "load", f"slurmrestd = {text!r} is not usable", "Write unix:/the/socket's/path")
+            raise BadOption(NAME, "load", f"slurmrestd = {text!r} is not usable", "Write unix:/the/socket's/path")
         return text
     if not token:
-        raise Misconfigured(NAME, "load", "slurmrestd needs a token, and over a network https", "Set token_file")
+        raise BadOption(NAME, "load", "slurmrestd needs a token, and over a network https", "Set token_file")
     return read_address(NAME, "slurmrestd", text, _RESTD, token=True)
 
 
@@ -127,8 +127,8 @@ def _ssh(options: Mapping[str, str], folder: str, command_seconds: int) -> Ssh:
     given = {name: text for name, text in options.items() if name in _SSH}
     try:
         checked_ssh(NAME, {**given, "path": folder})
-    except TargetError as error:
-        raise Misconfigured(NAME, "load", str(error), f"See {DOC}") from None
+    except BadTargetOption as error:
+        raise BadOption(NAME, "load", str(error), f"See {DOC}") from None
     words = (
         *ssh_words(given, max(1, command_seconds - 2)),
         "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", f"ControlPath={_sockets()}/%C",

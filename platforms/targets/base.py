@@ -3,6 +3,7 @@
 Errors::
 
     TargetError            base: a person must act; carries target, action, why and what to do next
+      BadTargetOption      an option cannot be used as it is written
       BadRelease           what is to be sent, or what arrived, is not what its digests say, or may not be sent at all
       TargetBusy           somebody else deploys there; nothing was changed
       TargetUnreachable    no answer that can be trusted; what was asked may have happened, and read() will tell
@@ -30,6 +31,10 @@ class TargetError(Exception):
         self.action = action
         self.why = why
         self.remedy = remedy
+
+
+class BadTargetOption(TargetError):
+    """An option cannot be used as it is written, wherever it is read."""
 
 
 class BadRelease(TargetError):

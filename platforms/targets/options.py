@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.duration import parse_duration
-from platforms.targets.base import TargetError
+from platforms.targets.base import BadTargetOption
 from platforms.targets.folder import Commands
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ _COMMAND_MAX_CHARACTERS = 2_000
 
 
 class Options:
-    """The options of the target ``name``. Raises TargetError for one that is not known, or is missing."""
+    """The options of the target ``name``. Raises BadTargetOption for one that is not known, or is missing."""
 
     def __init__(self, name: str, given: Mapping[str, str], known: frozenset[str], required: tuple[str, ...]) -> None:
         self._name = name
@@ -30,7 +30,7 @@ class Options:
         return self.given.get(option, "")
 
     def seconds(self, option: str, default: str, most: int = 86_400) -> int:
-        """Return a length of time, written like ``90s``. Raises TargetError."""
+        """Return a length of time, written like ``90s``. Raises BadTargetOption."""
         try:
             found = parse_duration(self.given.get(option, default))
         except ValueError as error:
@@ -40,7 +40,7 @@ class Options:
         return found
 
     def commands(self) -> Commands:
-        """Return what is run where the model is served. Raises TargetError."""
+        """Return what is run where the model is served. Raises BadTargetOption."""
         for option in ("restart", "health", "return_health"):
             if len(self[option]) > _COMMAND_MAX_CHARACTERS or "\0" in self[option]:
                 raise self.wrong(f"{option} is no command", "Put long ones into a script there, and name it")
@@ -52,6 +52,6 @@ class Options:
             self.seconds("health_time", "2m", 3_600),
         )
 
-    def wrong(self, why: str, remedy: str) -> TargetError:
+    def wrong(self, why: str, remedy: str) -> BadTargetOption:
         """Return the error that an option is wrong."""
-        return TargetError(self._name, "use its options", why, remedy)
+        return BadTargetOption(self._name, "use its options", why, remedy)

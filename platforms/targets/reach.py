@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
-from platforms.targets.base import TargetError, TargetUnreachable
+from platforms.targets.base import BadTargetOption, TargetError, TargetUnreachable
 from platforms.targets.command import HEARD_BYTES, Ran, run
 from platforms.targets.release import SUMS
 
@@ -172,13 +172,13 @@ def ssh_words(options: dict[str, str], connect_seconds: int) -> tuple[str, ...]:
 
 
 def checked_ssh(name: str, options: dict[str, str]) -> None:
-    """Hold the options that become words of command lines against what these can be. Raises TargetError."""
+    """Hold the options that become words of command lines against what these can be. Raises BadTargetOption."""
     wanted = {"host": _HOST, "path": _PLAIN_PATH, "port": re.compile(r"[0-9]{1,5}")}
     wanted |= dict.fromkeys(("ssh_config", "known_hosts", "identity"), _LOCAL_PATH)
     for option, form in wanted.items():
         if option in options and not form.fullmatch(options[option]):
-            raise TargetError(
+            raise BadTargetOption(
                 name, "use its options", f"{option} = {options[option]!r} is not usable", "See docs/deployment.md"
             )
     if ".." in PurePosixPath(options["path"]).parts:
-        raise TargetError(name, "use its options", "path leads up", "Write it from / or ~/ on")
+        raise BadTargetOption(name, "use its options", "path leads up", "Write it from / or ~/ on")

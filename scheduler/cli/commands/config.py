@@ -41,8 +41,11 @@ def check(cli: Cli) -> None:
     if wrong := concerns.of_platforms(settings):
         raise ConfigError(wrong)
     require_one_account(settings)
+    wrong, unmade = concerns.of_options(settings, cli.app.platform, cli.app.targets)
+    if wrong:
+        raise ConfigError(wrong)
     doubtful = [*concerns.of_privacy(cli.options.config), *concerns.of_units(cli.options.config, settings)]
-    doubtful += concerns.of_options(settings, cli.app.platform)
+    doubtful += unmade
     doubtful += concerns.of_jobs(settings, cli.app.catalogue.jobs, cli.app.bundle)
     warnings = [{"file": one.file, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
     cli.out.data({"pools": pools, "models": models, "warnings": warnings})

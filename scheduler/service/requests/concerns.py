@@ -25,8 +25,9 @@ from jobs.environment.errors import RequirementsError
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import is_remote
 from jobs.toml_file import read_toml
-from platforms.base import Misconfigured, PlatformError
+from platforms.base import BadOption, Misconfigured, PlatformError
 from platforms.registry import known
+from platforms.targets.base import BadTargetOption, TargetError
 from scheduler.service.requests.gate_concerns import of_gates
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from config.settings import Settings
     from jobs.spec import JobSpec
+    from scheduler.service.outside.ports import ServedAt
 
 _SCRIPT = re.compile(r".*\.(py|sh|pl|R|jl)")
 _RUNNERS = re.compile(r"(\{python\}|.*/)?(python[0-9.]*|bash|sh|torchrun|accelerate)?")
@@ -57,12 +59,16 @@ def of_platforms(settings: Settings) -> list[Problem]:
     ]
 
 
-def of_options(settings: Settings, make: Callable[[str, Path], object]) -> list[Problem]:
-    """Return the pools whose adapters cannot be made: of odd options, or for want of credentials or a library.
+def of_options(
+    settings: Settings, make: Callable[[str, Path], object], targets: Mapping[str, ServedAt]
+) -> tuple[list[Problem], list[Problem]]:
+    """Return the pools and targets with options that cannot be used as written, and those that cannot be made now.
 
-    ``make`` makes the adapter of the named pool in a folder and raises PlatformError. It keeps nobody from the others.
+    The latter is for want of credentials or a library, and keeps nobody from the others. ``make`` makes the adapter of
+    the named pool in a folder and raises PlatformError.
     """
-    found = []
+    wrong: list[Problem] = []
+    doubtful: list[Problem] = []
     for pool in settings.pools:
         if pool.enabled and pool.platform in known():
             try:
@@ -71,8 +77,16 @@ def of_options(settings: Settings, make: Callable[[str, Path], object]) -> list[
             except (PlatformError, OSError) as error:  # no room for a folder is no reason to check nothing else
                 told = error if isinstance(error, PlatformError) else Misconfigured(pool.platform, "load", str(error))
                 why = f"nothing can be started there: {told.why}"
-                found.append(Problem(_origin(settings, "pools"), f"pools.{pool.name}", "", why, told.remedy))
-    return found
+                problem = Problem(_origin(settings, "pools"), f"pools.{pool.name}", "", why, told.remedy)
+                (wrong if isinstance(error, BadOption) else doubtful).append(problem)
+    for name, target in targets.items():
+        try:
+            target.open()
+        except TargetError as error:
+            why = f"nothing can be deployed there: {error.why}"
+            problem = Problem(_origin(settings, "targets"), f"targets.{name}", "", why, error.remedy)
+            (wrong if isinstance(error, BadTargetOption) else doubtful).append(problem)
+    return wrong, doubtful
 
 
 def of_privacy(config: Path | None) -> list[Problem]:
