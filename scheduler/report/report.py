@@ -10,9 +10,10 @@ from scheduler.core.ledger import cost_within, fold, seconds_within
 from scheduler.core.quota import Meter, MoneyQuota, RollingQuota, as_told, limit_at, told_by_device, windows
 from scheduler.core.run import Ended, Outcome
 from scheduler.core.window import Window
+from scheduler.report.facts import WeekFacts
 from scheduler.report.forecast import Forecast, forecast
 from scheduler.report.useful import started, useful_by_run
-from scheduler.report.week import WeekFacts, jobs_of, violations
+from scheduler.report.week import jobs_of, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scheduler.core.ledger import Charge
     from scheduler.core.pool import Pool
     from scheduler.core.run import Run
-    from scheduler.report.week import WeekFacts
+    from scheduler.report.facts import WeekFacts
 
 
 def metered(run: Run) -> tuple[int, int] | None:
@@ -51,11 +51,6 @@ def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> di
     for charge in charges:
         if not charge.waited:
             of_run[charge.run].append(charge)
-    published: dict[str, list[Manifest]] = defaultdict(list)
-    for manifest in facts.manifests:
-        if manifest.created_at <= week.end:
-            published[manifest.run].append(manifest)
-    survivors = {manifest.key for manifest in surviving(facts.manifests)}
     billed: dict[str, int] = {}
     useful: dict[str, float] = {}
     for run in facts.runs:
@@ -64,7 +59,8 @@ def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> di
         billed[run.key] = max(0, seconds_within(of_run[run.key], week))
         ended = metered(run)
         part = max(began, week.start), min(ended[1] if ended else week.end, week.end)
-        share = _share(run, pool, part, published[run.key], survivors, min(facts.last_signs.get(run.key, 0), week.end))
+        published, last_sign = facts.published.get(run.key, ()), min(facts.last_signs.get(run.key, 0), week.end)
+        share = _share(run, pool, part, published, facts.survivors, last_sign)
         useful[run.key] = billed[run.key] * share
     given_back = -seconds_within((charge for charge in of_run[None] if charge.sign < 0), week)
     whole = sum(billed.values())

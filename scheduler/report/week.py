@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,44 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from jobs.payload.store.manifest import Manifest
-    from scheduler.core.ledger import Charge, LedgerEntry
+    from scheduler.core.ledger import Charge
     from scheduler.core.pool import Pool
-    from scheduler.core.quota import ObservedLimit, Quota
-
-
-@dataclass(frozen=True, slots=True)
-class JobFacts:
-    """One job at the end of the week; ``why`` it is held or failed; ``starts_from`` is another's manifest key."""
-
-    name: str
-    role: str
-    target_step: int
-    step: int
-    state: str
-    why: str = ""
-    starts_from: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WeekFacts:
-    """What happened in [start, end). ``runs`` are all that touched it; ``manifests`` are good checkpoints.
-
-    ``closed`` tells by pool why it is closed, ``last_signs`` by launch key when a session last gave a sign of life,
-    ``firsts`` by job which attempts began at step 0 again.
-    """
-
-    start: int
-    end: int
-    scale: float
-    pools: Mapping[str, Pool]
-    observed: Mapping[str, Sequence[ObservedLimit]]
-    entries: Sequence[LedgerEntry]
-    runs: Sequence[Run]
-    manifests: Sequence[Manifest]
-    jobs: Sequence[JobFacts]
-    last_signs: Mapping[str, int] = field(default_factory=dict)
-    firsts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    closed: Mapping[str, str] = field(default_factory=dict)
+    from scheduler.core.quota import Quota
+    from scheduler.report.facts import JobFacts, WeekFacts
 
 
 @dataclass(frozen=True, slots=True)

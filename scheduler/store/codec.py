@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobs.payload.store.manifest import Component
@@ -77,21 +77,31 @@ def built(kind: type[T], document: Any) -> T:
     Raises KeyError, TypeError or ValueError.
     """
     values = dict(document)
-    for entry in fields(kind):  # type: ignore[arg-type] # every T here is a dataclass
-        if entry.name in values:
-            values[entry.name] = _value(values[entry.name], str(entry.type), entry.name)
+    for name, declared, fits, inner, many in _declared(kind):  # type: ignore[arg-type] # a class can be hashed
+        if name in values:
+            stored = values[name]
+            if fits is not None and not fits(stored):
+                raise ValueError(f"{name} is no {declared}")
+            if many:
+                values[name] = tuple(stored) if inner is None else tuple(built(inner, one) for one in stored)
+            elif inner is not None and stored is not None:
+                values[name] = built(inner, stored)
     return kind(**values)
 
 
-def _value(stored: Any, declared: str, name: str) -> Any:
-    fits = _FITS.get(declared)
-    if fits is not None and not fits(stored):
-        raise ValueError(f"{name} is no {declared}")
-    if declared.startswith("tuple["):
-        inner = _KINDS.get(declared.removeprefix("tuple[").removesuffix(", ...]"))
-        return tuple(stored) if inner is None else tuple(built(inner, one) for one in stored)
-    inner = _KINDS.get(declared.removesuffix(" | None"))
-    return built(inner, stored) if inner is not None and stored is not None else stored
+@cache
+def _declared(kind: type) -> list[tuple[str, str, Callable[[object], bool] | None, type | None, bool]]:
+    """Return a dataclass's fields: name, type as declared, what tells a value of it, class within, whether a tuple.
+
+    Thousands of rows are of one kind.
+    """
+    found = []
+    for entry in fields(kind):
+        declared = str(entry.type)
+        many = declared.startswith("tuple[")
+        within = declared.removeprefix("tuple[").removesuffix(", ...]") if many else declared.removesuffix(" | None")
+        found.append((entry.name, declared, _FITS.get(declared), _KINDS.get(within), many))
+    return found
 
 
 def _number(value: object) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.job import Failed, Held
 from scheduler.core.why import why
-from scheduler.report.week import JobFacts, WeekFacts
+from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.store import checkpoints, generations, jobs, ledger, limits, queue_waits, runs
 
 if TYPE_CHECKING:

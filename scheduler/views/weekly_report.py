@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from scheduler.core.pool import Pool
+    from scheduler.report.facts import WeekFacts
     from scheduler.report.picture import Picture
-    from scheduler.report.week import WeekFacts
     from scheduler.store.engine import Database
     from scheduler.store.evaluations import StoredVerdict
 

@@ -12,8 +12,9 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY, HOUR, WEEK
+from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.report import ReportFacts, report_of
-from scheduler.report.week import JobFacts, Week, WeekFacts, week_of
+from scheduler.report.week import Week, week_of
 from tests.lab.night import share
 
 START = 1_795_219_200

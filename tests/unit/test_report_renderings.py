@@ -19,6 +19,7 @@ from scheduler.core.reasons import NotReleased, QuotaEmpty
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.report.document import document_of
+from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.forecast import forecast
 from scheduler.report.html import html_of, inline
 from scheduler.report.loss_curve import loss_curve_svg
@@ -26,7 +27,6 @@ from scheduler.report.picture import Picture
 from scheduler.report.report import Judged, Need, Report, ReportFacts, Speed, report_of
 from scheduler.report.slack import slack_of
 from scheduler.report.text import markdown_of, text_of
-from scheduler.report.week import JobFacts, WeekFacts
 from scheduler.views.weekly_report import last_week, week_named
 
 START = 1_794_787_200  # Monday 2026-11-16 00:00 UTC

@@ -14,7 +14,8 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, MoneyQuota, RollingQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.report.week import JobFacts, WeekFacts, to_json, week_of
+from scheduler.report.facts import JobFacts, WeekFacts
+from scheduler.report.week import to_json, week_of
 
 if TYPE_CHECKING:
     from pathlib import Path
