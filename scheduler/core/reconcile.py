@@ -317,18 +317,18 @@ def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
     """Return until when a session is charged.
 
     Without the platform's word that is when we saw its end, but never past what was held, or past the last word of its
-    lanes by more than the platform may take to end a session.
+    lanes by more than the platform may take to end a session. What the platform showed running is charged in any case.
     """
     if sighting.told and sighting.ended is not None:
         return sighting.ended
     run = fact.run
-    latest = min(now, run.held_until if sighting.ended is None else sighting.ended)
+    # A list may be as old as it takes a session to show up; until then it ran, whatever it says.
+    ran = 0 if fact.ran_at is None else fact.ran_at - fact.visibility_seconds
+    latest = min(now, max(ran, run.held_until) if sighting.ended is None else sighting.ended)
     words = [fact.results[lane.index].ended_at for lane in run.lanes if lane.index in fact.results]
     # A word from shortly before the start comes from another clock: the session ended as it had begun.
     left = [max(word, started) for word in words if word is not None and word >= started - CLOCKS_SECONDS]
     if len(left) == len(run.lanes):
-        # A list may be as old as it takes a session to show up; until then it ran, whatever it says.
-        ran = 0 if fact.ran_at is None else fact.ran_at - fact.visibility_seconds
         latest = min(latest, max(ran, max(left) + run.held_until - run.deadline))
     return max(started, latest)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.lane_report import LaneReport
 from scheduler.core.reconcile import Facts, Finish, ForceStop, Sighting, reconcile
 from scheduler.core.run import CONSEQUENCES, Lane, Outcome, Run, Running, RunState, Stopping, Wait
 from scheduler.core.spans import Begin, Postpone
@@ -91,3 +92,13 @@ def test_a_start_that_is_known_now_is_recorded_and_one_that_is_told_a_little_oth
     assert reconcile([facts(run, Sighting("running", "r", START + 60))], 3_000) == []
     assert reconcile([facts(run, Sighting("running", "r", START + 61))], 3_000) == [Begin(run, START + 61, DEADLINE)]
     assert reconcile([facts(run, Sighting("running", "r"))], 3_000) == []
+
+
+@pytest.mark.parametrize("word", [None, HELD + 50])
+def test_a_session_that_was_seen_to_run_after_all_that_was_held_for_it_is_charged_until_then(word: int | None) -> None:
+    results = {0: LaneReport("uff-job0-0001", 0, "job0", outcome="yielded", ended_at=word)}
+    ended = facts(run_in(Running("r", START)), Sighting("ended", "r"))
+    for ran_at, charged in ((HELD + VISIBILITY + 500, HELD + 500), (HELD + VISIBILITY - 1, HELD)):
+        (step,) = reconcile([replace(ended, results=results, ran_at=ran_at)], HELD + 9_999)
+        assert isinstance(step, Finish)
+        assert step.ended == charged

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from scheduler.core.job import Active, Held, Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.reasons import Outbid
-from scheduler.core.run import Ended
+from scheduler.core.run import Ended, Running
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.quota.audit import SETTLED_SECONDS
 from scheduler.store import conditions, events, jobs, ledger, plans, rates, runs, schema, watched
@@ -22,7 +22,7 @@ from tests.lab.simulation.blame import check_blame
 from tests.lab.simulation.faults import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -87,6 +87,25 @@ def check_refused(world: World, database: Database) -> None:
     for run in live:
         if run.key in world.places[run.pool].refused:
             raise Violation("a refusal frees at once", f"{run.key} was refused and holds its quota and its jobs")
+
+
+def check_waiting(world: World, database: Database, known: Collection[str], began: int) -> frozenset[str]:
+    """Return the runs that are running by our books. Raise Violation when one that waits in a queue loses time.
+
+    ``known`` were running before the cycle, which went through and ``began`` then. What is reserved for a session that
+    this cycle saw waiting must last as long as the session may run, counted from that look.
+    """
+    with database.read() as tx:
+        running = {run.key: run for run in runs.live(tx) if isinstance(run.state, Running)}
+    for key in running.keys() & known:
+        run, place = running[key], world.places[running[key].pool]
+        if not place.extends or place.waiting_at.get(key, -1) < began:
+            continue
+        world.sometimes("waited and kept its time")
+        needed = began + place.sessions[key].length - _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
+        if run.deadline < needed:
+            raise Violation("what waits loses no time", f"{key} waits, needs until {needed} and has {run.deadline}")
+    return frozenset(running)
 
 
 def check_busy(world: World, snapshot: Snapshot, plan: Plan) -> None:
@@ -219,8 +238,7 @@ def check_at_rest(world: World, database: Database) -> None:
         _check_waits(world, place, charges.get(place.name, ()), over, spent_at)
         booked = {key: net for key, mine in by_run.items() if (net := net_of(mine))}
         for key, session in place.sessions.items():
-            bill = session.bill()
-            billed = [bill] if bill is not None and bill[1] > bill[0] else []
+            billed = _must_be_booked(session, over.get(key))
             skew = None if place.tells_times else _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
             mine = booked.pop(key, [])
             _compare(f"{place.name}: {key}", skew, billed, mine)
@@ -308,6 +326,20 @@ def net_of(charges: Sequence[Charge]) -> list[Bill]:
         elif density:
             found.append((start, end))
     return found
+
+
+def _must_be_booked(session: Session, run: Run | None) -> list[Bill]:
+    """Return the interval that the books of a session must equal or cover, if it was billed.
+
+    One that began after all that was held for it, where no times are told, is booked as far as it was held at least:
+    nobody knows how much longer it was there.
+    """
+    bill = session.bill()
+    if bill is None or bill[1] <= bill[0]:
+        return []
+    if session.fate.stays_seconds and not session.place.tells_times and run is not None and run.held_until <= bill[0]:
+        return [(run.held_until, run.held_until)]
+    return [bill]
 
 
 def _compare(what: str, skew: int | None, billed: list[Bill], booked: list[Bill]) -> None:

@@ -67,6 +67,7 @@ MUST_BE_MET = (
     "throttled",
     "torn upload",
     "training failed",
+    "waited and kept its time",
     "wrong accelerator",
     "outage over an end",
     "look failed after an outage",

@@ -64,6 +64,7 @@ class Place:
         self.fails_to_read = False  # the next look fails
         self.read_at: list[int] = []  # when its books were read
         self.shown: dict[str, SessionState | None] = {}  # what the last look at each key showed; None: it failed
+        self.waiting_at: dict[str, int] = {}  # when a look that was answered at once last showed each key in the queue
         self.launches: list[str] = []
         self.claimed: list[int] = []  # when it called a quota used up that was not
         self.refused: set[str] = set()  # launches to which the daemon got a no
@@ -258,6 +259,9 @@ class SimulatedPlatform:
         self._place.shown.update(dict.fromkeys(keys))
         answer = self._faults.call(f"find {self._place.name}", effect, self._failure("find"))
         self._place.shown.update({key: seen.state for key, seen in answer.items()})
+        if not any(self._place.world.hanging):
+            waiting = [key for key, seen in answer.items() if seen.state is SessionState.QUEUED]
+            self._place.waiting_at.update(dict.fromkeys(waiting, self._place.world.now))
         return answer
 
     def stop(self, key: str, now: int, *, force: bool) -> None:

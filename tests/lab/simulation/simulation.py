@@ -26,6 +26,7 @@ from tests.lab.simulation.checks import (
     check_learned,
     check_refused,
     check_truth,
+    check_waiting,
 )
 from tests.lab.simulation.faults import NO_RATES, Crash, Faults, Violation
 from tests.lab.simulation.people import People
@@ -146,6 +147,7 @@ class Simulation:
         self.holder = 0
         self.cycles = 0
         self.planned: list[int] = []
+        self.running: frozenset[str] = frozenset()  # by the books, after the last cycle that went through
         self.nested = False
         self.world.recur(scenario.mood.restarts_per_week, self._restart)
 
@@ -215,7 +217,7 @@ class Simulation:
         self.cycles += 1
         if self.cycles > _CYCLES_MAX:
             raise Violation("all jobs finish", f"{self.cycles} cycles, and {self.people.unfinished()} are not done")
-        whole, booted = False, self.holder
+        whole, booted, began = False, self.holder, self.world.now
         try:
             cycle = self.cycle or self.boot()
             booted = self.holder
@@ -234,10 +236,10 @@ class Simulation:
         except (StoreFailure, OSError) as error:
             self.world.sometimes(f"cycle failed: {type(error).__name__}")
         # A daemon that took over during the housekeeping may have stopped anywhere.
-        self._check(whole=whole and booted == self.holder)
+        self._check(began, whole=whole and booted == self.holder)
 
-    def _check(self, *, whole: bool) -> None:
-        """Look at the truth and at the database; ``whole`` says that the cycle went through."""
+    def _check(self, began: int, *, whole: bool) -> None:
+        """Look at the truth and at the database; ``whole`` says that the cycle that ``began`` then went through."""
         people, regular = self.laboratory.people, self.cycles % _CHECKED_EVERY == 0
         if regular or self.world.calm:
             check_truth(self.world, people)
@@ -245,6 +247,7 @@ class Simulation:
             check_database(people)
         if whole:
             check_refused(self.world, people)
+            self.running = check_waiting(self.world, people, self.running, began)
         if whole and regular:
             check_explained(people)
             check_learned(self.world, people)
