@@ -58,7 +58,17 @@ def test_a_command_is_told_what_it_works_on(tmp_path: Path) -> None:
         "SCHED_SECONDS_LEFT": "0",  # long past
         "SCHED_PROGRESS": str(own / "progress"),
         "PYTHONPATH": KIT,
+        "PYTHONUNBUFFERED": "1",
     }
+
+
+def test_lines_of_a_command_are_unbuffered_unless_its_job_sets_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "")  # the platform's
+    assert started(tmp_path, {}).environment["PYTHONUNBUFFERED"] == "1"
+    own = started(tmp_path, {"environment": {"PYTHONUNBUFFERED": ""}}).environment
+    assert own["PYTHONUNBUFFERED"] == ""
 
 
 def test_a_parent_that_is_not_there_is_no_empty_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ LAUNCHER = TRACEBACK + "torch.distributed.elastic.multiprocessing.errors.ChildFa
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["source"])
-def test_last_lines_of_public_threads_blame_whom_the_threads_blame(line: dict[str, str]) -> None:
+def test_last_lines_of_public_threads_get_the_class_we_judged_right(line: dict[str, str]) -> None:
     assert classify(1, line["text"]).error_class == line["error_class"]
     assert classify(1, TRACEBACK + line["text"] + "\n" + LAUNCHER).error_class == line["error_class"]
 

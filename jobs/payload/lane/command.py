@@ -198,6 +198,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
     seconds_left = launch.clock.wall_seconds_until(launch.closing_at)
     environment = {
         **os.environ,
+        "PYTHONUNBUFFERED": "1",  # a script writes to a pipe here: its lines would stay in a buffer for minutes
         "CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in order.devices),
         **order.environment,
         **prepared.inputs,
