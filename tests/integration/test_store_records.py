@@ -71,7 +71,7 @@ def test_history_cannot_be_changed_even_by_hand(database: Database, table: str, 
     [
         "INSERT OR REPLACE INTO ledger SELECT * FROM ledger WHERE kind = 'hold'",
         "INSERT OR REPLACE INTO ledger SELECT id, 'hold', pool, run, 0, 0, 0, credit, 0, '' FROM ledger LIMIT 1",
-        "REPLACE INTO ledger SELECT NULL, kind, pool, run, 0, 0, 0, credit, 0, '' FROM ledger WHERE kind = 'hold'",
+        "REPLACE INTO ledger SELECT NULL, kind, pool, run, 0, 0, 0, credit, 0, '' FROM ledger WHERE kind = 'spend'",
         "REPLACE INTO ledger SELECT NULL, 'release', pool, run, 0, 0, 0, credit, 0, '' FROM ledger WHERE id = 2",
         "REPLACE INTO events SELECT * FROM events",
     ],
