@@ -28,8 +28,7 @@ class Deadline:
         self._over = False
         self._sockets: list[Callable[[], socket.socket | None]] = []
         self._lock = threading.Lock()
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.daemon = True
+        self._timer = self._made()
 
     def __enter__(self) -> Self:
         self._timer.start()
@@ -49,6 +48,23 @@ class Deadline:
             self._sockets.append(socket_of)
         if self._over:
             self._shut()
+
+    def connect(self, connection: HTTPConnection) -> None:
+        """Connect, and watch the socket, which http.client forgets once an answer has begun."""
+        connection.connect()
+        found = connection.sock
+        self.watch(lambda: found)
+
+    def renew(self) -> None:
+        """Count the seconds from now on: another part of what is long has come whole."""
+        self._timer.cancel()
+        self._timer = self._made()
+        self._timer.start()
+
+    def _made(self) -> threading.Timer:
+        timer = threading.Timer(self._seconds, self._end)
+        timer.daemon = True
+        return timer
 
     def _end(self) -> None:
         self._over = True

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.deadline import Deadline
 from platforms.base import Misconfigured, Refused, Unreachable
 from platforms.skypilot.settings import DOC, NAME
 
@@ -267,21 +268,20 @@ class ApiServer:
         else:
             connection = HTTPConnection(parts.netloc, timeout=seconds)
         try:
-            try:
-                connection.connect()
-            except (OSError, HTTPException, ValueError) as error:
-                why = f"{self._settings.address} cannot be reached: {error}"
-                raise NotSent(
-                    NAME, "connect", why, "Start it (sky api start), or correct the option address"
-                ) from error
-            try:
+            with Deadline(seconds) as deadline:
+                try:
+                    deadline.connect(connection)
+                except (OSError, HTTPException, ValueError) as error:
+                    why = f"{self._settings.address} cannot be reached: {error}"
+                    remedy = "Start it (sky api start), or correct the option address"
+                    raise NotSent(NAME, "connect", why, remedy) from error
                 data = None if body is None else json.dumps(body).encode()
                 connection.request(method, parts.path + path, data, self._headers())
                 answer = connection.getresponse()
-            except (OSError, HTTPException) as error:
-                raise Unreachable(NAME, path, f"no answer: {error!r}", "Nothing is ended meanwhile") from error
-            self._judge(path, answer, failed=failed)
-            yield answer
+                self._judge(path, answer, failed=failed)
+                yield answer
+        except (OSError, HTTPException) as error:
+            raise Unreachable(NAME, path, f"no answer: {error!r}", "Nothing is ended meanwhile") from error
         finally:
             connection.close()
 

@@ -11,6 +11,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from jobs.payload.deadline import Deadline
 from platforms.base import Misconfigured, Unreachable
 from platforms.slurm.settings import DOC, NAME
 from platforms.slurm.sightings import NotSubmitted
@@ -60,20 +61,21 @@ class RestApi:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
         if token := self._token():
             headers |= {"X-SLURM-USER-NAME": _owner(token, None), "X-SLURM-USER-TOKEN": token}
-        connection = _connection(self._settings.slurmrestd, self._settings.command_seconds)
+        seconds = self._settings.command_seconds
+        connection = _connection(self._settings.slurmrestd, seconds)
         try:
-            try:
-                connection.connect()
-            except (OSError, HTTPException, ValueError) as error:
-                why = f"{self._settings.slurmrestd} cannot be reached: {error}"
-                raise NotSubmitted(NAME, "ask slurmrestd", why, "The pool rests until it answers") from error
-            try:
+            with Deadline(seconds) as deadline:
+                try:
+                    deadline.connect(connection)
+                except (OSError, HTTPException, ValueError) as error:
+                    why = f"{self._settings.slurmrestd} cannot be reached: {error}"
+                    raise NotSubmitted(NAME, "ask slurmrestd", why, "The pool rests until it answers") from error
                 base = "" if _is_socket(self._settings.slurmrestd) else urlsplit(self._settings.slurmrestd).path
                 connection.request(method, f"{base}/slurm/{_VERSION}{path}", body, headers)
                 answer = connection.getresponse()
                 text = answer.read(_HEARD_BYTES + 1)
-            except (OSError, HTTPException) as error:
-                raise Unreachable(NAME, "ask slurmrestd", f"no answer: {error!r}", "It is asked again") from error
+        except (OSError, HTTPException) as error:
+            raise Unreachable(NAME, "ask slurmrestd", f"no answer: {error!r}", "It is asked again") from error
         finally:
             connection.close()
         return self._judged(path, answer.status, text)

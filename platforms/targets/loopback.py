@@ -60,9 +60,7 @@ class Loopback:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)
         try:
             with Deadline(self.seconds) as deadline:
-                connection.connect()
-                found = connection.sock
-                deadline.watch(lambda: found)
+                deadline.connect(connection)
                 connection.request(method, path, None if body is None else json.dumps(body), headers)
                 answer = connection.getresponse()
                 data = answer.read(_ANSWER_MAX_BYTES)

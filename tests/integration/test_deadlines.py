@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request
 
@@ -12,6 +15,12 @@ import pytest
 from jobs.payload.deadline import Deadline, exchange
 from jobs.payload.store import hub
 from jobs.payload.store.hub import Again, ask
+from jobs.payload.store.presigned import PresignedTransport
+from platforms.base import Unreachable
+from platforms.skypilot.server import ApiServer
+from platforms.skypilot.settings import read_settings as sky_settings
+from platforms.slurm.rest_api import RestApi
+from platforms.slurm.settings import read_settings as slurm_settings
 from platforms.targets.base import TargetUnreachable
 from platforms.targets.loopback import Loopback
 from scheduler.host.doctor_channels import check_mail
@@ -73,7 +82,9 @@ def dripper() -> Iterator[Dripper]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a second of a deadline pass in a twentieth."""
+    """Let a second of a deadline pass in a twentieth, and a piece of a transfer be as short as an answer."""
+    monkeypatch.setattr("jobs.payload.store.presigned._PIECE_SECONDS", 4)
+    monkeypatch.setattr("jobs.payload.store.presigned._PAUSES", ())
     real = threading.Timer
     monkeypatch.setattr("threading.Timer", lambda seconds, work: real(seconds / 20, work))
 
@@ -134,6 +145,26 @@ def served(port: int) -> None:
     Loopback("vllm", port, lambda: "", 4).lines("/metrics")
 
 
+def sky(port: int) -> ApiServer:
+    return ApiServer(sky_settings({"address": f"http://127.0.0.1:{port}", "call_seconds": "4"}, Path("/state")))
+
+
+def slurm(port: int) -> None:
+    options = {"slurmrestd": f"http://127.0.0.1:{port}", "command_seconds": "4", "token_file": os.devnull}
+    settings = slurm_settings(options, Path("/state"), "python3")
+    RestApi(replace(settings, token_file=None)).get("/jobs")
+
+
+def presigned(port: int) -> PresignedTransport:
+    address = f"http://127.0.0.1:{port}/a"
+    post = {"below": "a", "url": address, "prefix": "", "fields": {}}
+    return PresignedTransport({"gets": {"a": address}, "posts": [post], "folders": {}}, Path())
+
+
+REFUSAL = b"HTTP/1.1 400 Bad\r\nContent-Length: 1000000\r\n\r\n"
+LONG = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nX-Skypilot-Request-ID: 1\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     ("client", "failure", "first"),
     [
@@ -144,6 +175,13 @@ def served(port: int) -> None:
         (mlflow, MlflowFault, HEAD),
         (hub_page, Again, HEAD),
         (served, TargetUnreachable, HEAD),
+        *((slurm, Unreachable, first) for first in (HEAD, LONG)),
+        *((lambda port: sky(port).health(), Unreachable, first) for first in (HEAD, LONG)),
+        (lambda port: sky(port).log("c"), Unreachable, LONG),
+        (lambda port: sky(port).launch("c", {}), Unreachable, LONG),
+        *((lambda port: presigned(port).read("a"), ConnectionError, first) for first in (HEAD, LONG, REFUSAL)),
+        (lambda port: presigned(port).verify("a", "0" * 64), ConnectionError, LONG),
+        (lambda port: presigned(port).put("a", b"weights"), ConnectionError, HEAD),
     ],
 )
 def test_no_client_is_held_by_a_dripping_server(
@@ -170,3 +208,12 @@ def test_a_hub_that_asks_for_patience_for_ever_is_given_up_after_minutes(monkeyp
     with pytest.raises(ConnectionError, match="429"):
         hub.patiently("https://hub", work)
     assert sum(waits) == hub._PATIENCE_SECONDS
+
+
+def test_what_is_long_has_its_time_for_each_piece() -> None:
+    """A transfer of gigabytes takes hours, and is none that drips."""
+    with Deadline(4) as deadline:
+        first = deadline._timer
+        deadline.renew()
+        assert first.finished.is_set()
+        assert not deadline._timer.finished.is_set()

@@ -155,7 +155,6 @@ def ask(
                 return take(answer)
         except urllib.error.HTTPError as error:
             with error:
-                error.read(_READ_BYTES)
                 where = error.headers.get("Location")
                 wait = error.headers.get("Retry-After", "")
             if error.code in {301, 302, 303, 307, 308} and where:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import os
 import shutil
 import threading
@@ -17,8 +18,9 @@ import urllib.request
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from ..deadline import Deadline, opener
 from .manifest import sha256_file
 from .transport import PIECE_BYTES
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     _Answer = TypeVar("_Answer")
 
 _SILENCE_SECONDS = 30.0  # without a byte from the server
+_PIECE_SECONDS = 120.0  # for the head of an answer, and for each piece of what is long
 _PAUSES = (0.2, 1.0, 3.0)  # wall seconds before each further try
 _DOCUMENT_BYTES_MAX = 16 << 20
 _ANSWER_BYTES = 1000  # what is quoted of an error
@@ -57,7 +60,7 @@ class PresignedTransport:
 
     def read(self, key: str) -> bytes:
         """See Transport."""
-        return self._get(self._url(key), key, lambda answer: answer.read(_DOCUMENT_BYTES_MAX))
+        return self._get(self._url(key), key, lambda answer, _: answer.read(_DOCUMENT_BYTES_MAX))
 
     def fetch(self, key: str, target: Path) -> str:
         """See Transport."""
@@ -82,15 +85,17 @@ class PresignedTransport:
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
         _patiently(
             key,
-            lambda: urllib.request.Request(post.url, data=form.pieces(), headers=headers, method="POST"),  # noqa: S310
-            lambda answer: answer.read(_ANSWER_BYTES),
+            lambda deadline: urllib.request.Request(  # noqa: S310 - the daemon signed it
+                post.url, data=form.pieces(deadline), headers=headers, method="POST"
+            ),
+            lambda answer, _: answer.read(_ANSWER_BYTES),
         )
 
     def exists(self, key: str) -> bool:
         """See Transport. Raises PermissionError without a right to read it."""
         try:
             # The address is signed for GET, so HEAD is refused.
-            self._get(self._url(key), key, lambda answer: answer.read(1), {"Range": "bytes=0-0"})
+            self._get(self._url(key), key, lambda answer, _: answer.read(1), {"Range": "bytes=0-0"})
         except FileNotFoundError:
             return False
         except EmptyObject:
@@ -102,9 +107,9 @@ class PresignedTransport:
         if key not in self._gets:
             return False
 
-        def hash_all(answer: HTTPResponse) -> str:
+        def hash_all(answer: HTTPResponse, deadline: Deadline) -> str:
             digest = hashlib.sha256()
-            while piece := answer.read(PIECE_BYTES):
+            for piece in _pieces(answer, deadline):
                 digest.update(piece)
             return digest.hexdigest()
 
@@ -141,10 +146,10 @@ class PresignedTransport:
         return url
 
     def _download(self, url: str, key: str, target: Path) -> str:
-        def pour(answer: HTTPResponse) -> str:
+        def pour(answer: HTTPResponse, deadline: Deadline) -> str:
             digest = hashlib.sha256()
             with target.open("wb") as sink:
-                while piece := answer.read(PIECE_BYTES):
+                for piece in _pieces(answer, deadline):
                     digest.update(piece)
                     sink.write(piece)
             return digest.hexdigest()
@@ -153,9 +158,9 @@ class PresignedTransport:
 
     @staticmethod
     def _get(
-        url: str, key: str, take: Callable[[HTTPResponse], _Answer], headers: Mapping[str, str] | None = None
+        url: str, key: str, take: Callable[[HTTPResponse, Deadline], _Answer], headers: Mapping[str, str] | None = None
     ) -> _Answer:
-        return _patiently(key, lambda: urllib.request.Request(url, headers=dict(headers or {})), take)  # noqa: S310
+        return _patiently(key, lambda _: urllib.request.Request(url, headers=dict(headers or {})), take)  # noqa: S310
 
 
 class EmptyObject(OSError):
@@ -182,50 +187,64 @@ class _Form:
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         self.length = len(self._head) + size + len(self._tail)
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the form's bytes."""
+    def pieces(self, deadline: Deadline) -> Iterator[bytes]:
+        """Yield the form's bytes; the deadline holds for each piece."""
         yield self._head
-        if isinstance(self._source, bytes):
-            yield self._source
-        else:
-            with self._source.open("rb") as stream:
-                while piece := stream.read(PIECE_BYTES):
-                    yield piece
+        with io.BytesIO(self._source) if isinstance(self._source, bytes) else self._source.open("rb") as stream:
+            yield from _pieces(stream, deadline)
         yield self._tail
 
 
+def _pieces(source: HTTPResponse | IO[bytes], deadline: Deadline) -> Iterator[bytes]:
+    """Yield what is read, however long it is, where each piece comes, or was taken, in time."""
+    while piece := source.read(PIECE_BYTES):
+        deadline.renew()
+        yield piece
+
+
 def _patiently(
-    key: str, request: Callable[[], urllib.request.Request], take: Callable[[HTTPResponse], _Answer]
+    key: str,
+    request: Callable[[Deadline], urllib.request.Request],
+    take: Callable[[HTTPResponse, Deadline], _Answer],
 ) -> _Answer:
     """Ask, again if the answer may be another one next time. Raises OSError of the kind that Transport promises."""
     for pause in _PAUSES:
         try:
-            return _ask(key, request(), take)
+            return _ask(key, request, take)
         except ConnectionError:
             threading.Event().wait(pause)
-    return _ask(key, request(), take)
+    return _ask(key, request, take)
 
 
-def _ask(key: str, request: urllib.request.Request, take: Callable[[HTTPResponse], _Answer]) -> _Answer:
+def _ask(
+    key: str,
+    request: Callable[[Deadline], urllib.request.Request],
+    take: Callable[[HTTPResponse, Deadline], _Answer],
+) -> _Answer:
     try:
-        with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as answer:  # noqa: S310 - the daemon signed it
-            taken = take(answer)
-            if answer.length:
-                raise ConnectionError(f"{key}: the answer was cut off, {answer.length} bytes are missing")
-            return taken
-    except urllib.error.HTTPError as error:
-        with error:
-            said = error.read(_ANSWER_BYTES).decode(errors="replace")
-        if error.code == 404:
-            raise FileNotFoundError(f"{key} is not in the store") from None
-        if error.code == 416:
-            raise EmptyObject(f"{key} is empty") from None
-        if error.code in _TRANSIENT:
-            raise ConnectionError(f"{key}: the store answers {error.code}") from None
-        if error.code in {401, 403}:
-            raise PermissionError(
-                f"{key}: the store refuses ({error.code}); the session's rights may be over"
-            ) from None
-        raise OSError(f"{key}: the store answers {error.code}: {said}") from None
+        with Deadline(_PIECE_SECONDS) as deadline:
+            try:
+                with opener(deadline).open(request(deadline), timeout=_SILENCE_SECONDS) as answer:
+                    taken = take(answer, deadline)
+                    if answer.length:
+                        raise ConnectionError(f"{key}: the answer was cut off, {answer.length} bytes are missing")
+                    return taken
+            except urllib.error.HTTPError as error:
+                with error:
+                    said = error.read(_ANSWER_BYTES).decode(errors="replace")
+                raise _refusal(key, error.code, said) from None
     except (urllib.error.URLError, TimeoutError, HTTPException) as error:
         raise ConnectionError(f"{key}: no answer from the store: {error}") from None
+
+
+def _refusal(key: str, code: int, said: str) -> OSError:
+    """Return what an answer of this code means."""
+    if code == 404:
+        return FileNotFoundError(f"{key} is not in the store")
+    if code == 416:
+        return EmptyObject(f"{key} is empty")
+    if code in _TRANSIENT:
+        return ConnectionError(f"{key}: the store answers {code}")
+    if code in {401, 403}:
+        return PermissionError(f"{key}: the store refuses ({code}); the session's rights may be over")
+    return OSError(f"{key}: the store answers {code}: {said}")
