@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 _SKEW_SECONDS = 60
 _GPUS = re.compile(r"(?P<name>gpu(:[A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?):(?P<count>\d+)")
-_UP = frozenset({"idle", "mixed", "allocated", "completing"})
+_ROW = re.compile(
+    r"(?P<name>[A-Za-z0-9_.-]+)(?P<star>\*?)\|(?P<state>[^|]+)\|(?P<count>\d{1,7})\|(?P<limit>[^|]*)\|(?P<gres>[^|]*)"
+    r"\|(?P<reason>.*)"
+)
+_WAIT = "Jobs wait until these nodes are back; ask the cluster's administrator, or see: sinfo -R"
+_UP = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
 
 
 def checks(
@@ -50,31 +55,74 @@ def checks(
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """A partition: its name, what the option gres calls its GPUs ("": it has none), and how many a node has."""
+class Nodes:
+    """Nodes of a partition that are alike; ``gres`` is what the option gres calls their GPUs, empty for none.
+
+    ``seconds_max`` is the partition's time limit, None where it has none; ``reason`` is why they are out of service.
+    """
 
     partition: str
+    is_default: bool
+    state: str
+    count: int
     gres: str
     devices: int
+    seconds_max: int | None
+    reason: str
+
+    @property
+    def is_up(self) -> bool:
+        """Whether jobs start there now or when others end."""
+        return self.state.rstrip("*~#!%$@^-+") in _UP
+
+    def __str__(self) -> str:
+        gpus = f"{self.devices} x {self.gres}" if self.gres else "no GPUs"
+        limit = "no time limit" if self.seconds_max is None else f"at most {self.seconds_max // 60} min"
+        why = f': "{self.reason}"' if self.reason and not self.is_up else ""
+        return f"{self.count} {self.state} in {self.partition} ({gpus}, {limit}){why}"
 
 
-def cluster_of(settings: Mapping[str, str]) -> Cluster:
-    """Return the default partition that these options lead to, or the first with a node that is up.
+def nodes_of(settings: Mapping[str, str]) -> list[Nodes]:
+    """Return the nodes that these options lead to, those of the default partition first. Raises PlatformError."""
+    return _read_nodes(Commands(read_settings(settings, Path(), sys.executable)), settings.get("partition", ""))
 
-    Raises PlatformError.
-    """
-    commands = Commands(read_settings(settings, Path(), sys.executable))
-    told = commands.ask("look at the nodes", "sinfo --noheader --format='%P|%T|%G' </dev/null")
-    rows = [line.split("|", 2) for line in told.splitlines() if line.count("|") > 1]
-    up = sorted((row for row in rows if _is_up(row[1])), key=lambda row: not row[0].endswith("*"))
-    if not up:
+
+def cluster_of(settings: Mapping[str, str]) -> Nodes:
+    """Return nodes that are up, of the default partition if it has some. Raises PlatformError."""
+    up = next((nodes for nodes in nodes_of(settings) if nodes.is_up), None)
+    if up is None:
         raise Unreachable(NAME, "look at the nodes", "no node of the cluster is up", "See: sinfo")
-    gpus = _GPUS.match(up[0][2])
-    return Cluster(up[0][0].rstrip("*"), gpus["name"] if gpus else "", int(gpus["count"]) if gpus else 0)
+    return up
 
 
-def _is_up(state: str) -> bool:
-    return state.rstrip("*~#!%$@^-+") in _UP
+def _read_nodes(commands: Commands, partition: str) -> list[Nodes]:
+    which = f"--partition={shlex.quote(partition)}" if partition else ""
+    answer = commands.ask("look at the nodes", f"sinfo --noheader {which} --format='%P|%T|%D|%l|%G|%E' </dev/null")
+    nodes = []
+    for line in answer.splitlines():
+        row = _ROW.fullmatch(line.strip())
+        if row is None:
+            continue
+        gpus = _GPUS.search(row["gres"])
+        gres, devices = (gpus["name"], int(gpus["count"])) if gpus else ("", 0)
+        reason = "" if row["reason"] == "none" else row["reason"].strip()
+        limit = _seconds_of(row["limit"])
+        nodes.append(
+            Nodes(row["name"], bool(row["star"]), row["state"], int(row["count"]), gres, devices, limit, reason)
+        )
+    return sorted(nodes, key=lambda each: not each.is_default)
+
+
+def _seconds_of(limit: str) -> int | None:
+    """Return a time limit as sinfo prints it, ``1-00:00:00`` or ``30:00``, in seconds; None for no limit."""
+    days, _, clock = limit.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdecimal() for part in (days or "0", *parts)):
+        return None
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + int(part)
+    return int(days or 0) * 86_400 + seconds
 
 
 def _controller(commands: Commands) -> Checked:
@@ -85,15 +133,12 @@ def _controller(commands: Commands) -> Checked:
 
 
 def _nodes(commands: Commands, partition: str) -> Checked:
-    which = f"--partition={shlex.quote(partition)}" if partition else ""
-    told = commands.ask("look at the nodes", f"sinfo --noheader {which} --format='%T %D %G %l' </dev/null").split("\n")
-    rows = [line.split() for line in told if line.strip()]
-    if not rows:
+    nodes = _read_nodes(commands, partition)
+    if not nodes:
         return Checked("bad", f"there are no nodes in {partition or 'any partition'}", "Correct the option partition")
-    up = sum(int(row[1]) for row in rows if _is_up(row[0]))
-    words = "; ".join(f"{row[1]} {row[0]} ({row[2]}, at most {row[3]})" for row in rows)
-    if not up:
-        return Checked("warning", words, "Jobs wait until a node comes back")
+    words = "; ".join(map(str, nodes))
+    if not any(each.is_up for each in nodes):
+        return Checked("warning", words, _WAIT)
     return Checked("ok", words)
 
 
@@ -102,9 +147,17 @@ def _job(commands: Commands, chosen: Settings) -> Checked:
     script = f'sbatch --test-only {words} --wrap=true </dev/null 2>&1; echo "== $?"'
     told, _, code = commands.ask("test a job", script).rpartition("== ")
     words = " ".join(told.replace("sbatch: ", "").split())
-    if code.strip() != "0":
+    if code.strip() == "0":
+        return Checked("ok", words)
+    # Slurm's answer is the same for nodes out of service and for options that no node fits.
+    nodes = [each for each in _read_nodes(commands, chosen.partition) if chosen.partition or each.is_default]
+    out = [each for each in nodes if not each.is_up]
+    if not out:
         return Checked("bad", words, "Correct the options of the pool: docs/slurm.md")
-    return Checked("ok", words)
+    words = f"{words}; out of service: {'; '.join(map(str, out))}"
+    if len(out) == len(nodes):
+        return Checked("warning", f"{words}. The options cannot be tested until then", _WAIT)
+    return Checked("bad", words, f"{_WAIT}. If other nodes are meant, correct the options: docs/slurm.md")
 
 
 def _account(commands: Commands) -> Checked:
