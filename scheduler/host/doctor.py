@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from importlib.metadata import packages_distributions
 from queue import Empty, SimpleQueue
@@ -141,8 +142,17 @@ def _guarded(check: Callable[[], Checked]) -> Checked:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - a check that cannot be made is itself what was to be found
-        why = str(getattr(error, "why", "")) or str(error) or type(error).__name__
-        return Checked("bad", why, str(getattr(error, "remedy", "")) or "See docs/cli.md, doctor")
+        return finding_of(error, "See docs/cli.md, doctor")
+
+
+def finding_of(error: Exception, remedy: str) -> Checked:
+    """Return an error as a finding, its own remedies apart from its reasons; ``remedy`` is for an error without one."""
+    if problems := getattr(error, "problems", ()):
+        found = "; ".join(str(replace(problem, remedy="")) for problem in problems)
+        remedies = dict.fromkeys(problem.remedy for problem in problems if problem.remedy)
+        return Checked("bad", found, "; ".join(remedies) or remedy)
+    why = str(getattr(error, "why", "")) or " ".join(str(error).split()) or type(error).__name__
+    return Checked("bad", why, str(getattr(error, "remedy", "")) or remedy)
 
 
 def check_price(pool: Pool, now: float) -> Checked:

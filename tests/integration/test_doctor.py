@@ -12,6 +12,8 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
+from config.errors import ConfigError
+from jobs.problem import Problem
 from platforms.base import Checked
 from scheduler.host import doctor_machine
 from scheduler.host.doctor import examine
@@ -44,6 +46,23 @@ def test_a_check_that_hangs_costs_the_others_nothing() -> None:
     assert found["fails"].found == "out of paper"
     assert found["hangs"].remedy
     assert found["fails"].remedy
+
+
+def test_remedies_of_wrong_settings_stand_apart_from_reasons_so_that_no_table_cuts_them_off() -> None:
+    problems = [
+        Problem("config.toml", "pools.x.session_cap", "12", "it has no unit and means 12s", "write 12h"),
+        Problem("config.toml", "pools", "", "this must be a list of tables", ""),
+    ]
+
+    def fail() -> Checked:
+        raise ConfigError(problems)
+
+    checked = examine({"settings": fail})["settings"]
+    assert checked.remedy == "write 12h"
+    assert checked.found == (
+        "config.toml: pools.x.session_cap = 12: it has no unit and means 12s; "
+        "config.toml: pools: this must be a list of tables"
+    )
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
         app = cli.app
         require_one_account(app.settings)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
-        wrong = Checked("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
+        wrong = service.finding_of(error, "Correct it, then: schedctl config check")
         return {"settings": lambda: wrong, **always}
     checks: dict[str, Callable[[], Checked]] = {
         "settings": lambda: Checked("ok", f"pools: {', '.join(sorted(app.pools))}"),
