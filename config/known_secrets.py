@@ -63,6 +63,11 @@ class KnownSecrets(Redactor):
         self._look()
         return super().__call__(text)
 
+    @property
+    def places(self) -> list[Path]:
+        """The files of credentials, there or not, and the folders that hold nothing else."""
+        return [*sorted(self._named), *self._folders]
+
     def _look(self) -> None:
         # One more may lie in a folder than at the last look.
         self._files = sorted({*self._named, *(file for folder in self._folders for file in _inside(folder))})

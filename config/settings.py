@@ -175,6 +175,11 @@ class Settings(BaseSettings):
         """Return the file or variable that set a dotted key, or the table or list around it."""
         return origin(key, self._origins)
 
+    @property
+    def files(self) -> list[Path]:
+        """The files in which anything was set."""
+        return sorted({Path(name) for name in self._origins.values() if name.endswith(".toml")})
+
     @classmethod
     def of(cls, layers: Layers, origins: dict[str, str]) -> Settings:
         """Read all layers. ``origins`` gets the origin of every dotted key, also where this raises ValidationError."""

@@ -12,7 +12,7 @@ from platforms import plugin
 from platforms.base import Misconfigured, SecretWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from platforms.artifacts.base import BlobStore
@@ -67,6 +67,7 @@ class PlatformContext:
     ``open_store`` returns the store itself, for platforms that carry its objects to sessions; it raises StoreError.
     ``device_counts`` are those a session may ask for; empty means that all have as many.
     ``is_priced`` says that a person has declared what an hour costs.
+    ``hidden`` returns what no session on this machine may see: credentials, settings, database, state, store.
     ``accounts`` returns the accounts of the platform's enabled pools by name, as far as they are known.
     """
 
@@ -81,6 +82,7 @@ class PlatformContext:
     devices_per_session: int = 1
     device_counts: tuple[int, ...] = ()
     is_priced: bool = False
+    hidden: Callable[[], Sequence[Path]] = tuple
     accounts: Callable[[], Mapping[str, str]] = dict
 
 

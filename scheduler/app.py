@@ -159,8 +159,15 @@ class App:
             clock=self.clock.payload_clock(),
             store_kind=self.settings.artifacts.kind,
             open_store=lambda: self.artifacts,
+            hidden=self._hidden,
             accounts=partial(accounts, self.settings, os.environ, pool.platform),
         )
+
+    def _hidden(self) -> list[Path]:
+        """Return what no session on this machine may see."""
+        from config.private_places import private_places
+
+        return private_places(self.settings, self.redact.places, self.database.path, os.environ)
 
     @cached_property
     def bundle(self) -> Path:

@@ -135,9 +135,10 @@ class DirectoryStore:
         return True
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
-        """Return the ``store`` part of the launch contract; a folder is open to whoever is on its machine."""
-        del grant
-        return {"kind": "directory", "root": str(self._root)}
+        """Return the ``store`` part of the launch contract; whoever starts the session shows it no more than this."""
+        writes = [f"runs/{grant.run}", *(f"jobs/{job}" for job in grant.jobs)]
+        reads = [*grant.reads, *grant.folders]
+        return {"kind": "directory", "root": str(self._root), "reads": reads, "writes": writes}
 
     def sweep(self, older_than: float) -> int:
         """Remove temporary files last changed before ``older_than`` (real UTC seconds); return how many.

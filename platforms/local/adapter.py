@@ -13,10 +13,12 @@ import json
 import os
 import shutil
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import platforms
 from jobs.payload.lane.environment import FOLDER, MARK
 from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
@@ -31,7 +33,8 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.folders import Folders, is_folder_name
-from platforms.local.records import CACHE, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
+from platforms.local.isolation import home_in, obstacle, outside, view_of
+from platforms.local.records import CACHE, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, VIEW, WORK
 from platforms.local.session import Session
 from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, of_sessions, through_runner
 from platforms.plain_file import read_below
@@ -66,7 +69,8 @@ class LocalPlatform:
     payloads may see).
 
     With a ``runner``, the socket of the service manager, sessions run in units of their own; else they are
-    processes that left the daemon.
+    processes that left the daemon. They see nothing of what the context hides. Without a runner that holds only where
+    the machine lets this user hide files; then they see what the user sees.
     """
 
     capabilities = Capabilities(tails_logs=True)
@@ -103,7 +107,7 @@ class LocalPlatform:
             known = session.observe(now)
             if known is not None:
                 return known
-            self._admit(request, now)
+            self._admit(request, agent, now)
         return self._start(session, request, agent, now)
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
@@ -164,7 +168,7 @@ class LocalPlatform:
             sweep_environments(self._folders.root / CACHE / FOLDER, wall - KEPT_SECONDS)
         return removed
 
-    def _admit(self, request: LaunchRequest, now: int) -> None:
+    def _admit(self, request: LaunchRequest, agent: Path, now: int) -> None:
         """Make the session's folder appear, or raise Refused. The caller holds the lock."""
         if request.deadline <= now:
             raise Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
@@ -191,11 +195,24 @@ class LocalPlatform:
             (folder / WORK).mkdir()
             (folder / LAUNCH).write_text(json.dumps(launch))
             (folder / ORDER).write_text(json.dumps(order))
+            if view := self._view(request, agent):
+                (folder / VIEW).write_text(view, errors="surrogateescape")
 
         try:
             self._folders.make(request.key, fill)
         except OSError as error:
             raise Refused("local", "launch", str(error), f"Check the disk of {self._folders.root}") from error
+
+    def _view(self, request: LaunchRequest, agent: Path) -> str:
+        """Return the view of a new session; empty where sessions see all files."""
+        hidden = self._context.hidden()
+        if not hidden or (not self._runner and obstacle()):
+            return ""
+        (self._folders.root / CACHE).mkdir(mode=0o700, exist_ok=True)
+        programs = [Path(sys.prefix), Path(sys.base_prefix), Path(platforms.__file__).parent, agent.parent]
+        folder = self._folders.root / request.key
+        hidden = [*hidden, *outside(os.environ, self._runner), self._folders.root]
+        return view_of(folder, hidden, programs, request.launch.get("store", {}))
 
     def _share(self, request: LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
         """Return the machine's devices that a new session gets: none when the pool names none."""
@@ -236,6 +253,8 @@ class LocalPlatform:
             agent,
         ]
         environment = of_sessions(os.environ, self._passed)
+        if (folder / VIEW).exists() and home_in((folder / VIEW).read_text(errors="surrogateescape"), environment):
+            environment["HOME"] = str(folder / WORK)
         if request.secrets:
             environment[VARIABLE] = json.dumps(dict(request.secrets))
         words = list(map(str, arguments))

@@ -18,7 +18,7 @@ import sys
 import time
 
 from platforms.local.processes import MARK, SIGKILL, boot_id, kill_members, start_ticks
-from platforms.local.records import CLAIM, END, LAUNCH, OUTPUT, publish
+from platforms.local.records import CLAIM, END, LAUNCH, OUTPUT, VIEW, publish
 
 _CHUNK_BYTES = 1 << 16
 _SIGTERM = 15
@@ -131,6 +131,7 @@ def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
     os.dup2(output_end, 2)
     if os.read(permission, 1):
         try:
+            _hide_files(terms.folder)
             os.execve(  # noqa: S606 - no shell is wanted
                 terms.python,
                 [terms.python, terms.agent, f"{terms.folder}/{LAUNCH}"],
@@ -139,6 +140,19 @@ def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
         except OSError as error:
             os.write(2, f"cannot start {terms.python}: {error}\n".encode())
     os._exit(127)
+
+
+def _hide_files(folder: str) -> None:
+    """Enter the view of the session, if it has one. Raises OSError: a session is not started without its view."""
+    try:
+        with open(VIEW, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as in records.publish
+            text = file.read()
+    except FileNotFoundError:
+        return
+    from platforms.local.view import enter
+
+    enter(text)
+    os.chdir(folder)  # the old one leads to what is hidden, by its parents
 
 
 def _acknowledge() -> None:

@@ -11,6 +11,7 @@ END = "ended.json"
 OUTPUT = "output.log"
 KEEPER_LOG = "keeper.log"
 WORK = "work"
+VIEW = "view"  # what the session sees of this machine's files; without it, all of them
 CACHE = ".cache"  # beside the sessions, for what they share
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from jobs.plural import counted
 from platforms import plugin
 from platforms.base import Checked, Misconfigured
+from platforms.local.isolation import REMEDY, obstacle
 from platforms.registry import shipped
 from scheduler.host.doctor import OUR_DISTRIBUTION
 from scheduler.host.installation import MAIN, ServiceRefused
@@ -119,6 +120,14 @@ def _others(place: Path) -> int:
         return place.stat().st_mode & (stat.S_IRWXO | stat.S_IRWXG)
     except OSError:
         return 0
+
+
+def check_isolation() -> Checked:
+    """Try whether local sessions can be kept from the files of the daemon."""
+    if why := obstacle():
+        told = f"local sessions can read credentials and write the database and other jobs' objects: {why}"
+        return Checked("warning", told, REMEDY)
+    return Checked("ok", "local sessions see no credentials, no database, no settings and no objects of other jobs")
 
 
 def check_runner(address: str) -> Checked:

@@ -21,7 +21,7 @@ from jobs.payload.store import tree as trees_of_sessions
 from jobs.payload.store.listing import LISTING, BadListing
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import LIMITS, fetch_tree, remove_tree, tree_prefix
-from platforms.artifacts.base import StoreUnreachable
+from platforms.artifacts.base import Grant, StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.core.retention import DAY
 from scheduler.service.launch.trees import put_tree
@@ -77,7 +77,7 @@ class Reading:
     """A transport that counts what it fetches, and dies at a fetch when told to."""
 
     def __init__(self, store: DirectoryStore, dies_at: int = 0) -> None:
-        self._inner = DirectoryTransport(Path(store.payload_address(None)["root"]))  # type: ignore[arg-type]
+        self._inner = DirectoryTransport(Path(store.payload_address(Grant("", (), (), (), 0))["root"]))
         self.dies_at, self.fetches = dies_at, 0
 
     def __getattr__(self, name: str) -> Any:

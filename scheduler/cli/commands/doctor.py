@@ -100,6 +100,8 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     for platform in plugin.offered():
         checks[f"plug-in {platform}"] = partial(machine.check_plugin, platform)
     checks["library versions"] = partial(machine.check_versions, _extras(app))
+    if any(pool.platform == "local" for pool in app.pools.values()):
+        checks["isolation"] = machine.check_isolation
     runner = os.environ.get("UFF_LOCAL_RUNNER")
     if runner:
         checks["local sessions"] = partial(machine.check_runner, runner)

@@ -100,3 +100,74 @@ def test_without_the_socket_a_launch_is_refused_with_the_remedy(installed: Machi
     installed.until(lambda: "systemctl start uff-local.socket" in installed.journal(), "a refusal")
     installed.schedctl("queue", "cancel", "nowhere")
     installed.run("systemctl", "start", "uff-local.socket")
+
+
+LOOKING = """
+import json, pathlib, socket, sqlite3, sys
+asked = json.loads(pathlib.Path("/opt/asked.json").read_text())
+found = {}
+for path in asked["read"]:
+    try:
+        place = pathlib.Path(path)
+        found[path] = place.read_bytes()[:50].decode("latin-1")
+    except OSError as error:
+        found[path] = ""
+for path in asked["write"]:
+    try:
+        pathlib.Path(path).write_text("forged")
+        found["write " + path] = "done"
+    except OSError:
+        found["write " + path] = ""
+try:
+    sqlite3.connect(asked["database"]).execute("CREATE TABLE forged (x)")
+    found["database"] = "done"
+except sqlite3.Error:
+    found["database"] = ""
+try:
+    socket.socket(socket.AF_UNIX).connect("/run/uff-local.sock")
+    found["runner"] = "connected"
+except OSError:
+    found["runner"] = ""
+print("looked", json.dumps(found), flush=True)
+"""
+
+
+def test_a_session_sees_no_credential_no_database_and_no_object_of_another_job(installed: Machine) -> None:
+    state, canary = "/var/lib/uff-scheduler", "canary-93ae-never-shown"
+    daemon = installed.until_working()
+    for file in (f"{state}/credentials/HF_CANARY", f"{state}/artifacts/jobs/other/blobs/aa", f"{state}/.pgpass"):
+        installed.write(file, canary, 0o600)
+    kept = "/run/credentials/probe.service/HF_OTHER"  # as systemd keeps them for a unit of this user
+    installed.run("install", "-d", "-o", "uff-scheduler", "/run/credentials/probe.service")
+    installed.run("install", "-o", "uff-scheduler", "-m", "400", f"{state}/.pgpass", kept)
+    installed.run(
+        *("chown", "-R", "uff-scheduler:", f"{state}/credentials", f"{state}/artifacts/jobs", f"{state}/.pgpass")
+    )
+    assert canary in installed.run("cat", kept, user="uff-scheduler"), "a session of before could read it"
+    reads = [f"{state}/credentials/HF_CANARY", f"{state}/scheduler.db", f"{state}/artifacts/jobs/other/blobs/aa"]
+    reads += [f"{state}/.pgpass", kept, "/etc/uff-scheduler/config.toml", f"/proc/{daemon}/environ"]
+    reads += [f"/proc/{daemon}/root{state}/scheduler.db", f"/proc/{daemon}/root{state}/credentials/HF_CANARY"]
+    writes = [f"{state}/scheduler.db-wal", f"{state}/artifacts/jobs/other/blobs/aa", f"{state}/credentials/NEW"]
+    writes += [f"/proc/{daemon}/root{state}/artifacts/jobs/other/blobs/aa", "/etc/uff-scheduler/config.toml"]
+    asked = {"read": reads, "write": writes, "database": f"{state}/scheduler.db"}
+    installed.write("/opt/asked.json", json.dumps(asked))
+    installed.write("/opt/look.py", LOOKING)
+    installed.schedctl(
+        *("queue", "add", "--name", "looker", "--command", "/opt/uff-scheduler/bin/python /opt/look.py"),
+        *("--target-step", "10", "--steps-per-hour", "100"),
+    )
+    records = installed.root / "var/lib/uff-scheduler/sessions/desk/uff-looker-0001"
+    installed.until(lambda: "looked" in _output(records), "what a session sees")
+    said = next(line for line in _output(records).splitlines() if "looked {" in line)
+    found = json.loads(said[said.index("{") :])
+    installed.schedctl("queue", "cancel", "looker")
+    assert {what for what, got in found.items() if got} == set()
+    assert (installed.root / f"{state}/artifacts/jobs/other/blobs/aa".lstrip("/")).read_text() == canary
+    installed.run("rm", kept, f"{state}/credentials/HF_CANARY", f"{state}/.pgpass")
+
+
+def test_bubblewrap_works_inside_what_a_session_sees(installed: Machine) -> None:
+    """Scorers in a session start their sandbox with it, and /proc must still be a whole one."""
+    words = "from platforms.local.view import enter; enter('hide /opt/text\\0'); import os; "
+    words += "os.execvp('bwrap', 'bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev ls /opt/text'.split())"
+    assert installed.run("/opt/uff-scheduler/bin/python", "-c", words, user="uff-scheduler") == ""

@@ -1,0 +1,117 @@
+"""The view: the files of this machine as one session sees them, in a mount namespace of its own.
+
+A session runs as the daemon's user, so file modes keep nothing from it. The agent's process therefore enters a user
+namespace and a mount namespace before it becomes the agent. What is hidden is covered there, and what the session needs
+of it is bound back. In its user namespace a session has no capability, so it can neither undo this nor look through
+/proc at processes outside. No process stands between: the keeper's signals and the claim's pid mean the agent. That is
+why this is not bubblewrap, which stays as a parent and passes no signal on.
+
+Only sessions that have a view load this file: ctypes costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import sys
+
+_NEW_USER, _NEW_MOUNTS = 0x10000000, 0x20000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _SLAVE = 0x1, 0x20, 0x1000, 0x4000, 0x80000
+_KEPT = 0x2 | 0x4 | 0x8  # nosuid, nodev, noexec: an unprivileged remount must keep what the mount has
+_DROP_BOUNDING, _NO_NEW_PRIVILEGES = 24, 38
+_CAPABILITIES = 64
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(text: str) -> None:
+    """Give this process, and all that it starts, the view that ``text`` describes. Raises OSError.
+
+    ``text`` has entries that end in NUL: ``hide``, ``read`` or ``write``, a space, and a real absolute path. What is
+    not there, or lies behind a link, is passed over. Everything that is not named stays as it is.
+    """
+    entries = [entry.split(" ", 1) for entry in text.split("\0") if entry]
+    user, group = os.geteuid(), os.getegid()
+    _call("unshare", _NEW_USER | _NEW_MOUNTS)
+    for name, words in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib costs the session more than its work
+            file.write(words)
+    _mount("none", "/", _RECURSIVE | _SLAVE)
+    shown = [(path, kind, _open(path)) for kind, path in sorted(entries, key=lambda entry: entry[1]) if kind != "hide"]
+    covers: list[str] = []
+    for kind, path in sorted(entries, key=lambda entry: entry[1]):
+        if kind == "hide" and not any(_is_below(path, cover) for cover in covers) and _cover(path):
+            covers.append(path)
+    for path, kind, handle in shown:
+        if handle is not None and (kind == "read" or any(_is_below(path, cover) for cover in covers)):
+            _show(path, handle, writable=kind == "write")
+    for cover in covers:
+        _call("mount", b"none", os.fsencode(cover), None, _REMOUNT | _BIND | _READ_ONLY | _flags(cover), None)
+    for capability in range(_CAPABILITIES):  # root would have them back after the next exec
+        _LIBC.prctl(_DROP_BOUNDING, capability, 0, 0, 0)
+    _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def _open(path: str) -> int | None:
+    """Return a handle on what lies at ``path`` itself; None when there is nothing, or a link leads elsewhere."""
+    try:
+        handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if os.readlink(f"/proc/self/fd/{handle}") == path and not stat.S_ISLNK(os.fstat(handle).st_mode):  # noqa: PTH115
+        return handle
+    os.close(handle)
+    return None
+
+
+def _cover(path: str) -> bool:
+    """Lay an empty folder over a folder, and nothing over a file; return whether it was a folder that was there."""
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116 - as above
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if is_folder:
+        _call("mount", b"tmpfs", os.fsencode(path), b"tmpfs", _KEPT, b"mode=0755,size=1m")
+    else:
+        _mount(os.devnull, path, _BIND)
+    return is_folder
+
+
+def _show(path: str, handle: int, *, writable: bool) -> None:
+    """Bind what was at ``path`` before the covers to ``path``, with all that is mounted in it."""
+    if stat.S_ISDIR(os.fstat(handle).st_mode):
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103 - as above
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - as above
+        if not os.path.lexists(path):
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    _mount(f"/proc/self/fd/{handle}", path, _BIND | _RECURSIVE)
+    os.close(handle)
+    if not writable:
+        _call("mount", b"none", os.fsencode(path), None, _REMOUNT | _BIND | _READ_ONLY | _flags(path), None)
+
+
+def _flags(path: str) -> int:
+    return os.statvfs(path).f_flag & _KEPT
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _mount(source: str, target: str, flags: int) -> None:
+    _call("mount", os.fsencode(source), os.fsencode(target), None, flags, None)
+
+
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_LIBC, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name} is refused here: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    enter(sys.argv[1])  # tells by its exit code whether views work here
