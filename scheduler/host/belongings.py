@@ -1,8 +1,9 @@
-"""Belongings: what this machine has that training could use: GPUs, accounts, its zone, and its user's address."""
+"""Belongings: what this machine has that training could use: GPUs, a cluster, accounts, its zone and address."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobs.payload.bounds import digits
+from platforms.base import PlatformError
+from platforms.slurm.checkup import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from platforms.slurm.checkup import Nodes
 
 _ASK_GPUS = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _ASK_MAIL = ("git", "config", "--get", "user.email")
@@ -41,12 +46,18 @@ class Belongings:
     aws: str
     zone: str
     mail: str
+    slurm: tuple[Nodes, ...] = ()
 
 
 def look(environ: Mapping[str, str], home: Path, local_time: Path = Path("/etc/localtime")) -> Belongings:
-    """Look around; nothing is asked over a network."""
+    """Look around; no network is used but the cluster's own, where Slurm is installed."""
     return Belongings(
-        gpus_of(_answer(_ASK_GPUS)), _kaggle(environ, home), _aws(environ, home), _zone(local_time), _mail()
+        gpus_of(_answer(_ASK_GPUS)),
+        _kaggle(environ, home),
+        _aws(environ, home),
+        _zone(local_time),
+        _mail(),
+        _slurm(environ),
     )
 
 
@@ -83,6 +94,18 @@ def _aws(environ: Mapping[str, str], home: Path) -> str:
         return "AWS_ACCESS_KEY_ID"
     file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials")
     return str(file) if file.is_file() else ""
+
+
+def _slurm(environ: Mapping[str, str]) -> tuple[Nodes, ...]:
+    """Return the nodes of a cluster that this machine is a login node of; none when no controller answers in time."""
+    if not shutil.which("sinfo"):
+        return ()
+    conf = environ.get("SLURM_CONF", "")
+    options = {"command_seconds": f"{_PATIENCE_SECONDS:g}", **({"slurm_conf": conf} if conf else {})}
+    try:
+        return tuple(nodes_of(options))
+    except PlatformError:
+        return ()
 
 
 def _zone(local_time: Path) -> str:

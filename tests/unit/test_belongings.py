@@ -1,7 +1,9 @@
 """What `schedctl init` finds on a machine, and the settings that it writes of it."""
 
+import re
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,44 @@ def test_the_settings_that_are_written_load(tmp_path: Path, found: Belongings, p
         assert [pool.vram_gib for pool in settings.pools][:2] == [79.5, 15.0]
         assert tomllib.loads(file.read_text())["pools"][1]["options"] == {"devices": "2"}
         assert "a@example.org" in file.read_text()
+
+
+def test_pools_of_a_cluster_are_commented_out_and_load_once_the_marks_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sinfo = tmp_path / "sinfo"
+    rows = (
+        "gpu*|mixed|3|1-00:00:00|gpu:h100:4|none",
+        'gpu*|drained|1|1-00:00:00|gpu:h100:4|a "bad" fan [[pools]]',
+        "short|idle|2|90:00|gpu:8|none",
+        "debug|idle|1|30:00|gpu:8|none",
+        "cpu|idle|9|infinite|(null)|none",
+    )
+    sinfo.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(rows) + "\nEND\n")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = replace(look({}, tmp_path, tmp_path), mail="")
+    assert [(nodes.partition, nodes.count) for nodes in found.slurm] == [
+        ("gpu", 3),
+        ("gpu", 1),
+        ("short", 2),
+        ("debug", 1),
+        ("cpu", 9),
+    ]
+    file = tmp_path / "config.toml"
+    text = settings_of(found, demo=False)
+    file.write_text(text)
+    assert [pool.platform for pool in load(file, {}).pools] == ["local"] * len(load(file, {}).pools)
+    used = [
+        line.removeprefix("# ") if re.match(r"# (\[\[pools\]\]$|[a-z_]+ = )", line) else line
+        for line in text.splitlines()
+    ]
+    file.write_text("\n".join(used))
+    pools = [pool for pool in load(file, {}).pools if pool.platform == "slurm"]
+    assert [(pool.name, pool.devices_per_session, dict(pool.options)) for pool in pools] == [
+        ("slurm", 4, {"partition": "gpu", "gres": "gpu:h100"}),
+        ("slurm2", 8, {"partition": "short", "gres": "gpu"}),
+        ("slurm3", 1, {"partition": "cpu"}),
+    ]
+    sinfo.write_text("#!/bin/sh\nexit 1\n")
+    assert look({}, tmp_path, tmp_path).slurm == ()

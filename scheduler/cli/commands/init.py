@@ -15,8 +15,9 @@ from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from platforms.slurm.checkup import Nodes
     from scheduler.host.belongings import Belongings, Gpu
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -50,6 +51,20 @@ _AWS = """
 # session_cap = "4h"
 # price_per_hour = "$0.74"
 """
+_SLURM = """
+# Slurm: {nodes}
+# Take the marks away to use it, then: schedctl doctor slurm. All options: docs/slurm.md
+# [[pools]]
+# name = "slurm{number}"
+# platform = "slurm"
+# accelerator = "{accelerator}"
+# devices_per_session = {devices}
+# session_cap = "{cap}"
+# visibility = "2m"
+# options = {{ {options} }}
+"""
+_CAP_SECONDS = 86_400  # of a partition without a time limit
+_SHORTEST_SECONDS = 3_600  # start, least session and stop margin, at their defaults, need most of it
 _MAIL = """
 # The weekly report and alerts by e-mail; take the marks away and name your mail server:
 # [report.smtp]
@@ -72,7 +87,8 @@ def init(
 ) -> None:
     """Find what this machine has, write its settings and make the database.
 
-    It finds GPUs, Kaggle's and Amazon's credentials and the zone. Settings and a database that are there stay.
+    It finds GPUs, Slurm's partitions, Kaggle's and Amazon's credentials and the zone. Settings and a database that are
+    there stay.
     """
     from config.layers import own_file
     from scheduler.host.belongings import look
@@ -94,6 +110,7 @@ def init(
             ("GPUs", _gpus(found) or "none"),
             ("Kaggle", found.kaggle or "no credentials"),
             ("AWS", found.aws or "no credentials"),
+            ("Slurm", "; ".join(map(str, found.slurm)) or "no cluster answers"),
             ("zone", found.zone),
             ("settings", f"{file}{'' if written else ', which was there'}"),
             ("database", cli.paths.database_url.removeprefix("sqlite:///") if before is None else "was there"),
@@ -118,6 +135,7 @@ def settings_of(found: Belongings, *, demo: bool) -> str:
         parts += _local_pool(number, kind, devices)
     text = "\n".join(parts) + "\n"
     text += _DEMO_TEXTS if demo else ""
+    text += "".join(_slurm_pools(found.slurm))
     text += _KAGGLE.format(where=found.kaggle) if found.kaggle else ""
     text += _AWS.format(where=found.aws) if found.aws else ""
     return text + (_MAIL.format(mail=found.mail) if found.mail else "")
@@ -148,6 +166,25 @@ def _local_pool(number: int, gpu: Gpu | None, devices: Sequence[str]) -> list[st
         'session_min = "10m"',
         'visibility = "10s"',
     ]
+
+
+def _slurm_pools(nodes: Sequence[Nodes]) -> Iterator[str]:
+    """Yield a pool, commented out, for each kind of node of each partition that lets sessions last long enough."""
+    kinds: dict[tuple[str, str, int], list[Nodes]] = {}
+    for each in nodes:
+        if (each.seconds_max or _CAP_SECONDS) < _SHORTEST_SECONDS:
+            continue
+        kinds.setdefault((each.partition, each.gres, each.devices), []).append(each)
+    for number, ((partition, gres, devices), alike) in enumerate(kinds.items(), 1):
+        seconds = alike[0].seconds_max or _CAP_SECONDS
+        yield _SLURM.format(
+            nodes="; ".join(map(str, alike)),
+            number=number if number > 1 else "",
+            accelerator=gres.removeprefix("gpu:") or "processors",
+            devices=max(1, devices),
+            cap=f"{seconds // 60}m" if seconds % 3600 else f"{seconds // 3600}h",
+            options=f'partition = "{partition}"' + (f', gres = "{gres}"' if gres else ""),
+        )
 
 
 def _gpus(found: Belongings) -> str:
