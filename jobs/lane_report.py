@@ -6,7 +6,7 @@ payloads wrote is read too: a field that is missing was not said. docs/your-own-
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from jobs.payload.bounds import (
@@ -24,6 +24,7 @@ from jobs.payload.bounds import (
     number,
     shown,
     speed,
+    training_data,
     whole,
     word,
 )
@@ -83,6 +84,7 @@ class LaneReport:
     step_seconds_p90: float | None = None
     padding: float | None = None
     gradient_norm: float | None = None
+    training_data: dict[str, Any] | None = field(default=None, hash=False)
     message: str = ""
     command_at: int | None = None
     longest_quiet_seconds: float | None = None
@@ -140,6 +142,7 @@ def read_report(
         devices=_devices(reader, document.get("devices")),
         gpu_memory_bytes=reader.read("gpu_memory_bytes", whole, 0, BYTES_MAX),
         **telemetry,
+        training_data=reader.read("training_data", training_data),
         message=reader.text("message"),
         command_at=reader.read("command_at", whole, 0, INSTANT_MAX),
         longest_quiet_seconds=reader.read("longest_quiet_seconds", number, 0.0, SPAN_MAX),

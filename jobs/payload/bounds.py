@@ -28,6 +28,7 @@ TELEMETRY = {  # figures of a training's steps, and the highest that is believed
 TEXT_MAX = 4_000  # characters
 MEASURES_MAX = 100  # metrics of one checkpoint
 NAME_MAX = 200  # characters
+DATA_ENTRIES_MAX = 30  # forms of records, and reasons why some are left out
 REFUSALS_MAX = 20  # kept of one document
 
 _SAID_MAX = 200
@@ -128,6 +129,30 @@ def measures(values: Any) -> dict[str, float]:
             except Unfit:
                 continue
     return found
+
+
+def training_data(value: Any) -> dict[str, Any]:
+    """Return what a training learns: records by form, [why, count, first place] of others, tokens, padding.
+
+    ``cut`` records are longer than a row; ``padding`` is a share of the tokens of all rows. Raises Unfit.
+    """
+    if not isinstance(value, dict):
+        raise Unfit("not an object")
+    forms, reasons = value.get("records"), value.get("left_out")
+    if not isinstance(forms, dict) or not isinstance(reasons, list):
+        raise Unfit("without records by form, or without those that are left out")
+    if max(len(forms), len(reasons)) > DATA_ENTRIES_MAX:
+        raise Unfit(f"of more than {DATA_ENTRIES_MAX} forms or reasons")
+    if not all(isinstance(reason, list | tuple) and len(reason) == 3 for reason in reasons):
+        raise Unfit("not a reason, a count and a place for each that is left out")
+    return {
+        "records": {text(form, NAME_MAX): whole(count) for form, count in forms.items()},
+        "left_out": [[text(why, NAME_MAX), whole(count), text(place, NAME_MAX)] for why, count, place in reasons],
+        "cut": whole(value.get("cut", 0)),
+        "rows": whole(value.get("rows", 0)),
+        "tokens": whole(value.get("tokens", 0)),
+        "padding": None if value.get("padding") is None else number(value["padding"], 0.0, 1.0),
+    }
 
 
 def shown(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.core.job import Active
 from scheduler.core.why import in_queue
-from scheduler.store import checkpoints, counts, generations, jobs, queue_waits, rates, runs, series
+from scheduler.store import checkpoints, counts, generations, jobs, queue_waits, rates, runs, series, training_data
 from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, run_json, wait_json
 from scheduler.views.share_now import share_now
 from scheduler.web.shapes import JobDetail, JobRow, Queue
@@ -58,6 +58,7 @@ def job(source: Source, name: str) -> JobDetail:
             **_shown(source, tx, document, record),
             "training": source.trainings(tx, [record], source.now)[0],
             "share": share_now(tx, name),
+            "training_data": training_data.of_job(tx, name),
             "told": [(one.step, one.loss) for one in curve if one.loss is not None],
             "sessions": [next(points).step for _, points in groupby(curve, attrgetter("attempt"))],
             "speeds": rates.of_job(tx, name),

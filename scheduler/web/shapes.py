@@ -217,6 +217,7 @@ class JobDetail(JobRow):
 
     training: Training
     share: ShareNow | None
+    training_data: Data | None
     checkpoint: str | None
     spec: Data
     speeds: list[Speed]

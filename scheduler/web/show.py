@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
+from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.size import size
 from scheduler.report.burn_down import amount
 from scheduler.report.chart import short
@@ -41,6 +42,7 @@ def filters(zone: str) -> dict[str, Callable[..., Any]]:
         "share": share,
         "loss": lambda value: NOTHING if value is None else f"{value:.4g}",
         "arrow": arrow,
+        "learned": facts_told,
         "spark": spark,
         "plain": plain,
         "without_states": lambda data: {name: value for name, value in data.items() if name not in {"from", "to"}},

@@ -22,7 +22,7 @@ from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import read_books
-from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs
+from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs, training_data
 from scheduler.store.engine import Database
 from tests.lab.border.fuzz import MEMORY_MAX, fuzz
 from tests.lab.fake import FakeCloud, FakePlatform, Script
@@ -195,6 +195,23 @@ def test_a_bad_field_costs_itself_alone(world: SimpleNamespace) -> None:
     with world.database.read() as tx:
         (report,) = runs.heartbeats(tx, ["uff-ufm-0001"]).values()
     assert (report.step, report.loss, report.at) == (None, 0.5, None)
+
+
+def test_what_a_job_learns_is_an_event_until_it_changes(world: SimpleNamespace) -> None:
+    learned = {"records": {"messages": 7}, "left_out": [["no answer", 2, "train-0.jsonl:3"]], "tokens": 500}
+    world.cycle.run()
+    for step, tokens in ((None, 500), (1, 500), (2, 700)):
+        said(world, "ufm", step=step, phase="training", training_data={**learned, "tokens": tokens})
+        turn(world)
+    said(world, "victim", phase="training", training_data={**learned, "left_out": 3})
+    turn(world)
+    with world.database.read() as tx:
+        changes = events.tail(tx, kinds=["training.data"])
+        assert training_data.of_job(tx, "victim") is None
+        assert training_data.of_job(tx, "ufm") == changes[-1].data["learned"]
+    assert [(event.subject, event.data["learned"]["tokens"]) for event in changes] == [("ufm", 500), ("ufm", 700)]
+    assert changes[0].data["learned"]["left_out"] == learned["left_out"]
+    assert told(world, "uff-victim-0001")
 
 
 def test_what_a_finished_session_said_wrong_is_counted_at_its_end(world: SimpleNamespace) -> None:

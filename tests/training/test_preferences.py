@@ -97,7 +97,9 @@ def test_the_reference_is_what_training_began_with_also_after_a_cut(make_stage: 
     desk = make_stage("family", *STAGES["dpo"], target=40)
     desk.command[desk.command.index("dpo")] = "sft"
     desk.fill({"text": text} for text in source_texts())
-    assert desk.session()["outcome"] == "finished", desk.log()
+    first = desk.session()
+    assert (first["outcome"], [*first["training_data"]["records"]]) == ("finished", ["text"]), desk.log()
+    assert 0 <= first["training_data"]["padding"] < 1
     desk.fill(RECORDS["dpo"](number) for number in range(23))
     (desk.store / "jobs/toy").rename(desk.store / "jobs/main")
     for path in (desk.store / "jobs/main/manifests").iterdir():
@@ -106,6 +108,8 @@ def test_the_reference_is_what_training_began_with_also_after_a_cut(make_stage: 
     desk.command[desk.command.index("sft")] = "dpo"
     cut = desk.session(parent=key, cut=4)
     assert cut["outcome"] == "preempted", desk.log()
+    assert cut["training_data"]["records"] == {"dpo": 23}
+    assert cut["training_data"]["tokens"] > 23
     first = desk.newest()[1]
     done = desk.session(parent=key)
     assert (done["outcome"], done["restored_step"]) == ("finished", cut["checkpoint_step"]), desk.log()

@@ -17,6 +17,16 @@ def test_saves_do_not_count_as_training() -> None:
     assert (meter.step, meter.loss, meter.held_out_loss) == (20, 2.5, 2.6)
 
 
+def test_set_up_goes_on_when_a_session_reports_what_it_learns() -> None:
+    meter = Meter(60.0, 75.0)
+    data = {"records": {"text": 3}, "left_out": [], "cut": 0, "rows": 1, "tokens": 9, "padding": 0.5}
+    meter.feed({"training_data": data}, 90.0)
+    meter.feed({"training_data": {"records": "x" * 99}}, 95.0)
+    assert (meter.began_at, meter.training_data) == (None, data)
+    meter.feed({"step": 0}, 100.0)
+    assert meter.began_at == 100.0
+
+
 def test_training_goes_on_from_where_what_is_saved_was_copied() -> None:
     meter = Meter(60.0, 75.0)
     meter.feed({"step": 0}, 100.0)

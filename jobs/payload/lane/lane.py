@@ -203,7 +203,7 @@ class Lane:
             saved = self._meter.feed(line, now)
             self._watch.hear(self._meter, now)
             self._uploads.held_back_from = self._meter.lost_since if self._order.limits.loss_nan else None
-            if first:
+            if first and self._meter.began_at is not None:
                 self._beat_at = -math.inf  # whoever waits to see it train is told at once
                 self._plan_next_ask(now)
             if "save_failed" in line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..bounds import BYTES_MAX, TELEMETRY, Reader, Unfit, clean, measure, number, shown, whole
+from ..bounds import BYTES_MAX, TELEMETRY, Reader, Unfit, clean, measure, number, shown, training_data, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,7 @@ class Meter:
         self.held_out_loss: float | None = None
         self.gpu_memory_bytes: int | None = None
         self.telemetry: dict[str, float | None] = dict.fromkeys(TELEMETRY)  # the newest of each figure
+        self.training_data: dict[str, Any] | None = None  # what it learns, told before its first step
         self.save_failed = ""  # why the newest save failed
         self.saving = False  # a save was begun, and neither ended nor failed
 
@@ -73,9 +74,12 @@ class Meter:
 
     def feed(self, line: Mapping[str, Any], now: float) -> int | None:
         """Take one progress line; return the step of a checkpoint that it says is complete."""
+        reader = Reader(line)
+        if "training_data" in line:
+            self.training_data = reader.read("training_data", training_data) or self.training_data
+            return None  # set-up goes on
         if self.began_at is None:
             self.began_at = self._training_since = now
-        reader = Reader(line)
         step, saving, copied, saved = (reader.read(name, whole) for name in ("step", "saving", "copied", "saved"))
         if saving is not None:
             self._trained = self._marks[saving] = self.trained_seconds(now)

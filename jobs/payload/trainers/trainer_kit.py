@@ -66,6 +66,10 @@ class Training:
             self._listen()
         self._say({"step": int(step), **_numbers(values)})
 
+    def describe_data(self, facts: Mapping[str, Any]) -> None:
+        """Report what will be learned, before the first step. docs/your-own-training.md lists the fields."""
+        self._say({"training_data": dict(facts)})
+
     def begin_saving(self, step: int) -> None:
         """Say that a save begins before ``checkpoint`` does, where a framework writes the files first."""
         self._say({"saving": int(step)})

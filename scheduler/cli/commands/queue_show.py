@@ -6,12 +6,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from jobs.job_table import whole_of
+from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.plural import counted
 from jobs.size import size
 from scheduler.cli.parts.training_words import facts
 from scheduler.cli.shell.output import hours
 from scheduler.core.why import why
-from scheduler.store import generations, jobs, plans, queue_waits, rates, runs
+from scheduler.store import generations, jobs, plans, queue_waits, rates, runs, training_data
 from scheduler.views.documents import job_json, run_json
 from scheduler.views.share_now import share_now
 from scheduler.views.training import trainings
@@ -39,17 +40,25 @@ def show_job(cli: Cli, name: str) -> None:
         sessions = queue_waits.shown(tx, runs.recent(tx, _RUNS_SHOWN, job=name))
         lineage = generations.of_job(tx, name)
         share = share_now(tx, name)
+        learned = training_data.of_job(tx, name)
         beat = cli.app.settings.daemon.heartbeat_seconds
         live = queue_waits.shown(tx, runs.live(tx))
         (going,) = trainings(tx, [record], live, plans.newest(tx), cli.app.pools, beat, cli.now)
     document = job_json(record, waits)
     document["training"] = asdict(going)
+    document["training_data"] = learned
     document["share"] = asdict(share) if share else None
     document["generations"] = [asdict(generation) for generation in lineage]
     document["rates"] = [asdict(rate) for rate in speeds]
     document["runs"] = [run_json(run) for run in sessions]
     cli.out.data({"job": document})
-    cli.out.facts([*_facts(cli, record, going, waits, lineage), ("share", share.words() if share else "")])
+    cli.out.facts(
+        [
+            *_facts(cli, record, going, waits, lineage),
+            ("share", share.words() if share else ""),
+            ("learned", facts_told(learned) if learned else ""),
+        ]
+    )
     if speeds:
         cli.out.line()
         cli.out.table((">steps/h", "pool", ">measured", ">set-up", ">save"), [_speed(rate) for rate in speeds])

@@ -22,6 +22,7 @@ from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import NEVER_BEGAN, rest
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
 from scheduler.store import checkpoints, events, generations, jobs, ledger, prices, rates, runs, series, watched
+from scheduler.store.training_data import note as note_training_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +73,7 @@ def apply(
                 runs.note_restored(tx, run.key, lane.index, said.restored_step)
             record = jobs.find(tx, lane.job) if said is not None else None
             if said is not None and record is not None:
+                note_training_data(tx, lane.job, run.key, said.training_data, now)
                 _note(tx, lane, said, record.spec.target_step, now)
                 _learn(ports, tx, run, lane, record, said, now)
     for step in steps:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import product
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
@@ -11,7 +13,7 @@ import pytest
 from jobs.spec import Input, JobSpec
 from scheduler.core.job import Held
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.store import jobs, ledger, limits, outbox, runs
+from scheduler.store import jobs, ledger, limits, outbox, runs, training_data
 from tests.lab.web.page import Page
 
 if TYPE_CHECKING:
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from tests.lab.web.world import World
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(1)>\x1b[2J\u202e&amp;\'"'
+LEARNED = {
+    "records": {"messages": 7},
+    "left_out": [[EVIL, 2, "train-0.jsonl:3"]],
+    "cut": 0,
+    "rows": 4,
+    "tokens": 500,
+    "padding": 0.25,
+}
 PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/reports"]
 
 
@@ -181,21 +191,30 @@ def hostile(make_world: Callable[..., World]) -> World:
         ledger.append(tx, [LedgerEntry(EntryKind.ADJUST, "desk", None, 0, 9, world.now, evidence=EVIL)])
         live = runs.live(tx)[0]
         runs.note_heartbeat(tx, live.key, 0, {"step": 1, "loss": float("nan"), "phase": EVIL})
+        training_data.note(tx, live.lanes[0].job, live.key, LEARNED, world.now)
     return world
 
 
 def test_hostile_text_is_shown_as_text_everywhere(hostile: World, serve: Any) -> None:
     with serve(hostile) as site:
         live = next(run for run in site.json("/api/v1/runs")["runs"][::-1] if run["state"] == "running")["key"]
+        with hostile.database.read() as tx:
+            learning = runs.live(tx)[0].lanes[0].job
+        said = "records: 7 of messages; left out: 2: "
+        assert said in Page(site.get(f"/jobs/{quote(learning)}").text).text
+        assert site.json(f"/api/v1/jobs/{learning}")["training_data"] == LEARNED
+        command = [sys.executable, "-m", "scheduler", "--config", str(hostile.config), "queue", "show", learning]
+        assert said in subprocess.run(command, check=True, capture_output=True, text=True).stdout
         shown = 0
         for path in [
             *PLACES,
             f"/jobs/{quote(EVIL)}",
             f"/runs/{live}",
+            f"/jobs/{quote(learning)}",
             f"/queue?name={quote(EVIL)}",
         ]:
             answer = site.get(path)
-            if path.startswith("/jobs"):
+            if path == f"/jobs/{quote(EVIL)}":
                 assert answer.status_code == 404  # no address can hold a slash; the page must stand all the same
             page = Page(answer.text)
             assert "<img" not in answer.text, path

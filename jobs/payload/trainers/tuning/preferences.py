@@ -26,7 +26,7 @@ from .options import rows_at_once
 from .remembered import facts_of, recall
 from .rewards import Reward, Spread, named
 from .session import data_files, judge
-from .tally import Tally, check, left_out
+from .tally import Tally, check, facts_told, training_data
 from .tokenizer import digest, load_tokenizer
 
 if TYPE_CHECKING:
@@ -74,8 +74,10 @@ def train(
     rows, tally = read_rows(options, paths, tokenizer)
     where = str(options.data or training.data_dir)
     if rows or tally.left_out:
-        _tell(f"records: {len(rows):,} of {options.stage}, {tally.cut:,} longer than --length and cut; left out: "
-              f"{left_out(tally.facts()) or 'none'}")  # fmt: skip
+        if os.environ.get("RANK", "0") == "0":
+            data = training_data(tally.facts(), len(rows), tally.tokens)
+            training.describe_data(data)
+            _tell(facts_told(data))
         check(tally.facts(), options.skip_at_most, where)
     if not rows:
         raise UnreadableData(
@@ -115,11 +117,13 @@ def read_rows(options: argparse.Namespace, paths: list[Path], tokenizer: Any) ->
         try:
             row = _row(options.stage, record)
             _check_words(row, tokenizer, marks)
-            tally.cut += _check_length(options, row, tokenizer)
+            sizes = _sizes(options, row, tokenizer)
         except OddRecord as odd:
             tally.leave(place, str(odd))
             continue
         tally.take(options.stage)
+        tally.cut += any(size > options.length for size in sizes)
+        tally.tokens += sum(min(size, options.length) for size in sizes)
         kinds.add(type(row["prompt"]))
         rows.append(row)
     if len(kinds) > 1:
@@ -174,19 +178,18 @@ def _check_words(row: dict[str, Any], tokenizer: Any, marks: tuple[str, ...]) ->
                 raise OddRecord(f"its words hold {mark}, which is a special token of the tokenizer")
 
 
-def _check_length(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any) -> bool:
-    """Return whether an answer is cut. Raises OddRecord where nothing would be left to learn: TRL drops such rows."""
+def _sizes(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any) -> list[int]:
+    """Return the tokens of each text that is learned. Raises OddRecord where nothing is left: TRL drops such rows."""
     prompt = row["prompt"]
+    size = _tokens(tokenizer, prompt)
     if options.stage == "grpo":
-        if _tokens(tokenizer, prompt) > options.length - options.new_tokens:
+        if size > options.length - options.new_tokens:
             raise OddRecord(f"its prompt leaves no room for --new-tokens in --length {options.length}")
-        return False
-    room = options.length - _tokens(tokenizer, prompt)
-    if room <= 0:
+        return [size]
+    if size >= options.length:
         raise OddRecord(f"its prompt fills --length {options.length}")
     answers = [row[name] for name in ("chosen", "rejected", "completion") if name in row]
-    sizes = [_tokens(tokenizer, prompt + answer, ends=True) for answer in answers]
-    return any(size > options.length for size in sizes)
+    return [_tokens(tokenizer, prompt + answer, ends=True) for answer in answers]
 
 
 def _fingerprint(

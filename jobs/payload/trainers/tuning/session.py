@@ -27,7 +27,7 @@ from .rows import FORMAT as ROWS
 from .rows import Order, Rows, pack
 from .samples import samples
 from .shards import Sharing, is_shared, load_in_turn, parameters
-from .tally import check, facts_told
+from .tally import check, facts_told, training_data
 from .tokenizer import digest, load_tokenizer, stop_tokens, vocabulary
 
 if TYPE_CHECKING:
@@ -120,9 +120,10 @@ def _train(
 def _check_data(options: argparse.Namespace, training: Training, group: Group, rows: Rows, tokenizer: Any) -> None:
     """Print what will be learned. Raises UnreadableData where too much is left out, or a token has no place."""
     if group.first:
-        print(
-            "\n".join(f"finetune: {line}" for line in (facts_told(rows.facts), *samples(rows, tokenizer))), flush=True
-        )
+        facts = rows.facts
+        data = training_data(facts["data"], facts["rows"], facts["tokens"], facts["rows"] * facts["length"])
+        training.describe_data(data)
+        print("\n".join(f"finetune: {line}" for line in (facts_told(data), *samples(rows, tokenizer))), flush=True)
     check(rows.facts["data"], options.skip_at_most, str(data_folder(options, training)))
     most, known = rows.highest_token, vocabulary(options.model)
     if most >= known:

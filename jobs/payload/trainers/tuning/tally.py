@@ -10,6 +10,7 @@ from .errors import UnreadableData
 _REASONS_MAX = 20  # kept; more are counted as one
 _MORE = "another reason"
 _SHOWN = 5
+_TEXT_MAX = 160  # characters of a reason or a place that a session reports
 SKIP_AT_MOST = 1.0  # percent of the records
 
 
@@ -19,6 +20,7 @@ class Tally:
     def __init__(self) -> None:
         self.forms: Counter[str] = Counter()
         self.left_out: dict[str, list[Any]] = {}  # by reason: how many, and where the first one is
+        self.tokens = 0  # of pairs, which are counted as they are read
         self.cut = 0  # documents that are longer than a row
         self.newer = False  # something is read that the program before version 2 of rows read otherwise
 
@@ -61,12 +63,21 @@ def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
         )
 
 
-def facts_told(rows: dict[str, Any]) -> str:
-    """Return in words what rows are made of: records by form, what is left out, tokens and padding."""
-    facts = rows["data"]
-    forms = ", ".join(f"{count:,} of {form}" for form, count in facts["records"].items()) or "none"
-    places = rows["rows"] * rows["length"]
-    padding = f"{100 * (1 - rows['tokens'] / places):.0f} % of it padding" if places else "no row"
-    cut = f", {facts['cut']:,} longer than a row and cut" if facts["cut"] else ""
-    left = f"; left out: {why}" if (why := left_out(facts)) else "; none left out"
-    return f"records: {forms}{cut}{left}; {rows['tokens']:,} tokens in {rows['rows']:,} rows, {padding}"
+def training_data(facts: dict[str, Any], rows: int, tokens: int, places: int = 0) -> dict[str, Any]:
+    """Return what a session reports of its data; ``places``: for so many tokens there is room in its rows."""
+    most = sorted(facts["left_out"], key=lambda part: -part[1])
+    reasons = [[why[:_TEXT_MAX], count, place[-_TEXT_MAX:]] for why, count, place in most[:_SHOWN]]
+    if rest := most[_SHOWN:]:  # a line of progress is shorter than 4 KiB
+        reasons.append([_MORE, sum(count for _, count, _ in rest), rest[0][2][-_TEXT_MAX:]])
+    padding = round(1 - tokens / places, 4) if places else None
+    told = {"records": facts["records"], "left_out": reasons, "cut": facts["cut"]}
+    return {**told, "rows": rows, "tokens": tokens, "padding": padding}
+
+
+def facts_told(data: dict[str, Any]) -> str:
+    """Return in words what is learned: records by form, what is left out, tokens and padding."""
+    forms = ", ".join(f"{count:,} of {form}" for form, count in data["records"].items()) or "none"
+    padding = "" if data["padding"] is None else f", {100 * data['padding']:.0f} % of it padding"
+    cut = f", {data['cut']:,} longer than a row and cut" if data["cut"] else ""
+    left = f"; left out: {why}" if (why := left_out(data)) else "; none left out"
+    return f"records: {forms}{cut}{left}; {data['tokens']:,} tokens in {data['rows']:,} rows{padding}"

@@ -1,0 +1,24 @@
+"""Training data: what a job learns, as its newest session reported it before the first step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scheduler.store import events
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_KIND = "training.data"
+
+
+def note(tx: Connection, job: str, run: str, data: dict[str, Any] | None, now: int) -> None:
+    """Write the event ``training.data`` of a job, unless its last one has the same data."""
+    if data is not None and data != of_job(tx, job):
+        events.append(tx, _KIND, job, now, run=run, learned=data)
+
+
+def of_job(tx: Connection, job: str) -> dict[str, Any] | None:
+    """Return the newest report, as ``jobs.payload.bounds.training_data`` reads it; None without one."""
+    newest = events.tail(tx, limit=1, kinds=[_KIND], subject=job)
+    return newest[0].data["learned"] if newest else None
