@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from platforms.base import Observed, SessionState
+from platforms.base import InQueue, Observed, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +18,7 @@ _GOING = frozenset({"InProgress", "Stopping"})
 TERMINAL = frozenset({"Completed", "Failed", "Stopped", "Deleting"})  # only what is over can be deleted
 NO_MACHINE = "CapacityError"  # the class of a failure that nobody's code had a part in
 _INTERRUPTED = frozenset({"Interrupted", "Restarting"})
+_AWS_FAILED = frozenset({NO_MACHINE, "InternalServerError"})
 # How long after its end a job's bill may take to appear.
 _BILL_SECONDS = 600
 _REASON_CHARACTERS, _WORD_CHARACTERS = 500, 40
@@ -76,7 +77,8 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
     if status not in TERMINAL:
         # Transitions and times of a spot job that waits again stay as they were: its meter has run already.
         state = SessionState.QUEUED if started is None else SessionState.RUNNING
-        return Observed(key, state, arn, started, detail=status)
+        waits = InQueue(_waiting(description)) if started is None else None
+        return Observed(key, state, arn, started, detail=status, waits=waits)
     if started is None:
         return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
     billed, end = description.get("BillableTimeInSeconds"), description.get("TrainingEndTime")
@@ -86,7 +88,8 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
         billed = round((end - description["TrainingStartTime"]).total_seconds())
     if not billed and failure(description)[0] == NO_MACHINE:
         return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
-    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), _why(description))
+    why, taken = _why(description), _was_taken(description)
+    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), why, taken=taken)
 
 
 def ends_by(description: Mapping[str, Any]) -> int:
@@ -97,9 +100,7 @@ def ends_by(description: Mapping[str, Any]) -> int:
 
 def lost_its_instance(description: Mapping[str, Any]) -> bool:
     """Tell whether a job that is not over lost its instance, also when it has another by now."""
-    stages = {step.get("Status") for step in description.get("SecondaryStatusTransitions", ())}
-    stages.add(description.get("SecondaryStatus"))
-    return description["TrainingJobStatus"] == "InProgress" and not stages.isdisjoint(_INTERRUPTED)
+    return description["TrainingJobStatus"] == "InProgress" and _was_interrupted(description)
 
 
 def failure(description: Mapping[str, Any]) -> tuple[str, str]:
@@ -107,6 +108,24 @@ def failure(description: Mapping[str, Any]) -> tuple[str, str]:
     reason = str(description.get("FailureReason") or "")
     kind, colon, _ = reason.partition(":")
     return (kind if colon else "", reason[:_REASON_CHARACTERS])
+
+
+def _was_interrupted(description: Mapping[str, Any]) -> bool:
+    stages = {step.get("Status") for step in description.get("SecondaryStatusTransitions") or ()}
+    return not {*stages, description.get("SecondaryStatus")}.isdisjoint(_INTERRUPTED)
+
+
+def _was_taken(description: Mapping[str, Any]) -> bool:
+    """Tell whether AWS took a job's machine away, or failed itself."""
+    return _was_interrupted(description) or failure(description)[0] in _AWS_FAILED
+
+
+def _waiting(description: Mapping[str, Any]) -> str:
+    """Return at which stage a job without a machine is, with AWS's own words about that."""
+    stage = str(description.get("SecondaryStatus") or description["TrainingJobStatus"])
+    last: Mapping[str, Any] = (description.get("SecondaryStatusTransitions") or [{}])[-1]
+    message = str(last.get("StatusMessage") or "") if last.get("Status") == stage else ""
+    return (f"{stage}: {message}" if message else stage)[:_REASON_CHARACTERS]
 
 
 def _why(description: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from jobs.payload.clock import Clock
 from platforms.base import (
     Capabilities,
     HourPrice,
+    InQueue,
     Misconfigured,
     Observed,
     PlatformError,
@@ -296,9 +297,12 @@ class SkyPilotPlatform:
             for one in active if late else ():
                 self._server.cancel(one.id)
             detail = "given up: it did not come up in time" if late else f"launch {active[0].status.lower()}"
-            return Observed(key, SessionState.QUEUED, active[0].id, detail=detail)
+            stage = f"; its cluster is {cluster.status}" if cluster is not None else ""
+            waits = None if late else InQueue(detail + stage)
+            return Observed(key, SessionState.QUEUED, active[0].id, detail=detail, waits=waits)
         if cluster is None and not launches and not late:
-            return Observed(key, SessionState.QUEUED, "", detail="asked for, not seen at the server yet")
+            detail = "asked for, not seen at the server yet"
+            return Observed(key, SessionState.QUEUED, "", detail=detail, waits=InQueue(detail))
         # The list is older than the requests: it may have come up in between.
         if (cluster := self._server.refreshed(name)) is None:
             return self._gone(key, order, None, now, launches)
@@ -309,7 +313,8 @@ class SkyPilotPlatform:
                 self._server.down(name)
             return Observed(key, SessionState.QUEUED, "", detail="its set-up failed, and it is taken down")
         if cluster.status != "UP":
-            return Observed(key, SessionState.QUEUED, "", detail=f"{cluster.status} on {cluster.where}")
+            detail = f"{cluster.status} on {cluster.where}"
+            return Observed(key, SessionState.QUEUED, "", detail=detail, waits=InQueue(detail))
         cost = self._cost(key, order, now)
         since = min(cost.first, cluster.launched_at) if cost else cluster.launched_at
         began = self._records.start(key, max(order.at, min(self._scheduled(since), now)))
@@ -357,7 +362,8 @@ class SkyPilotPlatform:
         if cost is not None:
             why += "" if stopped else f"; {cost.event}"[:300]
             why += f"; ${cost.dollars:.2f} by SkyPilot's estimate"
-        return self._records.end(key, Ended(first, max(first, min(last, now)), why, told=stopped, price=price))
+        ended = Ended(first, max(first, min(last, now)), why, told=stopped, price=price, taken=not stopped)
+        return self._records.end(key, ended)
 
     def _cost(self, key: str, order: Ordered, now: int) -> Cost | None:
         days = max(0, int(self._real(now) - self._real(order.at))) // 86_400 + 2

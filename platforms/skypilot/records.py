@@ -39,7 +39,8 @@ class Started:
 class Ended:
     """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did.
 
-    ``price`` is what an hour of it cost by the server's estimate, in microdollars; None where it has none.
+    ``price`` is what an hour of it cost by the server's estimate, in microdollars; None where it has none. ``taken``:
+    its cluster went without our word.
     """
 
     started: int | None
@@ -47,6 +48,7 @@ class Ended:
     detail: str
     told: bool
     price: int | None = None
+    taken: bool = False
 
 
 _Record = TypeVar("_Record", Ordered, Started, Ended)
@@ -87,7 +89,7 @@ class Records:
             return Observed(key, SessionState.ABSENT, "", detail=end.detail)
         return Observed(
             key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told,
-            price_microdollars_per_hour=end.price,
+            price_microdollars_per_hour=end.price, taken=end.taken,
         )  # fmt: skip
 
     def keep_output(self, key: str, said: bytes) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from platforms.base import SessionState
+from platforms.base import InQueue, SessionState
 from platforms.sagemaker.state import failure, lost_its_instance, observed
 
 START, END, NOW = 1_800_000_000, 1_800_003_600, 1_800_010_000
@@ -100,3 +100,42 @@ def test_a_failure_is_told_with_its_class() -> None:
     assert failure(job)[0] == "CapacityError"
     assert "CapacityError" in observed(job, NOW).detail
     assert failure(description("Failed", "Failed")) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("secondary", "steps", "why"),
+    [
+        ("Starting", [], "Starting"),
+        ("Pending", [("Starting", "Preparing"), ("Pending", "Waiting for capacity")], "Pending: Waiting for capacity"),
+        ("Pending", [("Starting", "Preparing the instances")], "Pending"),
+        ("LaunchingMLInstances", [("LaunchingMLInstances", "")], "LaunchingMLInstances"),
+    ],
+)
+def test_a_job_without_a_machine_waits_and_says_why(secondary: str, steps: list[tuple[str, str]], why: str) -> None:
+    moves = [{"Status": status, "StatusMessage": message} for status, message in steps]
+    seen = observed(description("InProgress", secondary, SecondaryStatusTransitions=moves), NOW)
+    assert seen.waits == InQueue(why)
+    started = description("InProgress", "Training", TrainingStartTime=at(START), SecondaryStatusTransitions=moves)
+    assert observed(started, NOW).waits is None
+
+
+@pytest.mark.parametrize(
+    ("secondary", "stages", "reason", "taken"),
+    [
+        ("Stopped", ["Training", "Interrupted", "Stopping", "Stopped"], "", True),
+        ("MaxWaitTimeExceeded", ["Training", "Interrupted", "Stopped"], "", True),
+        ("Failed", ["Training", "Failed"], "InternalServerError: We encountered an internal error", True),
+        ("Failed", ["Training", "Failed"], "CapacityError: Unable to provision", True),
+        ("Failed", ["Training", "Failed"], "AlgorithmError: InternalServerError: exit code 1", False),
+        ("Stopped", ["Training", "Stopping", "Stopped"], "", False),
+        ("MaxRuntimeExceeded", ["Training", "Stopping", "Stopped"], "", False),
+    ],
+)
+def test_a_job_whose_machine_aws_took_away_is_told_as_taken(
+    secondary: str, stages: list[str], reason: str, *, taken: bool
+) -> None:
+    times = {"TrainingStartTime": at(START), "TrainingEndTime": at(END), "BillableTimeInSeconds": 3_600}
+    steps = [{"Status": name, "StartTime": at(START)} for name in stages]
+    status = "Failed" if reason else "Stopped"
+    job = description(status, secondary, **times, SecondaryStatusTransitions=steps, FailureReason=reason)
+    assert observed(job, NOW).taken is taken

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from platforms.base import Observed, Refused, SessionState, StopChannel, Unreachable
+from platforms.base import InQueue, Observed, Refused, SessionState, StopChannel, Unreachable
 from platforms.kaggle.kernel.source import is_source_of, order_of
 from platforms.kaggle.session.records import Record
 
@@ -79,7 +79,8 @@ class Observer:
             record = self._records.write(record.having(state="pushed", missed_at=None))
         word, failure = status
         if word in _OVER:
-            return self._close(record, f"{word.lower()} {failure}".strip(), now)
+            taken = word == "CANCEL_ACKNOWLEDGED" and record.cancelled_at is None
+            return self._close(record.having(taken=taken), f"{word.lower()} {failure}".strip(), now)
         if word in {"RUNNING", "CANCEL_REQUESTED"}:
             if record.started is None:
                 record = self._records.write(record.having(started=self._earliest_start(record, now)))
@@ -101,9 +102,13 @@ class Observer:
                 )
             case SessionState.ENDED:
                 ended, told = record.ended, record.told
-                return Observed(record.key, state, remote_id, record.started, ended, record.detail, stop_channel, told)
+                return Observed(
+                    record.key, state, remote_id, record.started, ended, record.detail, stop_channel, told,
+                    taken=record.taken,
+                )  # fmt: skip
             case _:
-                return Observed(record.key, state, remote_id, detail="queued", stop_channel=stop_channel)
+                waits = InQueue("Kaggle has no machine for it yet")  # it says no reason
+                return Observed(record.key, state, remote_id, detail="queued", stop_channel=stop_channel, waits=waits)
 
     def stop_channel(self, record: Record) -> StopChannel:
         """Return how a session can be asked to save: what cannot see the artifact store must have said that it can."""
@@ -130,7 +135,8 @@ class Observer:
             return None
         if record.missed_at is not None and now - record.missed_at < self._missed_seconds:
             return None
-        return self._close(record, DELETED, now)
+        taken = record.deleted_at is None and record.cancelled_at is None
+        return self._close(record.having(taken=taken), DELETED, now)
 
     def _earliest_start(self, record: Record, now: int) -> int:
         """Return the earliest that a running session can have begun, which is what it is charged from until it ends.

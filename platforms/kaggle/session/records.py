@@ -33,7 +33,7 @@ class Record:
     ``over_at`` is when it was first seen to be over, ``asked_at`` when it was first asked to leave, ``cancelled_at``
     when Kaggle was first asked to cancel it, ``deleted_at`` when its kernel was deleted. ``timeout_seconds`` is how
     long Kaggle was asked to let it run, ``overran_at`` when it was last seen to run for longer. ``told`` is False when
-    ``ended`` is the latest that the end can have been.
+    ``ended`` is the latest that the end can have been, ``taken`` True when it was ended from outside, and not by us.
     ``jobs`` and ``relays`` say what to bring home. ``collected`` is true when no more is wanted.
     ``slug`` is the kernel's name, ``datasets`` those of its inputs.
     """
@@ -59,6 +59,7 @@ class Record:
     timeout_seconds: int | None = None
     overran_at: int | None = None
     told: bool = True
+    taken: bool = False
 
     def having(self, **changes: Any) -> Record:
         """Return the record with ``changes``."""

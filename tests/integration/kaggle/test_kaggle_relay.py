@@ -9,7 +9,7 @@ import pytest
 
 from jobs.payload.store.code import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
-from platforms.base import Capabilities, Refused, SessionState, Unreachable
+from platforms.base import Capabilities, InQueue, Refused, SessionState, Unreachable
 from platforms.relay import pack_objects
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool
@@ -161,8 +161,23 @@ def test_a_session_that_is_cut_off_leaves_nothing_and_says_so(account: "Account"
     account.adapter().stop("uff-ufm-0001", account.now(), force=True)
     ended = account.settle("uff-ufm-0001")
     assert ended.detail.startswith("cancel_acknowledged")
+    assert not ended.taken, "we ended it"
     assert list(account.store.keys("")) == []
     assert "resumed from nothing" in account.output("uff-ufm-0001")
+
+
+def test_a_session_that_waits_says_so_and_one_that_kaggle_ends_was_taken(account: "Account") -> None:
+    """Cancelled in the browser or out of quota, and deleted by hand: no failure of the job."""
+    account.place.rules.queue_seconds = 100_000.0
+    account.adapter().launch(account.request("uff-ufm-0001", "wait"), account.now())
+    waits = account.until("uff-ufm-0001", SessionState.QUEUED)
+    assert waits.waits == InQueue("Kaggle has no machine for it yet")
+    account.place.rules.queue_seconds = 0.0
+    account.adapter().launch(account.request("uff-ufm-0002", "wait"), account.now())
+    assert account.until("uff-ufm-0002", SessionState.RUNNING).waits is None
+    account.place.sessions()[-1].cut("CANCEL_ACKNOWLEDGED", "Weekly GPU quota exceeded")
+    assert account.until("uff-ufm-0002", SessionState.ENDED).taken
+    assert account.until("uff-ufm-0002", SessionState.ENDED).taken, "by another adapter"
 
 
 def test_equal_inputs_are_uploaded_once_and_swept_when_nobody_needs_them(account: "Account") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platforms.base import SessionState, Unreachable
+from platforms.base import InQueue, SessionState, Unreachable
 from platforms.emulators.faults import Fault
 from scheduler.clock import real_now
 from tests.lab.patience import until
@@ -42,6 +42,7 @@ def test_a_launch_that_never_arrived_is_given_up_when_none_can_start_any_more(wo
         waits = world.find("one", later)
         assert waits is not None
         assert waits.state is SessionState.QUEUED
+        assert waits.waits is not None
     assert world.until("one", *OVER, later=1810).state is SessionState.ABSENT
     assert world.launch("one").state is SessionState.ABSENT
     assert world.launches() == []
@@ -112,8 +113,23 @@ def test_a_machine_that_is_taken_back_ends_its_session_though_the_records_say_it
     assert ended.state is SessionState.ENDED
     assert ended.started == running.started
     assert not ended.told  # it was gone before anybody noticed
+    assert ended.taken, "its end is no failure of its job"
     assert "taken back" in ended.detail
     assert "by SkyPilot's estimate" in ended.detail
+
+
+def test_a_session_whose_machine_is_being_made_waits_and_says_at_which_stage(world: "World") -> None:
+    world.server.provisioning.clear()
+    world.launch("one")
+    until(lambda: world.name("one") in world.server.clusters, "its cluster")
+    waits = world.find("one")
+    assert waits is not None
+    assert (waits.state, waits.waits) == (SessionState.QUEUED, InQueue("launch running; its cluster is INIT"))
+    world.server.provisioning.set()
+    running = world.until("one", SessionState.RUNNING)
+    assert running.waits is None
+    world.adapter().stop("one", int(real_now()), force=True)
+    assert not world.until("one", *OVER).taken, "we took it down"
 
 
 def test_a_session_that_is_done_is_taken_down_at_once_and_its_log_is_kept(world: "World") -> None:
