@@ -122,7 +122,7 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
     start = next((place for place, word in enumerate(command) if word.endswith(TRAINER)), None)
     if start is None:
         return None
-    said = _options(command[start + 1 :])
+    said = options_of(command[start + 1 :])
     if said.get("--stage", "sft") != "sft":
         return None  # the formulas hold for supervised training; preference pairs and generated texts need more
     if said.keys() & _OF_ZERO:
@@ -161,7 +161,7 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
     )
 
 
-def _options(words: Sequence[str]) -> dict[str, str]:
+def options_of(words: Sequence[str]) -> dict[str, str]:
     """Return options with their values, both spellings of either."""
     found: dict[str, str] = {}
     for place, word in enumerate(words):

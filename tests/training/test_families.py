@@ -140,7 +140,7 @@ def test_a_model_without_the_attention_of_torch_takes_its_own(family: str, kind:
     ],
 )  # fmt: skip
 def test_rows_are_no_longer_than_a_models_positions(family: str, more: dict[str, Any], most: int | None) -> None:
-    config = family_config(known(family), **more)
+    config = family_config(known(family), **more).to_dict()
     check_length(most or 10**6, config, "here")
     if most is not None:
         with pytest.raises(Refused, match=f"more than the {most} positions of the model in here"):

@@ -29,6 +29,7 @@ from platforms.base import BadOption, Misconfigured, PlatformError
 from platforms.registry import known
 from platforms.targets.base import BadTargetOption, TargetError
 from scheduler.service.requests.gate_concerns import of_gates
+from scheduler.service.requests.trainer_concerns import of_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -135,7 +136,8 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
                 read_demands(Path(wanted.source))
             except RequirementsError as error:
                 found.append(_placed(where, f"{label}requirements", wanted.source, error.why, error.remedy))
-        here = any(pool.platform == "local" for pool in pools.values() if not spec.pools or pool.name in spec.pools)
+        eligible = [pool for pool in pools.values() if not spec.pools or pool.name in spec.pools]
+        here = any(pool.platform == "local" for pool in eligible)
         try:
             inside = names(spec.code) if spec.code is not None else None
         except CodeError as error:
@@ -154,6 +156,9 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
         if version and not (settings.artifacts.root / "corpus" / version).is_dir():
             why = "there is no such version of the corpus here"
             found.append(_placed(where, f"{label}mixture.corpus", version, why, "see: schedctl corpus show"))
+        for word, why in of_trainer(spec, eligible):
+            remedy = "change it in the command"
+            found.append(_placed(where, f"{label}command", word, why, remedy, searched=list(spec.command)))
         for word, why, remedy in _lost_words(spec, bundle, inside, here=here):
             found.append(_placed(where, f"{label}command", word, why, remedy, searched=list(spec.command)))
     return found

@@ -241,3 +241,12 @@ def test_gates_that_a_test_set_can_never_decide_are_told_when_the_job_is_added(
     held.write_text('{"id": "a"}\n{"id": "a"}\n')
     found = schedctl("config", "check")
     assert "items.jsonl, line 2: the id 'a' stands on an earlier line" in found.err, found.err
+
+
+def test_a_fine_tuning_that_no_session_can_begin_is_doubted(schedctl: Schedctl, database: Database, home: Path) -> None:
+    (home / "config.json").write_text('{"max_position_embeddings": 512}')
+    command = f"{{python}} {{payload}}/trainers/finetune.py --model {home} --length 1024 --stage kto --batch 1"
+    added = schedctl("queue", "add", "--name", "a", "--command", command, "--target-step", "5")
+    assert added.code == 0, added.err
+    assert "--length 1024 is more than the 512 positions" in added.err
+    assert "each of 1 devices would take one" in added.err

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from .errors import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 _INDEX = "model.safetensors.index.json"
 _LENGTH_BYTES = 8  # of a file of safetensors, which tell how long its header is
 _HEADER_BYTES_MAX = 100 << 20
 _TOLD_MAX = 3
+_FACTOR_MAX = 1e6
 _ANEW = "Fetch it anew, or name another: --model input:NAME, with inputs = { NAME = ... } in the job's definition"
 
 
@@ -44,36 +45,43 @@ def check_loaded(source: str, missing: Collection[str]) -> None:
         raise Refused(f"the model in {source} lacks {len(missing)} of its weights ({told}). {_ANEW}")
 
 
-def check_length(length: int, config: Any, source: str) -> None:
+def check_length(length: int, config: Mapping[str, Any], source: str) -> None:
     """Refuse rows longer than a model has positions: some end in a traceback, others learn nothing of what lies beyond.
 
-    Scaled rotary positions reach as far as their factor says; models without positions reach as far as one likes.
+    ``config`` is what ``config.json`` says.
     """
-    config = config.get_text_config()
-    attention = getattr(config, "attn_config", None)
-    if getattr(config, "alibi", False) or getattr(attention, "alibi", False):
-        return
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    known = next((size for name in names if isinstance(size := getattr(config, name, None), int) and size > 0), None)
-    if known is None:
-        return
-    most = max(known, *(_reach(scaling, known) for scaling in _scalings(config)), 0)
-    if length > most:
+    most = positions(config)
+    if most is not None and length > most:
         raise Refused(
             f"--length {length} is more than the {most} positions of the model in {source}: it would learn nothing of "
             f"what lies beyond. Say --length {most} or less, or scale its positions in config.json (rope_scaling)"
         )
 
 
-def _scalings(config: Any) -> list[dict[str, Any]]:
+def positions(config: Mapping[str, Any]) -> int | None:
+    """Return how many positions a model has; None for any number, or where its configuration does not say.
+
+    Scaled rotary positions reach as far as their factor says.
+    """
+    text = config.get("text_config")
+    config = text if isinstance(text, dict) else config
+    attention = config.get("attn_config")
+    if config.get("alibi") or (isinstance(attention, dict) and attention.get("alibi")):
+        return None
+    names = ("max_position_embeddings", "n_positions", "max_seq_len")
+    known = next((size for name in names if isinstance(size := config.get(name), int) and size > 0), None)
+    return None if known is None else max(known, *(_reach(scaling, known) for scaling in _scalings(config)), 0)
+
+
+def _scalings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return how rotary positions are scaled: one way, or one for each kind of layer."""
-    said = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return [part for part in (said, *said.values()) if isinstance(part, dict)] if isinstance(said, dict) else []
 
 
 def _reach(scaling: dict[str, Any], known: int) -> int:
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
-    if not isinstance(factor, int | float) or factor <= 1:
+    if not isinstance(factor, int | float) or not 1 < factor < _FACTOR_MAX:
         return known
     return int(factor * (original if isinstance(original, int) else known))
 

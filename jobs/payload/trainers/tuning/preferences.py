@@ -64,7 +64,7 @@ def train(
     devices = int(os.environ.get("WORLD_SIZE", "1"))
     source, resume = options.model, training.resume_dir
     before = None if resume is None else checkpoint.read_fingerprint(resume)
-    check_length(options.length, AutoConfig.from_pretrained(source), source)
+    check_length(options.length, AutoConfig.from_pretrained(source).to_dict(), source)
     model_digest = base_digest(source)
     parent = None if training.parent_dir is None else checkpoint.read_fingerprint(training.parent_dir)
     recall(options, facts_of(options, model_digest, card, devices), before, parent)

@@ -138,7 +138,7 @@ def _is_alone(options: argparse.Namespace, source: str, group: Group) -> bool:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
-    check_length(options.length, config, source)
+    check_length(options.length, config.to_dict(), source)
     if config.model_type in KINDS or separation(config, options.length) != ALONE:
         return False
     if group.first:
