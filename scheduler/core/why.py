@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from scheduler.core.run import Wait
 
 
-def why(state: JobState, waits: Mapping[str, Any] | None, zone: str) -> str:
-    """Return in one sentence why a job is where it is; ``waits`` is a stored reason."""
+def why(state: JobState, waits: Mapping[str, Any] | None, zone: str, now: int) -> str:
+    """Return in one sentence why a job is where it is; ``waits`` is a stored reason, which may be out of date."""
     match state:
         case Queued():
-            return sentence(waits, zone) if waits else ""
+            return _now(waits, now) or sentence(waits, zone) if waits else ""
         case Active(run=run, wish=None):
             return f"runs as {run}"
         case Active(run=run, wish=wish):
@@ -32,6 +32,16 @@ def why(state: JobState, waits: Mapping[str, Any] | None, zone: str) -> str:
             return ""
         case _:
             assert_never(state)
+
+
+def _now(waits: Mapping[str, Any], now: int) -> str:
+    """Return a stored reason that names an instant that is past in words of now; "" for any other reason."""
+    from scheduler.core.reasons import NotReleased
+
+    until = waits.get("until")
+    if waits.get("code") != NotReleased.code or not isinstance(until, int) or until > now:
+        return ""
+    return f"{waits.get('why', '')}; due now"
 
 
 def in_queue(pool: str, run: str, wait: Wait, zone: str) -> str:

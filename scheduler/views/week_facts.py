@@ -69,7 +69,7 @@ def facts_within(
                 target_step=record.spec.target_step,
                 step=record.done_step,
                 state=type(record.state).__name__.lower(),
-                why=why(record.state, None, "UTC") if isinstance(record.state, Held | Failed) else "",
+                why=why(record.state, None, "UTC", 0) if isinstance(record.state, Held | Failed) else "",
                 starts_from=parents.get(record.spec.name),
             )
             for record in queue

@@ -121,7 +121,7 @@ class Source:
     def why(self, state: JobState, reason: Reason | None, place: Placement | None) -> str:
         """Return in one sentence why a job is where it is; ``place`` is its next planned session."""
         if not isinstance(state, Queued):
-            return why(state, None, self.zone)
+            return why(state, None, self.zone, 0)
         if reason is not None:
             return reason.sentence(self.zone)
         if place is not None:

@@ -148,10 +148,16 @@ def test_a_weight_told_to_people_has_three_digits_and_is_enough(weight: float, t
     ],
 )
 def test_why_a_job_is_where_it_is_is_one_sentence(state: JobState, words: str) -> None:
-    assert why(state, None, "UTC") == words
+    assert why(state, None, "UTC", AT) == words
 
 
 def test_a_job_in_the_queue_tells_what_it_waits_for_also_in_words_of_a_newer_version() -> None:
-    assert why(Queued(0), {"code": "held", "by": "anna", "why": "later"}, "UTC") == "held by anna: later"
-    assert why(Queued(0), {"code": "moon", "sentence": "the moon is wrong"}, "UTC") == "the moon is wrong"
-    assert why(Queued(0), {"code": "moon"}, "UTC") == "moon"
+    assert why(Queued(0), {"code": "held", "by": "anna", "why": "later"}, "UTC", AT) == "held by anna: later"
+    assert why(Queued(0), {"code": "moon", "sentence": "the moon is wrong"}, "UTC", AT) == "the moon is wrong"
+    assert why(Queued(0), {"code": "moon"}, "UTC", AT) == "moon"
+
+
+def test_a_pause_that_is_over_is_due_now_and_shows_no_past_instant() -> None:
+    waits = NotReleased(AT, "waits after a failure (KeyError: 'text')").to_json()
+    assert why(Queued(0), waits, "UTC", AT) == "waits after a failure (KeyError: 'text'); due now"
+    assert why(Queued(0), waits, "UTC", AT - 1) == "waits after a failure (KeyError: 'text') until Sat 21 Nov 14:05 UTC"

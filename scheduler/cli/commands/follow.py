@@ -37,7 +37,7 @@ def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
             waits = {name: plans.reason(tx, name) for name in names}
         for record in records:
             name, reason = record.spec.name, waits[record.spec.name]
-            said = why(record.state, reason.to_json() if reason else None, cli.out.zone)
+            said = why(record.state, reason.to_json() if reason else None, cli.out.zone, cli.now)
             line = f"{name}: {type(record.state).__name__.lower()}" + (f", {said}" if said else "")
             if told.get(name) != line:
                 cli.out.say(f"{line} ({record.done_step} of {record.spec.target_step} steps)")

@@ -228,12 +228,12 @@ def _answer(
 
     state = type(record.state).__name__.lower()
     if not isinstance(record.state, Queued):
-        words = why(record.state, None, cli.out.zone)
+        words = why(record.state, None, cli.out.zone, cli.now)
         return f"{state}, {words}" if words else state
     if plan is None:
         return "queued, and there is no plan yet; the daemon makes one: schedctl daemon"
     if reason is not None:
-        return why(record.state, reason, cli.out.zone)
+        return why(record.state, reason, cli.out.zone, cli.now)
     if planned:
         return f"starts on {planned[0].pool} at {cli.out.instant(planned[0].start)}"
     return f"queued after the newest plan ({cli.out.instant(plan.made_at)}); the next one considers it"

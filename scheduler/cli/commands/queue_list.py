@@ -33,7 +33,10 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         return
     cli.out.table(
         ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->weight", "-pool", "~why"),
-        [_row(job, cli.out.zone) if job else _row_of_sweep(found, sweep) for job, sweep in _lines(found, each=each)],
+        [
+            _row(job, cli.out.zone, cli.now) if job else _row_of_sweep(found, sweep)
+            for job, sweep in _lines(found, each=each)
+        ],
     )
     if not found and not states:
         cli.out.say(empty_queue(cli))
@@ -86,9 +89,9 @@ def _row_of_sweep(found: Sequence[ListedJob], sweep: str) -> tuple[str, ...]:
     )
 
 
-def _why(job: ListedJob, zone: str) -> str:
+def _why(job: ListedJob, zone: str, now: int) -> str:
     if job.waiting is None or not isinstance(job.state, Active):
-        return why(job.state, job.waits, zone)
+        return why(job.state, job.waits, zone, now)
     from scheduler.core.run import Wait
 
     told = job.waiting
@@ -96,7 +99,7 @@ def _why(job: ListedJob, zone: str) -> str:
     return in_queue(job.last_pool or "", job.state.run, wait, zone)
 
 
-def _row(job: ListedJob, zone: str) -> tuple[str, ...]:
+def _row(job: ListedJob, zone: str, now: int) -> tuple[str, ...]:
     return (
         str(job.position),
         job.name,
@@ -107,5 +110,5 @@ def _row(job: ListedJob, zone: str) -> tuple[str, ...]:
         share(job.done_step, job.target_step),
         f"{job.weight:g}",
         job.last_pool or "",
-        _why(job, zone),
+        _why(job, zone, now),
     )

@@ -116,7 +116,7 @@ def _facts(
         ("job", spec.name),
         ("role", spec.role),
         ("state", type(record.state).__name__.lower()),
-        ("why", why(record.state, waits.to_json() if waits else None, out.zone)),
+        ("why", why(record.state, waits.to_json() if waits else None, out.zone, cli.now)),
         *(() if spec.whole else facts(going, cli.now, out.zone)),
         ("has run", ("yes" if record.done_step else "not yet") if spec.whole else ""),
         ("whole", f"one session that gives it {whole_of(spec)}; it cannot be resumed" if spec.whole else ""),

@@ -201,7 +201,7 @@ def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
 def _job(job: JobRecord, going: Training, found: Overview, out: Output) -> tuple[str, ...]:
     name = job.spec.name
     reason, placement = found.waits.get(name), found.next.get(name)
-    told = why(job.state, reason.to_json() if reason else None, out.zone)
+    told = why(job.state, reason.to_json() if reason else None, out.zone, found.at)
     if isinstance(job.state, Queued) and placement is not None:
         planned = f"{placement.pool} from {when(placement.start, found.at, out.zone)}"
         told = f"{planned}; now {told}" if told else planned

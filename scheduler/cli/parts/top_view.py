@@ -235,7 +235,7 @@ def explained(found: Overview, name: str, zone: str) -> list[str]:
     pairs = [
         ("job", name),
         ("state", type(job.state).__name__.lower()),
-        ("why", why(job.state, reason.to_json() if reason and isinstance(job.state, Queued) else None, zone)),
+        ("why", why(job.state, reason.to_json() if reason and isinstance(job.state, Queued) else None, zone, found.at)),
         *facts(going, found.at, zone),
         ("weight", f"{job.spec.weight:g}"),
     ]
