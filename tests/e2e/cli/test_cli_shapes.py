@@ -27,6 +27,7 @@ JOB = {
     "deadline",
     "created_at",
     "waits",
+    "waiting",
 }
 WHOLE_JOB = JOB | {"checkpoint", "spec"}
 RUN = {
@@ -41,6 +42,7 @@ RUN = {
     "ended",
     "outcome",
     "lanes",
+    "waiting",
 }
 LANE = {
     "attempt",
@@ -141,7 +143,7 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("pools close kaggle", {"pool": POOL}),
     ("runs list", {"runs": [RUN]}),
     (f"runs show {KEY}", {"run": RUN | {"events", "charged_seconds", "waited_seconds"}}),
-    (f"runs stop {KEY}", {"run": RUN, "told": None}),
+    (f"runs stop {KEY}", {"run": RUN, "told": None, "unreachable": None}),
     ("checkpoints list", {"checkpoints": [CHECKPOINT]}),
     ("checkpoints retention", {"checkpoints": [{"key", "bytes", "stays", "why", "delete_at"}]}),
     ("checkpoints verify", {"checkpoints": [{"key", "good", "findings"}]}),
