@@ -143,15 +143,22 @@ def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
 
 
 def _hide_files(folder: str) -> None:
-    """Enter the view of the session, if it has one. Raises OSError: a session is not started without its view."""
+    """Enter the view of the session, if it has one. Raises OSError: a session is not started with half of its view.
+
+    Where the machine forbids views, the session runs without one and its output says so.
+    """
     try:
         with open(VIEW, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - as in records.publish
             text = file.read()
     except FileNotFoundError:
         return
-    from platforms.local.view import enter
+    from platforms.local.view import Refused, enter
 
-    enter(text)
+    try:
+        enter(text)
+    except Refused as error:
+        os.write(2, f"this session can read the files of the daemon ({error.strerror}): schedctl doctor\n".encode())
+        return
     os.chdir(folder)  # the old one leads to what is hidden, by its parents
 
 

@@ -24,23 +24,30 @@ _CAPABILITIES = 64
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+class Refused(OSError):
+    """This machine lets nobody have a view: nothing was hidden yet."""
+
+
 def enter(text: str) -> None:
-    """Give this process, and all that it starts, the view that ``text`` describes. Raises OSError.
+    """Give this process, and all that it starts, the view that ``text`` describes. Raises Refused and OSError.
 
     ``text`` has entries that end in NUL: ``hide``, ``read`` or ``write``, a space, and a real absolute path. What is
     not there, or lies behind a link, is passed over. Everything that is not named stays as it is.
     """
     entries = [entry.split(" ", 1) for entry in text.split("\0") if entry]
     user, group = os.geteuid(), os.getegid()
-    _call("unshare", _NEW_USER | _NEW_MOUNTS)
-    for name, words in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{user} {user} 1"),
-        ("gid_map", f"{group} {group} 1"),
-    ):
-        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib costs the session more than its work
-            file.write(words)
-    _mount("none", "/", _RECURSIVE | _SLAVE)
+    try:
+        _call("unshare", _NEW_USER | _NEW_MOUNTS)
+        for name, words in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib costs the session more than its work
+                file.write(words)
+        _mount("none", "/", _RECURSIVE | _SLAVE)
+    except PermissionError as error:  # Ubuntu's AppArmor gives the namespace and forbids every mount in it
+        raise Refused(error.errno, error.strerror) from None
     shown = [(path, kind, _open(path)) for kind, path in sorted(entries, key=lambda entry: entry[1]) if kind != "hide"]
     covers: list[str] = []
     for kind, path in sorted(entries, key=lambda entry: entry[1]):

@@ -11,7 +11,8 @@ import pytest
 from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
-from platforms.local import adapter, isolation
+from platforms.local import adapter, isolation, keeper, view
+from platforms.local.records import VIEW
 from platforms.registry import PlatformContext, load
 from scheduler.host import doctor_machine
 from scheduler.host.doctor_machine import check_isolation
@@ -187,3 +188,20 @@ def test_a_session_does_not_start_without_the_view_it_was_given(
         told()
     assert b"cannot start" in machine.output()
     assert machine.until_ended().detail == "exit code 127"
+
+
+def test_a_machine_that_forbids_views_runs_sessions_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ubuntu gives the namespaces and forbids every mount in them; a session that never started would be worse."""
+
+    def forbid(*_: object) -> None:
+        raise PermissionError(13, "mount is refused here")
+
+    monkeypatch.setattr(view, "_call", forbid)
+    with pytest.raises(view.Refused, match="mount is refused here"):
+        view.enter("")
+    (tmp_path / VIEW).write_text("hide /nowhere\0")
+    monkeypatch.chdir(tmp_path)
+    keeper._hide_files(str(tmp_path))
+    assert "can read the files of the daemon (mount is refused here): schedctl doctor" in capfd.readouterr().err
