@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Whoever starts Python a thousand times, as tests do, wants it compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long image reference rooms pictures lock clean
+.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -63,6 +63,10 @@ kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and
 
 fuzz: .venv/ready-dev ## Tell the daemon 100,000 odd documents and answers; no cycle may crash (half an hour; ARGS=COUNT)
 	$(BIN)/python benchmarks/bench_border.py $(ARGS)
+
+fuzz-train: .venv-train/ready ## Give fine-tuning 100,000 odd records a stage; each is accounted for (hours; FUZZ_RECORDS=COUNT)
+	OMP_NUM_THREADS=1 FUZZ_RECORDS=$(or $(FUZZ_RECORDS),100000) .venv-train/bin/python -m pytest --confcutdir tests/training \
+		tests/training/test_records.py tests/training/test_preferences.py -k accounted_for --numprocesses 2 $(ARGS)
 
 mutants: .venv/ready-dev ## Put small bugs into IN=FOLDER, list those that no test notices (ARGS="--sample 100")
 	$(BIN)/python benchmarks/mutants.py $(IN) $(ARGS)

@@ -1,5 +1,6 @@
 """Families of models: a document of a packed row is learned as it is learned alone, whatever lies beside it."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,25 @@ def test_each_family_of_the_documents_has_its_test() -> None:
     text = (Path(__file__).parent.parent.parent / "docs/fine-tuning.md").read_text()
     named = set(re.findall(r"`(\w+)`", text.partition("<!-- families -->")[2].partition("<!-- end -->")[0]))
     assert named == {*PACKED, *RECURRENT}
+
+
+def test_each_cell_of_the_table_of_promises_has_its_test(model: Path) -> None:
+    here = Path(__file__).parent
+    lines = (here.parent.parent / "docs/fine-tuning.md").read_text().partition("<!-- families -->")[2].splitlines()
+    tests = {
+        found[1]: found[2].split("::") for line in lines if (found := re.match(r"\| ([A-Z]) \|.*`(.*)` \|$", line))
+    }
+    assert all(f"def {name}(" in (here / file).read_text() for file, name in tests.values())
+    assert json.loads((model / "config.json").read_bytes())["model_type"] == "llama"  # what tests of D, E, F train
+    promises: dict[str, list[str]] = {}
+    for line in lines[: lines.index("<!-- end -->")]:
+        families, *cells = line.strip("| ").split(" | ")
+        promises |= dict.fromkeys(re.findall(r"`(\w+)`", families), cells)
+    for family, cells in promises.items():
+        more = ["D", "E", "F"] if family == "llama" else ["not tested"] * 3
+        assert cells == ["A" if family in PACKED else "B", "C" if family in TRAINED else "not tested", *more], family
+    assert {*TRAINED} <= {*promises}
+    assert {*tests} == {cell for cells in promises.values() for cell in cells} - {"not tested"}
 
 
 @pytest.mark.parametrize(("family", "kind"), [("gemma2", "eager"), ("mpt", "eager"), ("llama", "sdpa")])

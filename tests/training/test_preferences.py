@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("trl")
 from jobs.payload.lane.failure import classify
+from jobs.payload.trainers.tuning import preferences
 from jobs.payload.trainers.tuning.errors import Refused, UnreadableData
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
@@ -108,7 +109,7 @@ def test_the_reference_is_what_training_began_with_also_after_a_cut(make_stage: 
     desk.command[desk.command.index("sft")] = "dpo"
     cut = desk.session(parent=key, cut=4)
     assert cut["outcome"] == "preempted", desk.log()
-    assert cut["training_data"]["records"] == {"dpo": 23}
+    assert cut["training_data"]["records"] == {"dpo": 20}
     assert cut["training_data"]["tokens"] > 23
     first = desk.newest()[1]
     done = desk.session(parent=key)
@@ -240,6 +241,30 @@ def test_a_special_token_in_somebodys_words_is_not_learned_as_one(tmp_path: Path
     rows, facts = read("dpo", model, path)
     assert not rows
     assert "<eos>, which is a special token" in facts["left_out"][0][0]
+
+
+@pytest.mark.parametrize("stage", ["dpo", "kto"])
+def test_an_answer_that_teaches_no_end_is_left_out(stage: str, tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "train-0.jsonl"
+    said = {"prompt": [{"role": "user", "content": "a"}]}
+    said |= {name: [{"role": "assistant", "content": name}] for name in RECORDS[stage](1) if name not in said}
+    path.write_text(json.dumps({**said, "label": True} if stage == "kto" else said) + "\n")
+    tokenizer = load_tokenizer(str(model))
+    options = read_options(["--model", str(model), "--stage", stage, "--length", "64"])
+    rows, _ = read_rows(options, [path], tokenizer)
+    assert len(rows) == 1
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    rows, tally = read_rows(options, [path], tokenizer)
+    assert not rows
+    assert "it teaches no end: generation stops at '<eos>'" in tally.facts()["left_out"][0][0]
+
+
+def test_a_model_at_whose_end_nothing_stops_is_refused(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preferences, "stop_tokens", lambda *_: frozenset())
+    with pytest.raises(UnreadableData, match="stops at no token: name eos_token"):
+        read("grpo", model, tmp_path / "none", "--reward", "x", "--new-tokens", "32")
 
 
 @pytest.mark.parametrize("stage", ["dpo", "kto", "grpo"])

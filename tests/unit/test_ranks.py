@@ -34,6 +34,16 @@ import os, signal, sys
 if os.environ["RANK"] == "1": sys.exit(int(sys.argv[1])) if int(sys.argv[1]) >= 0 else os.kill(os.getpid(), 9)
 signal.pause()
 """
+ENDS = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from ranks import Ranks
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.SIGUSR1):
+        kill(process, number)  # after Python has given its signals back
+late = Late()
+sys.exit(Ranks().run([sys.executable, sys.argv[2]], 1))
+"""
 
 
 @contextmanager
@@ -68,6 +78,13 @@ def test_a_wish_to_save_before_anybody_listens_does_no_harm(tmp_path: Path) -> N
         until((tmp_path / "ready-0").exists, "the rank to listen")
         launcher.send_signal(signal.SIGTERM)
     assert launcher.returncode == 0
+
+
+def test_a_signal_after_the_last_rank_does_not_change_the_status(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    words = [sys.executable, "-c", ENDS, str(RANKS.parent), str(tmp_path / "script.py")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("dies", "status"), [("7", 7), ("-9", 128 + 9)])

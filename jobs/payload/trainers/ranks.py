@@ -8,6 +8,7 @@ standard library is all it needs.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import signal
@@ -62,6 +63,8 @@ class Ranks:
         self.told_to_stop = False
         for number in _FORWARDED:
             signal.signal(number, self._forward)
+        # Python gives signals back as it ends, and the agent may ask for a save until it sees the end.
+        atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
 
     def run(self, words: Sequence[str], count: int, more: Mapping[str, str] | None = None) -> int:
         """Run ``count`` processes, on each node, to their end and return the exit status of this node's.

@@ -23,15 +23,17 @@ from .errors import Refused, UnreadableData
 from .forms import OddRecord, check_messages, read_record
 from .model import base_digest, make_model
 from .options import rows_at_once
+from .packing import LEARNED
 from .remembered import facts_of, recall
 from .rewards import Reward, Spread, named
+from .rows import endless
 from .session import data_files, judge
 from .tally import Tally, check, facts_told, training_data
-from .tokenizer import digest, load_tokenizer
+from .tokenizer import digest, load_tokenizer, stop_tokens
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from ..trainer_kit import Training
@@ -111,13 +113,19 @@ def read_rows(options: argparse.Namespace, paths: list[Path], tokenizer: Any) ->
     All of a training must be texts, or all messages: raises UnreadableData where they are mixed.
     """
     rows: list[dict[str, Any]] = []
+    stops = stop_tokens(options.model, tokenizer)
+    if not stops:
+        raise UnreadableData(
+            f"generation with {options.model} stops at no token: name eos_token in tokenizer_config.json, or "
+            "eos_token_id in generation_config.json, of the model"
+        )
     tally, kinds = Tally(), set()
     marks = special_texts(tokenizer)
     for record, place in records(paths, tally):
         try:
             row = _row(options.stage, record)
             _check_words(row, tokenizer, marks)
-            sizes = _sizes(options, row, tokenizer)
+            sizes = _sizes(options, row, tokenizer, stops)
         except OddRecord as odd:
             tally.leave(place, str(odd))
             continue
@@ -178,10 +186,13 @@ def _check_words(row: dict[str, Any], tokenizer: Any, marks: tuple[str, ...]) ->
                 raise OddRecord(f"its words hold {mark}, which is a special token of the tokenizer")
 
 
-def _sizes(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any) -> list[int]:
-    """Return the tokens of each text that is learned. Raises OddRecord where nothing is left: TRL drops such rows."""
+def _sizes(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any, stops: Collection[int]) -> list[int]:
+    """Return the tokens of each text that is learned.
+
+    Raises OddRecord where nothing is left, for TRL drops such rows, and where an answer teaches no end.
+    """
     prompt = row["prompt"]
-    size = _tokens(tokenizer, prompt)
+    size = len(_tokens(tokenizer, prompt))
     if options.stage == "grpo":
         if size > options.length - options.new_tokens:
             raise OddRecord(f"its prompt leaves no room for --new-tokens in --length {options.length}")
@@ -189,7 +200,11 @@ def _sizes(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any) -> 
     if size >= options.length:
         raise OddRecord(f"its prompt fills --length {options.length}")
     answers = [row[name] for name in ("chosen", "rejected", "completion") if name in row]
-    return [_tokens(tokenizer, prompt + answer, ends=True) for answer in answers]
+    texts = [_tokens(tokenizer, prompt + answer, ends=True) for answer in answers]
+    for tokens in texts:
+        if why := endless(tokens, bytes([LEARNED]) * len(tokens), tokenizer, stops):
+            raise OddRecord(why)
+    return [len(tokens) for tokens in texts]
 
 
 def _fingerprint(
@@ -281,11 +296,14 @@ def _spread_watch() -> Any:
     return SpreadWatch()
 
 
-def _tokens(tokenizer: Any, said: Any, *, ends: bool = False) -> int:
-    """Return how many tokens TRL makes of texts or messages; ``ends``: there is an answer at their end."""
-    if isinstance(said, str):
-        return len(tokenizer(said)["input_ids"]) + ends
-    return len(tokenizer(rendered(tokenizer, said, asked=not ends), add_special_tokens=False)["input_ids"])
+def _tokens(tokenizer: Any, said: Any, *, ends: bool = False) -> list[int]:
+    """Return the tokens that TRL makes of texts or messages; ``ends``: there is an answer at their end."""
+    text = f"{said}{tokenizer.eos_token or ''}" if isinstance(said, str) and ends else said
+    special = {} if isinstance(said, str) else {"add_special_tokens": False}
+    tokens: list[int] = tokenizer(
+        text if isinstance(text, str) else rendered(tokenizer, text, asked=not ends), **special
+    )["input_ids"]
+    return tokens
 
 
 def _arguments(options: argparse.Namespace, training: Training, card: Card, folder: str) -> Mapping[str, Any]:

@@ -209,7 +209,7 @@ def encoded(
             tokens, marks = body
             if document.plain:
                 tokens, marks = before + tokens + after, bytes(len(before)) + marks + bytes([LEARNED]) * len(after)
-            if stops is not None and document.form != "text" and (why := _endless(tokens, marks, tokenizer, stops)):
+            if stops is not None and document.form != "text" and (why := endless(tokens, marks, tokenizer, stops)):
                 tally.leave(document.place, why, document.form)
             elif not any(mark & LEARNED for mark in marks[1:]):
                 tally.leave(document.place, "nothing of it is to be learned", document.form)
@@ -265,7 +265,7 @@ def _gives(tokenizer: Any, tokens: list[int], text: str, special: Sequence[str])
     return one == other
 
 
-def _endless(tokens: list[int], marks: bytes, tokenizer: Any, stops: Collection[int]) -> str:
+def endless(tokens: list[int], marks: bytes, tokenizer: Any, stops: Collection[int]) -> str:
     """Return why nothing is learned about stopping, "" where the last learned token, white space aside, is a stop."""
     learned = [token for token, mark in zip(tokens, marks, strict=True) if mark & LEARNED]
     while learned and learned[-1] not in stops and not tokenizer.decode(learned[-1:]).strip():
