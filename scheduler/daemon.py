@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from scheduler.store.lease import Lease
 
 LOCK_FILE = "daemon.lock"
-_MAIL_SECONDS = 60
-_RELOAD, _STOP = "reload", "stop"
+_RELOAD, _STOP, _MAIL, _LOOK_SOON = "reload", "stop", "mail", "look soon"
 _WHY_CHARACTERS = 1_000
 _LOOKS_PER_LEASE = 6  # of a daemon that stands by
 _LOOKS_PER_CYCLE = 6  # at most, when answers come late or sessions have just begun
@@ -183,17 +182,9 @@ class Daemon:
         def look_now() -> None:
             timer.modify_job("cycle", next_run_time=clock.utc_datetime())
 
-        def look_soon() -> None:
-            # Not at once: what a cycle asks for may be late again, and platforms are not asked all the time.
-            pause = self.app.clock.wall_seconds(self.app.settings.daemon.cycle_seconds) / _LOOKS_PER_CYCLE
-            at = clock.utc_datetime() + timedelta(seconds=pause)
-            job = timer.get_job("cycle")
-            if job is not None and job.next_run_time > at:
-                timer.modify_job("cycle", next_run_time=at)
-
-        self._calls.on_late = look_soon
-        self._mail_now = lambda: timer.modify_job("mail", next_run_time=clock.utc_datetime())
-
+        # Through the main thread: while the timer shuts down it holds a lock that a cycle would wait for.
+        self._calls.on_late = lambda: self._news.put(_LOOK_SOON)
+        self._mail_now = lambda: self._news.put(_MAIL)
         self._note("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
         self.log.info("daemon.started", pid=os.getpid(), epoch=self._ports.epoch, pools=sorted(self._ports.pools))
         with self._ports.database.read() as tx:
@@ -209,12 +200,14 @@ class Daemon:
                     if news == _RELOAD:
                         self._guarded(lambda: self._reload(timer))
                         look_now()
+                    elif news is not None:
+                        self._bring_forward(timer, news)
                     if (found := self._credentials()) != handed_over and self.load is not None:
                         handed_over = found
                         self.log.info("credentials.changed", next="the settings are read anew")
                         self._news.put(_RELOAD)
                     if abs(jump := watch.jump()) > _JUMP_SECONDS:
-                        # The timer goes by the wall clock: set back an hour, it would sleep for that hour.
+                        # The timer goes by the wall clock: set back an hour, it would sleep for an hour.
                         self.log.warning("clock.set", seconds=round(jump), next="everything that recurs begins anew")
                         self._set_rhythm(timer)
                         look_now()
@@ -230,13 +223,21 @@ class Daemon:
             self._note("daemon.stopped", pid=os.getpid())
             self.log.info("daemon.stopped")
 
+    def _bring_forward(self, timer: BaseScheduler, news: str) -> None:
+        # Not at once: what a cycle asks for may be late again, and platforms are not asked all the time.
+        cycle = self.app.clock.wall_seconds(self.app.settings.daemon.cycle_seconds)
+        at = clock.utc_datetime() + timedelta(seconds=cycle / _LOOKS_PER_CYCLE if news == _LOOK_SOON else 0)
+        name = "mail" if news == _MAIL else "cycle"
+        if (job := timer.get_job(name)) is not None and job.next_run_time > at:
+            timer.modify_job(name, next_run_time=at)
+
     def _set_rhythm(self, timer: BaseScheduler) -> None:
         """Let the timer work in the rhythm of the settings, in place of any it had before."""
         settings, wall = self.app.settings.daemon, self.app.clock.wall_seconds
         for name, work, seconds, thread in (
             ("cycle", self._tick, max(0.05, wall(settings.cycle_seconds)), "default"),
             ("housekeeping", self._keep_house, max(1.0, wall(settings.housekeeping_seconds)), "default"),
-            ("mail", self._mail, max(1.0, wall(_MAIL_SECONDS)), "mail"),
+            ("mail", self._mail, max(1.0, wall(60)), "mail"),
         ):
             guarded = partial(self._guarded, work, counts=name != "mail")
             timer.add_job(guarded, "interval", seconds=seconds, id=name, executor=thread, replace_existing=True)
