@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import share
 from scheduler.core.job import Active
+from scheduler.core.reasons import NotReleased
 from scheduler.core.why import in_queue, why
 from scheduler.store.listing import list_jobs
 from scheduler.views.documents import job_state_json
@@ -31,10 +32,12 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
     if cli.options.json:
         cli.out.data({"jobs": [listed_json(job) for job in found]})
         return
+    # The scheduler's clock needs all settings, which take a tenth of a second to load: only a pause has an end.
+    now = cli.now if any(job.waits and job.waits.get("code") == NotReleased.code for job in found) else 0
     cli.out.table(
         ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->weight", "-pool", "~why"),
         [
-            _row(job, cli.out.zone, cli.now) if job else _row_of_sweep(found, sweep)
+            _row(job, cli.out.zone, now) if job else _row_of_sweep(found, sweep)
             for job, sweep in _lines(found, each=each)
         ],
     )
