@@ -248,8 +248,9 @@ def move(tx: Connection, run: Run, state: RunState, deadline: int, held_until: i
     ).rowcount
     if not changed:
         raise Stale(f"run {run.key}", repr(run.state), repr(get(tx, run.key).state))
-    to = codec.state_json(state)
-    events.append(tx, "run.move", run.key, now, to=to, deadline=deadline, deadline_before=run.deadline)
+    deadlines = {"deadline": deadline, "deadline_before": run.deadline}
+    before, after = codec.state_json(run.state), codec.state_json(state)
+    events.write(tx, "run.move", run.key, now, "daemon", {**deadlines, "from": before, "to": after})
 
 
 def close_lane(
