@@ -94,7 +94,7 @@ def test_a_letter_carries_its_pictures_and_names_each_once(
 ) -> None:
     """What a mail server is given: text, a page, and one PNG for each picture that the page asks for."""
     taken: list[bytes] = []
-    monkeypatch.setattr("smtplib.SMTP", lambda *_, **__: _Server(taken))
+    monkeypatch.setattr("scheduler.notify.deliver._Smtp", lambda *_: _Server(taken))
     body = letter_of(report, pictures_of(database, POOLS, report))
     EmailChannel("localhost", 25, False, "", "", "s@example.org", ("a@example.org",), 5).send("weekly-1", body)
     letter = message_from_bytes(taken[0], policy=policy.default)

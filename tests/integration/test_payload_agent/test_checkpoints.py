@@ -53,11 +53,12 @@ def test_torn_and_broken_folders_are_no_checkpoints(session: Any) -> None:
 import os
 from pathlib import Path
 here = Path(os.environ["SCHED_CHECKPOINT_DIR"])
-for name in (".partial-00000001", "step-00000002", "step-3", "step-00000005"):
+for name in (".partial-00000001", "step-00000002", "step-3", "linked"):
     (here / name).mkdir()
     (here / name / "w").write_text("half")
-os.symlink("/etc/hostname", here / "step-00000005" / "link")
-(here / "step-00000005" / "meta.json").write_text('{"step": 5, "metrics": {}}')
+os.symlink("/etc/hostname", here / "linked" / "link")
+(here / "linked" / "meta.json").write_text('{"step": 5, "metrics": {}}')
+(here / "linked").rename(here / "step-00000005")  # seen whole, or its first complaint would be another
 whole = here / "partial"
 whole.mkdir()
 (whole / "w").write_text("whole")
