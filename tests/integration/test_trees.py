@@ -237,7 +237,7 @@ def test_a_session_that_is_killed_leaves_its_right_and_its_pieces_to_the_next(
     shutil.copytree(tmp_path / "artifacts", place / "store")
     (place / "cache").mkdir()
     (place / "cache").chmod(0o777)
-    for path in (place / "store").rglob("*"):
+    for path in (place / "store", *(place / "store").rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     try:
         words = [sys.executable, "-c", DYING, str(place / "store"), prefix, str(place / "cache" / "model")]
