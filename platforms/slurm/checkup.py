@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SKEW_SECONDS = 60
 _GPUS = re.compile(r"(?P<name>gpu(:[A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?):(?P<count>\d+)")
+_LIMIT = re.compile(r"(?:(?P<days>[0-9]{1,9})-)?(?P<clock>[0-9]{1,9}(?::[0-9]{1,9}){0,2})")
 _ROW = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)(?P<star>\*?)\|(?P<state>[^|]+)\|(?P<count>\d{1,7})\|(?P<limit>[^|]*)\|(?P<gres>[^|]*)"
     r"\|(?P<reason>.*)"
@@ -115,14 +116,13 @@ def _read_nodes(commands: Commands, partition: str) -> list[Nodes]:
 
 def _seconds_of(limit: str) -> int | None:
     """Return a time limit as sinfo prints it, ``1-00:00:00`` or ``30:00``, in seconds; None for no limit."""
-    days, _, clock = limit.rpartition("-")
-    parts = clock.split(":")
-    if not all(part.isdecimal() for part in (days or "0", *parts)):
+    found = _LIMIT.fullmatch(limit)
+    if found is None:
         return None
     seconds = 0
-    for part in parts:
+    for part in found["clock"].split(":"):
         seconds = seconds * 60 + int(part)
-    return int(days or 0) * 86_400 + seconds
+    return int(found["days"] or 0) * 86_400 + seconds
 
 
 def _controller(commands: Commands) -> Checked:

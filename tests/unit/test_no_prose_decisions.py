@@ -24,6 +24,7 @@ ALLOWED = {
     "platforms/kaggle/adapter.py": "a stored word of two, not a sentence",
     "platforms/sagemaker/answers.py": "AWS writes the limit into its sentence alone",
     "platforms/sagemaker/state.py": "AWS puts the class before the sentence",
+    "platforms/slurm/checkup.py": "sinfo prints none for nodes without a reason, which is only shown",
     "platforms/slurm/judge.py": "Slurm's reasons are words of a fixed list",
     "scheduler/cli/shell/exits.py": "punctuation",
     "scheduler/service/versions/watching.py": "writes a text only when it is another one",
