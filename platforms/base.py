@@ -153,9 +153,9 @@ class Observed:
     ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state. ``told`` is False
     when the platform does not say when a session ended: ``ended`` is then the latest that it can have been. ``waits``
     is told of sessions that are QUEUED behind those of others: plans reckon with it. ``price_microdollars_per_hour`` is
-    what an hour of an ended session cost, by the platform's own reckoning. ``deadline`` is told of a RUNNING session
-    whose deadline may have been moved while it waited: until when it may run. ``taken`` is told of an ENDED one: the
-    platform itself took it away (a failed node, a preemption), so its end says nothing about its job.
+    what an hour of an ended session cost, by the platform's own reckoning. ``deadline`` is set for a RUNNING session
+    whose deadline may have moved while it waited: until when it may run. ``taken`` is True for an ENDED session that
+    the platform itself interrupted (a failed node, a preemption), so its end says nothing about its job.
     """
 
     key: str

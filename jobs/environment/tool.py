@@ -208,7 +208,7 @@ def _checked(pin: Pin, demands: Demands) -> Pin:
 
 
 def _pip(variables: Mapping[str, str], command: str, *words: str) -> tuple[str, ...]:
-    """Return a command of pip that reads no setting of its own, but is told those that a job or this process has."""
+    """Return a pip command that ignores pip's own settings and takes those of the job or of this process."""
     known = {**os.environ, **variables}
     indexes = [f"{option}={word}" for name, option in _PIP_SAYS.items() for word in known.get(name, "").split() if word]
     quiet = ("--isolated", "--disable-pip-version-check", "--no-input", "--no-color")

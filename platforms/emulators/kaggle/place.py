@@ -133,7 +133,7 @@ class Place:
         }
 
     def last_run_at(self, kernel: Kernel) -> float:
-        """Return what is told of when the newest session ran: its push, its start once it has begun, or its end."""
+        """Return when the newest session last changed: its push, its start once it has begun, or its end."""
         newest = kernel.versions[-1]
         started, ended = (newest.session.started_at, newest.session.ended_at) if newest.session else (None, None)
         if self.rules.last_run_is_end and ended is not None:

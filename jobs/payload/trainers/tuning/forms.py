@@ -171,7 +171,7 @@ def _checked(messages: Any, learned_from: int = 0) -> tuple[dict[str, Any], ...]
 
 
 def check_messages(messages: Any) -> None:
-    """Raise OddRecord for what is no list of messages."""
+    """Raise OddRecord if the value is not a list of messages."""
     if not isinstance(messages, list):
         raise OddRecord("its messages are no list")
     if not messages:

@@ -176,7 +176,7 @@ def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> No
 def encoded(
     source: Iterator[Document], tokenizer: Any, tally: Tally, stops: Collection[int] | None = None
 ) -> Iterator[tuple[list[int], bytes]]:
-    """Yield documents as tokens and marks. What cannot be learned as it was given is left out and counted.
+    """Yield documents as tokens and marks. Documents that cannot be encoded unchanged are left out and counted.
 
     Pieces are encoded apart, as a prompt is where the model is used, unless that changes the text. ``stops``: tokens at
     which generation ends; an answer must end with one of them.
