@@ -316,6 +316,7 @@ class SlurmPlatform:
                 return Observed(key, SessionState.QUEUED, job, detail=detail, stop_channel=by, waits=waits)
             case Runs(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
+                    at = min(at, int(self._real(now)))  # the cluster's clock may be ahead; later answers say the same
                     publish(str(self._folders.root / key), STARTED, json.dumps(asdict(Started(line.job, at))))
                 began = min(self._scheduled(at), now)
                 deadline = min(began + order.length, self._until(known)) if order.length else None

@@ -134,3 +134,11 @@ def test_a_machine_without_a_driver_has_one(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\necho 1\necho 2\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     assert devices_visible({}) == 3
+
+
+def test_lines_of_several_ranks_stay_whole_though_each_word_is_written_at_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text('import os\nfor step in range(500): print(os.environ["RANK"], "at", step)')
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1,2,3", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(RANKS), str(tmp_path / "script.py")]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert sorted(printed.splitlines()) == sorted(f"{rank} at {step}" for rank in range(4) for step in range(500))

@@ -15,15 +15,19 @@ import signal
 import socket
 import subprocess
 import sys
+from threading import Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import IO
 
 _ASK = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
 _FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _SHELL_SIGNAL_BASE = 128
+_LINE_BYTES_MAX = 1 << 16
+_LAST_LINES_SECONDS = 5  # a process left behind by a rank may hold its output open
 
 
 def devices_visible(environment: Mapping[str, str]) -> int:
@@ -78,14 +82,19 @@ class Ranks:
         if place.nodes == 1:  # processes of one machine need no interface but its own
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # none may come before there is somebody to tell
+        printers = []
         for rank in range(count):
             started = subprocess.Popen(
                 words,
                 env={**environment, "RANK": str(place.node * count + rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
                 preexec_fn=_begin,  # noqa: PLW1509 - this process has one thread
             )
             self._processes[started.pid] = rank
             started.returncode = 0  # os.waitpid below takes its status: Popen must not look for the process itself
+            printers.append(Thread(target=_print_lines, args=(started.stdout,), daemon=True))
+        for printer in printers:
+            printer.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         result = 0
         while self._processes:
@@ -98,6 +107,8 @@ class Ranks:
                 told = ", ".join(f"rank {rank} of {ranks} ended with status {code}" for rank, code in failed)
                 print(f"ranks: {told}, so all end", file=sys.stderr)
             self._tell(signal.SIGKILL)
+        for printer in printers:
+            printer.join(_LAST_LINES_SECONDS)
         return result
 
     def _ended(self) -> Iterator[tuple[int, int]]:
@@ -119,6 +130,14 @@ class Ranks:
     def _tell(self, number: int) -> None:
         for pid in list(self._processes):  # none of them was waited for, so each id still means the one it was given to
             os.kill(pid, number)
+
+
+def _print_lines(output: IO[bytes]) -> None:
+    """Print what a process printed by whole lines: unbuffered, the words of several would mix within a line."""
+    with os.fdopen(os.dup(1), "wb") as printed:
+        while line := output.readline(_LINE_BYTES_MAX):
+            printed.write(line)
+            printed.flush()
 
 
 def _begin() -> None:
