@@ -1,5 +1,6 @@
 """kill -9 of the daemon, of the command and of payloads: adopted under the same keys, nothing twice, nothing lost."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -67,10 +68,13 @@ def test_a_killed_session_is_lost_only_when_all_of_it_is_gone(running: Stage, se
     running.until_saved(count=1)
 
     def goes_on() -> tuple[str, Claim] | None:
-        """Return a session that has not said its last word: what is killed after that is lost no more."""
-        said = running.week / "artifacts" / "runs"
-        found = ((key, claim) for key, claim in running.live().items() if not [*said.glob(f"{key}/*/result.json")])
-        return next(found, None)
+        """Return a session whose command runs: killed before that or after its result it is not lost."""
+        runs = running.week / "artifacts" / "runs"
+        for key, claim in running.live().items():
+            heartbeats = [json.loads(path.read_bytes()) for path in runs.glob(f"{key}/*/heartbeat.json")]
+            if any(each.get("command_at") for each in heartbeats) and not [*runs.glob(f"{key}/*/result.json")]:
+                return key, claim
+        return None
 
     key, claim = until(goes_on, "a session that goes on")
     kill(claim.agent if victim == "agent" else claim.keeper)
