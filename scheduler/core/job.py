@@ -11,6 +11,7 @@
     Queued | Held | Failed --finish--> Done               its last checkpoint was found late
     Held | Failed | Cancelled --release--> Queued         Held | Failed --ask_cancel--> Cancelled
     Active with a wish --release--> Active                the hold or cancel that was only wished for is withdrawn
+    Done --reopen--> Queued                               the checkpoint of its target step was lost
     Failed | Queued after a failure --retry--> Queued     at once, with a fresh count of failures
     Queued | Held | Done | Failed | Cancelled --remove--> Cancelled, and out of the queue: its name is free
     Cancelled --add_again--> Queued                       a new job takes the name of a removed one
@@ -160,6 +161,13 @@ def release(state: JobState, now: int) -> Queued | Active:
             return replace(state, wish=None, by="", why="")
         case _:
             raise IllegalArrow("release", state)
+
+
+def reopen(state: JobState, now: int) -> Queued:
+    """Done -> Queued, where the checkpoint of the target step was lost."""
+    if not isinstance(state, Done):
+        raise IllegalArrow("reopen", state)
+    return Queued(now)
 
 
 def retry(state: JobState, now: int) -> Queued:

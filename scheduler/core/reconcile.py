@@ -210,19 +210,22 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
         if lane.outcome is None and lane.index in fact.results and fact.complete
     ]
     moved = moved_span(run, fact.sighting, now, fact.overdue_seconds)
-    if moved is not None:
-        steps.append(moved)
+    stops: list[AskStop | ForceStop] = []
     late = fact.sighting is not None and now > deadline_of(run, fact.sighting) + fact.overdue_seconds
     if late and not isinstance(moved, Postpone):
         waits = fact.sighting is not None and fact.sighting.state == "queued"
-        steps.append(ForceStop(run, "past its deadline" + (", and still in its platform's queue" if waits else "")))
+        stops.append(ForceStop(run, "past its deadline" + (", and still in its platform's queue" if waits else "")))
     elif isinstance(state, Stopping):
-        steps.extend(_enforced_stop(fact, state, now))
-    steps.extend(_wished_stops(fact, now))
-    return steps
+        stops.extend(_enforced_stop(fact, state, now))
+    stops.extend(_wished_stops(fact, now))
+    # Both would change the state that the other was decided for: a session that is stopped moves in the next cycle.
+    stopped = isinstance(state, Running) and any(isinstance(stop, ForceStop) or stop.lane is None for stop in stops)
+    if moved is not None and not stopped:
+        steps.append(moved)
+    return [*steps, *stops]
 
 
-def _enforced_stop(fact: Facts, state: Stopping, now: int) -> list[Step]:
+def _enforced_stop(fact: Facts, state: Stopping, now: int) -> list[ForceStop]:
     """End a session that does not follow its stop, or that cannot be asked and has more to cost than to lose.
 
     One that is not seen now is not ended: it may be over, and force may destroy what it left.
@@ -237,7 +240,7 @@ def _enforced_stop(fact: Facts, state: Stopping, now: int) -> list[Step]:
     return []
 
 
-def _wished_stops(fact: Facts, now: int) -> list[Step]:
+def _wished_stops(fact: Facts, now: int) -> list[AskStop | ForceStop]:
     if isinstance(fact.run.state, Stopping):
         return []
     open_lanes = [lane for lane in fact.run.lanes if lane.outcome is None and lane.index not in fact.results]

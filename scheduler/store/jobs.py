@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
-from scheduler.core.job import Queued, add_again
+from scheduler.core.job import Done, Queued, add_again
 from scheduler.core.job import remove as gone
 from scheduler.core.job import restart as again
 from scheduler.store import codec, events, generations, series
@@ -79,6 +79,11 @@ class JobRecord:
     faults: tuple[str, ...] = ()
     removed_at: int | None = None  # out of the queue since then
     fenced_attempt: int = 0  # what attempts up to this one saved is of a removed job of this name
+
+    @property
+    def result_lost(self) -> bool:
+        """Whether the job is done, and the checkpoint of its target step has been found damaged since."""
+        return isinstance(self.state, Done) and self.done_step < self.spec.target_step
 
 
 _IN_QUEUE = jobs.c.removed_at.is_(None)

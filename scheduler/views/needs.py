@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jobs.plural import counted
 from scheduler.core.closure import Cause
-from scheduler.core.job import Active, Cancelled, Failed, Held, Queued
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
 from scheduler.core.run import Ended, Outcome, Reserved, Submitting
 from scheduler.core.version import version_name
@@ -121,6 +121,9 @@ def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
                 yield Need("job held", name, f"by {by}: {why}", f"schedctl queue release {name}", at)
             case Failed(why=why, message=message, at=at):
                 yield Need("job failed", name, f"{why}: {message}", f"schedctl queue release {name}", at)
+            case Done() if job.result_lost:
+                why = f"its last checkpoint is damaged; step {job.done_step} of {job.spec.target_step} is left"
+                yield Need("result lost", name, why, f"schedctl queue release {name}")
             case Queued() if job.faults:
                 told = BadDefinition(name, "; ".join(job.faults)).sentence()
                 yield Need("job can never start", name, told, f"schedctl queue edit {name}")

@@ -10,13 +10,14 @@ import pytest
 
 from jobs.spec import Gate, JobSpec
 from scheduler.clock import Clock, system_clock
-from scheduler.core.job import Cancelled, Failed, Queued
+from scheduler.core.job import Cancelled, Done, Failed, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.notify.alerts import alerts_in, letter_about
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail
 from scheduler.notify.rules import Rule
+from scheduler.service.requests import queue
 from scheduler.store import due, events, jobs, outbox, plans
 from scheduler.store.engine import Database
 from scheduler.store.events import Event
@@ -329,3 +330,21 @@ def test_the_same_about_the_same_is_told_again_after_six_hours_and_not_before() 
 @pytest.mark.parametrize(("seconds", "told"), [(599, 0), (600, 1), (-599, 0), (-600, 1)])
 def test_books_that_differ_by_ten_minutes_are_told(seconds: int, told: int) -> None:
     assert len(alerts_in([event("quota.adjusted", NOW, seconds=seconds)], 0)) == told
+
+
+def test_a_done_job_whose_last_checkpoint_is_damaged_is_listed_and_goes_on_when_released(database: Database) -> None:
+    with database.write() as tx:
+        for name in ("lost", "kept"):
+            jobs.add(
+                tx, JobSpec(name=name, role="manager", command=("train",), target_step=100, steps_per_hour=10), NOW
+            )
+            jobs.change_state(tx, name, Queued(NOW), Done(NOW), "finish", NOW)
+        jobs.note_progress(tx, "kept", 100, None)
+    with database.read() as tx:
+        listed = [need for need in needs(tx, (), NOW, NOW) if need.what == "result lost"]
+    assert [(need.subject, need.remedy) for need in listed] == [("lost", "schedctl queue release lost")]
+    assert isinstance(queue.release(database, "lost", NOW, "anna").state, Queued)
+    with pytest.raises(queue.QueueError):
+        queue.release(database, "kept", NOW, "anna")
+    with database.read() as tx:
+        assert [need.what for need in needs(tx, (), NOW, NOW)] == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jobs.lane_report import LaneReport
-from scheduler.core.reconcile import Facts, Finish, ForceStop, Sighting, reconcile
+from scheduler.core.reconcile import AskStop, Facts, Finish, ForceStop, Sighting, reconcile
 from scheduler.core.run import CONSEQUENCES, Lane, Outcome, Run, Running, RunState, Stopping, Wait
 from scheduler.core.spans import Begin, Postpone
 
@@ -61,6 +61,17 @@ def test_a_session_that_waits_and_can_be_extended_moves_its_deadline_on_and_is_n
 def test_a_deadline_that_the_platform_was_not_told_of_is_told_again_and_held_no_longer() -> None:
     moved = replace(run_in(Running("r", START)), deadline=DEADLINE + 1_000)
     assert reconcile([facts(moved, EXTENDS)], START + 1_000) == [Postpone(moved, LENGTH, DEADLINE + 1_000)]
+
+
+def test_a_session_that_a_person_stops_while_it_waits_is_stopped_and_not_moved() -> None:
+    waiting = replace(facts(run_in(Running("r", START)), EXTENDS), wishes={"job0": ("hold", "anna")})
+    (step,) = reconcile([waiting], DEADLINE)
+    assert isinstance(step, AskStop)
+    started = Sighting("running", "r", START + 500, deadline=DEADLINE + 500)
+    (step,) = reconcile([replace(waiting, sighting=started)], START + 600)
+    assert isinstance(step, AskStop)
+    stopping = replace(waiting, run=run_in(Stopping("r", START, "hold", START + 600)), sighting=started)
+    assert reconcile([stopping], START + 700) == [Begin(stopping.run, START + 500, DEADLINE + 500)]
 
 
 def test_a_session_that_waits_past_a_deadline_that_stands_is_cancelled() -> None:

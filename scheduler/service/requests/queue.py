@@ -75,7 +75,8 @@ def hold(database: Database, name: str, why: str, now: int, by: str) -> JobRecor
 def release(database: Database, name: str, now: int, by: str) -> JobRecord:
     """Let a held, failed or cancelled job run again, with a fresh count of failures; withdraw what was only wished for.
 
-    Raises UnknownJob, and QueueError also when what a cancelled job saved is gone.
+    A job that is done goes on where the checkpoint of its target step was lost. Raises UnknownJob, and QueueError also
+    when what a cancelled job saved is gone.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
@@ -86,7 +87,8 @@ def release(database: Database, name: str, now: int, by: str) -> JobRecord:
                     f"what {name} saved is gone, it cannot go on. To begin anew: schedctl queue remove {name}, then "
                     "schedctl queue add"
                 )
-        return _changed(tx, record, "release", lambda state: arrows.release(state, now), now, by, fresh=True)
+        arrow = arrows.reopen if record.result_lost else arrows.release
+        return _changed(tx, record, "release", lambda state: arrow(state, now), now, by, fresh=True)
 
 
 def retry(database: Database, name: str, now: int, by: str) -> JobRecord:

@@ -177,7 +177,8 @@ class Lane:
 
     def _burn(self, why: str, error_class: str | None) -> None:
         """End a session that was for nothing."""
-        if self.session.can_write and not self.fate.forgets_result:
+        too_short = error_class is None and self.session.lost_time  # what it waited in the queue is no fault of the job
+        if self.session.can_write and not self.fate.forgets_result and not too_short:
             self.world.burnt[self.job] += 1
         self._leave("yielded" if error_class is None else "failed", why, error_class)
 

@@ -9,6 +9,7 @@ from scheduler.core.job import Active, Cancelled, Done, Failed, Held
 from scheduler.core.run import Running
 from scheduler.service.requests import queue, sessions
 from scheduler.store import jobs, runs
+from scheduler.views.needs import needs
 from tests.lab.simulation.blobs import SimulatedBlobs
 from tests.lab.simulation.faults import Faults
 
@@ -68,14 +69,24 @@ class People:
         with self._database.read() as tx:
             state = jobs.get(tx, name).state
         if isinstance(state, Held | Failed):
-            queue.release(self._database, name, self._world.clock.now(), "people")
-            self._world.burnt[name] = 0
-            self._world.noticed()
+            self._let_run(name)
+
+    def _let_run(self, name: str) -> None:
+        queue.release(self._database, name, self._world.clock.now(), "people")
+        self._world.burnt[name] = 0
+        self._world.noticed()
 
     def release_all(self) -> None:
-        """Let every held or failed job run again: somebody has looked at it."""
+        """Let every held or failed job run again, and those that are listed because their result is lost."""
         for spec in self._world.scenario.jobs:
             self._release(spec.name)
+        pools = [pool.name for pool in self._world.scenario.pools]
+        with self._database.read() as tx:
+            listed = needs(tx, pools, 0, self._world.clock.now())
+        for need in listed:
+            if need.what == "result lost":
+                self._world.sometimes("a result was lost")
+                self._let_run(need.subject)
 
     def unfinished(self) -> list[str]:
         """Return the jobs that are neither done nor cancelled.

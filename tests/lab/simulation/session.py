@@ -148,6 +148,11 @@ class Session:
         """Whether what a lane publishes is taken."""
         return self.place.relays or not self.world.shelves.down
 
+    @property
+    def lost_time(self) -> bool:
+        """Whether its wait in the queue made it shorter than planned: nobody moved its deadline on."""
+        return self.deadline < self.starts_at + self.length
+
     def lane_left(self) -> None:
         """A lane has said its last word; the session ends after the last one."""
         if not any(lane.open for lane in self.lanes):
