@@ -188,7 +188,9 @@ def attention_kind(source: str) -> str:
     config = AutoConfig.from_pretrained(source)
     kind = AutoModelForImageTextToText if config.model_type in KINDS else AutoModelForCausalLM
     why = ""
-    for name in ("sdpa", EAGER):
+    # The attention of torch has no cap on its logits, and leaves one that a model has out without a word.
+    capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+    for name in (EAGER,) if capped else ("sdpa", EAGER):
         try:
             with torch.device("meta"):
                 kind.from_config(config, attn_implementation=name)
