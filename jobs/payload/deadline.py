@@ -10,14 +10,16 @@ import threading
 import urllib.request
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.error import HTTPError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from http.client import HTTPResponse
     from types import TracebackType
     from typing import Self
+
+_Connection = TypeVar("_Connection", bound=HTTPConnection)
 
 
 class Deadline:
@@ -25,8 +27,8 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._over = False
-        self._sockets: list[Callable[[], socket.socket | None]] = []
+        self._over = self._renewed = False
+        self._sockets: list[socket.socket] = []
         self._lock = threading.Lock()
         self._timer = self._made()
 
@@ -38,28 +40,35 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
+        with self._lock:
+            while self._sockets:
+                self._sockets.pop().close()
         # What was read until then may look whole, or wrong in any way.
         if self._over and (error is None or isinstance(error, OSError | HTTPException | ValueError)):
             raise TimeoutError(f"no whole answer within {self._seconds:g} s") from error
 
-    def watch(self, socket_of: Callable[[], socket.socket | None]) -> None:
-        """Shut also the socket that this returns when the time is over."""
+    def watch(self, found: socket.socket) -> socket.socket:
+        """Shut also this connection when the time is over, and return it.
+
+        A descriptor of our own keeps it in reach: TLS takes the socket over before its handshake, http.client forgets
+        it once an answer has begun.
+        """
         with self._lock:
-            self._sockets.append(socket_of)
+            self._sockets.append(socket.fromfd(found.fileno(), found.family, found.type))
         if self._over:
             self._shut()
+        return found
 
-    def connect(self, connection: HTTPConnection) -> None:
-        """Connect, and watch the socket, which http.client forgets once an answer has begun."""
-        connection.connect()
-        found = connection.sock
-        self.watch(lambda: found)
+    def follow(self, connection: _Connection) -> _Connection:
+        """Watch what a connection opens, and return it."""
+        opened: Any = connection  # http.client's own name for what opens its sockets is not public
+        create = opened._create_connection  # noqa: SLF001 - see above
+        opened._create_connection = lambda *words, **more: self.watch(create(*words, **more))  # noqa: SLF001 - see above
+        return connection
 
     def renew(self) -> None:
-        """Count the seconds from now on: another part of what is long has come whole."""
-        self._timer.cancel()
-        self._timer = self._made()
-        self._timer.start()
+        """Count the seconds again from the end of those that run now: another part of what is long has come whole."""
+        self._renewed = True
 
     def _made(self) -> threading.Timer:
         timer = threading.Timer(self._seconds, self._end)
@@ -67,15 +76,19 @@ class Deadline:
         return timer
 
     def _end(self) -> None:
+        if self._renewed:
+            self._renewed = False
+            self._timer = self._made()
+            self._timer.start()
+            return
         self._over = True
         self._shut()
 
     def _shut(self) -> None:
         with self._lock:
-            for socket_of in self._sockets:
-                if (found := socket_of()) is not None:
-                    with suppress(OSError):
-                        socket.socket.shutdown(found, socket.SHUT_RDWR)
+            for found in self._sockets:
+                with suppress(OSError):
+                    found.shutdown(socket.SHUT_RDWR)
 
 
 class Stay(urllib.request.HTTPRedirectHandler):
@@ -122,7 +135,7 @@ class _Http(urllib.request.HTTPHandler):
 
     def http_open(self, req: urllib.request.Request) -> HTTPResponse:
         """Open a connection that is watched."""
-        return self.do_open(_watched(HTTPConnection, self._deadline), req)
+        return self.do_open(_followed(HTTPConnection, self._deadline), req)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -132,14 +145,8 @@ class _Https(urllib.request.HTTPSHandler):
 
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
         """Open a connection that is watched."""
-        return self.do_open(_watched(HTTPSConnection, self._deadline), req, context=getattr(self, "_context", None))
+        return self.do_open(_followed(HTTPSConnection, self._deadline), req, context=getattr(self, "_context", None))
 
 
-def _watched(kind: type[HTTPConnection], deadline: Deadline) -> Any:
-    class Watched(kind):  # type: ignore[misc, valid-type] # one of two
-        def connect(self) -> None:
-            super().connect()
-            found = self.sock  # urllib forgets it once an answer has begun
-            deadline.watch(lambda: found)
-
-    return Watched
+def _followed(kind: type[HTTPConnection], deadline: Deadline) -> Any:
+    return lambda *words, **more: deadline.follow(kind(*words, **more))

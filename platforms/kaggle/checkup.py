@@ -29,21 +29,24 @@ _RETIRED = frozenset({"NvidiaTeslaP100", "TpuV38", "Tpu1VmV38", "TpuV232", "TpuV
 _SKEW_SECONDS = 60
 _PROBE_LOOKS = 100
 _PROBE_SECONDS = 60
+_CALL_SECONDS = 20
 _NO_ANSWER = "Try again; if it stays, look at the network from here and at status.kaggle.com"
 # Tells its session, and whether the token that Kaggle puts into notebooks lets it look at its own account.
-_PROBE = """import json, os, urllib.request
+_PROBE = """import json, os, threading, urllib.request
 print("##uff-scheduler##", json.dumps({"begins": "probe", "container": os.environ.get("KAGGLE_CONTAINER_NAME", "")}))
-try:
+codes = []
+def ask():
     at_home = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
     base = "http://localhost/api" if at_home else "https://api.kaggle.com"
     token = open(os.environ["KAGGLE_API_V1_TOKEN"]).read().strip()
     url = base + "/v1/kernels.KernelsApiService/GetKernelSessionStatus"
     headers = {"Content-Type": "application/json", "Authorization": "Bearer " + token}
     asked = urllib.request.Request(url, json.dumps(WHO).encode(), headers)
-    hears = urllib.request.urlopen(asked, timeout=20).status == 200
-except Exception:
-    hears = False
-print("##uff-scheduler##", json.dumps({"hears": hears}))
+    codes.append(urllib.request.urlopen(asked, timeout=SECONDS).status)
+asking = threading.Thread(target=ask, daemon=True)
+asking.start()
+asking.join(SECONDS)  # a time-out counts per read: an answer that drips would hold the kernel
+print("##uff-scheduler##", json.dumps({"hears": codes == [200]}))
 """
 
 
@@ -148,11 +151,16 @@ def _remove(account: Account, slug: str) -> None:
         raise Unreachable("kaggle", "probe", why, "Delete it in the browser") from None
 
 
+def probe_source(who: Mapping[str, str], seconds: int) -> str:
+    """Return the probe's program, which looks at one session within ``seconds``."""
+    return _PROBE.replace("WHO", repr(dict(who))).replace("SECONDS", str(seconds))
+
+
 def _probe(account: Account, push_seconds: int) -> Checked:
     """Run a kernel that tells its own session id, and delete it."""
     client, slug = account.client, f"uff-probe-{secrets.token_hex(4)}"
     patience = threading.Event()
-    source = _PROBE.replace("WHO", repr({"userName": client.owner(), "kernelSlug": slug}))
+    source = probe_source({"userName": client.owner(), "kernelSlug": slug}, _CALL_SECONDS)
     push = Push(slug, slug.replace("-", " "), source, (), "", _PROBE_SECONDS, internet=True)
     landed = slug
     try:

@@ -270,7 +270,7 @@ class ApiServer:
         try:
             with Deadline(seconds) as deadline:
                 try:
-                    deadline.connect(connection)
+                    deadline.follow(connection).connect()
                 except (OSError, HTTPException, ValueError) as error:
                     why = f"{self._settings.address} cannot be reached: {error}"
                     remedy = "Start it (sky api start), or correct the option address"

@@ -66,7 +66,7 @@ class RestApi:
         try:
             with Deadline(seconds) as deadline:
                 try:
-                    deadline.connect(connection)
+                    deadline.follow(connection).connect()
                 except (OSError, HTTPException, ValueError) as error:
                     why = f"{self._settings.slurmrestd} cannot be reached: {error}"
                     raise NotSubmitted(NAME, "ask slurmrestd", why, "The pool rests until it answers") from error
@@ -116,12 +116,17 @@ class _Socket(HTTPConnection):
     def __init__(self, path: str, seconds: int) -> None:
         super().__init__("localhost", timeout=seconds)
         self._path = path
+        self._create_connection = self._open
 
     def connect(self) -> None:
         """Connect to the socket."""
+        self._create_connection()
+
+    def _open(self) -> socket.socket:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+        return self.sock
 
 
 def complaint_of(told: Mapping[str, Any]) -> str:

@@ -60,7 +60,7 @@ class Loopback:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)
         try:
             with Deadline(self.seconds) as deadline:
-                deadline.connect(connection)
+                deadline.follow(connection).connect()
                 connection.request(method, path, None if body is None else json.dumps(body), headers)
                 answer = connection.getresponse()
                 data = answer.read(_ANSWER_MAX_BYTES)

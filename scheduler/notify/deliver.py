@@ -73,9 +73,7 @@ class _Smtp(smtplib.SMTP):
         super().__init__(host, port, timeout=seconds)
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        found: socket.socket = super()._get_socket(host, port, timeout)  # type: ignore[misc] # as SMTP_SSL does
-        self._deadline.watch(lambda: found)
-        return found
+        return self._deadline.watch(super()._get_socket(host, port, timeout))  # type: ignore[misc] # as SMTP_SSL does
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,6 @@ class EmailChannel:
         ):
             if self.starttls:
                 server.starttls(context=ssl.create_default_context(cafile=self.authority))
-                deadline.watch(lambda: server.sock)
             if self.user:
                 server.login(self.user, self.password)
             yield server

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +14,21 @@ from urllib.request import Request
 
 import pytest
 
+import jobs.payload
 from jobs.payload.deadline import Deadline, exchange
+from jobs.payload.lane.aws_secrets import fetch
+from jobs.payload.lane.secret_values import SecretStore
+from jobs.payload.scorers.chat import NoAnswer
+from jobs.payload.scorers.chat import ask as ask_model
 from jobs.payload.store import hub
 from jobs.payload.store.hub import Again, ask
 from jobs.payload.store.presigned import PresignedTransport
 from platforms.base import Unreachable
+from platforms.kaggle import checkup
+from platforms.kaggle.api.client import Client as KaggleClient
+from platforms.kaggle.api.credentials import Credentials
+from platforms.kaggle.api.wire import Endpoint, Wire
+from platforms.kaggle.kernel import bootstrap
 from platforms.skypilot.server import ApiServer
 from platforms.skypilot.settings import read_settings as sky_settings
 from platforms.slurm.rest_api import RestApi
@@ -27,6 +39,7 @@ from scheduler.host.doctor_channels import check_mail
 from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
 from scheduler.notify.mlflow_mirror import MlflowFault, MlflowMirror
 from scheduler.notify.webhook import WebhookChannel
+from tests.lab.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,6 +98,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a second of a deadline pass in a twentieth, and a piece of a transfer be as short as an answer."""
     monkeypatch.setattr("jobs.payload.store.presigned._PIECE_SECONDS", 4)
     monkeypatch.setattr("jobs.payload.store.presigned._PAUSES", ())
+    monkeypatch.setattr("jobs.payload.scorers.chat._SECONDS", 4)
+    monkeypatch.setattr("jobs.payload.lane.aws_secrets._SECONDS", 4)
+    monkeypatch.setattr("platforms.kaggle.kernel.bootstrap._CALL_SECONDS", 4)
     real = threading.Timer
     monkeypatch.setattr("threading.Timer", lambda seconds, work: real(seconds / 20, work))
 
@@ -109,7 +125,7 @@ def test_what_is_watched_after_the_end_is_shut_at_once() -> None:
     def late() -> None:
         with ours, theirs, Deadline(0) as deadline:
             deadline._timer.join()
-            deadline.watch(lambda: ours)
+            deadline.watch(ours)
             assert ours.recv(1) == b""
 
     ours, theirs = socket.socketpair()
@@ -161,8 +177,51 @@ def presigned(port: int) -> PresignedTransport:
     return PresignedTransport({"gets": {"a": address}, "posts": [post], "folders": {}}, Path())
 
 
+def chat(port: int) -> None:
+    ask_model(f"http://127.0.0.1:{port}/v1", "m", "Hello", key="NO_KEY")
+
+
+def parameters(port: int) -> None:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "AKIA")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "key")
+        fetch(SecretStore("ssm", "/uff/", "eu-central-1", f"http://127.0.0.1:{port}"), ["A"])
+
+
+def role(port: int) -> None:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("AWS_ACCESS_KEY_ID", raising=False)
+        environment.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{port}/role")
+        fetch(SecretStore("ssm", "/uff/", "eu-central-1", ""), ["A"])
+
+
+def kaggle(port: int) -> Wire:
+    return Wire(Credentials("the test", token="t"), Endpoint(f"http://127.0.0.1:{port}", 4))
+
+
+def kaggle_file(port: int) -> None:
+    kaggle(port).put("http://localhost/a", Path(__file__), 0, 4, lambda _: None)
+
+
+def kaggle_notebook(port: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        patch.setenv("KAGGLE_API_ENVIRONMENT", "LOCALHOST")
+        patch.setenv("KAGGLE_API_V1_TOKEN", os.devnull)
+        patch.syspath_prepend(Path(jobs.payload.__file__).parents[1])
+        bootstrap.is_there("me/data")
+
+
 REFUSAL = b"HTTP/1.1 400 Bad\r\nContent-Length: 1000000\r\n\r\n"
 LONG = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nX-Skypilot-Request-ID: 1\r\n\r\n"
+CLIENTS: list[tuple[Callable[[int], Any], type[Exception]]] = [
+    (chat, NoAnswer),
+    (parameters, ConnectionError),
+    (role, ConnectionError),
+    (lambda port: KaggleClient(kaggle(port), "", "t", 1, 0).gpu_week(), Unreachable),
+    (kaggle_file, Unreachable),
+    (kaggle_notebook, TimeoutError),
+]
 
 
 @pytest.mark.parametrize(
@@ -182,6 +241,8 @@ LONG = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nX-Skypilot-Request-ID: 1\
         *((lambda port: presigned(port).read("a"), ConnectionError, first) for first in (HEAD, LONG, REFUSAL)),
         (lambda port: presigned(port).verify("a", "0" * 64), ConnectionError, LONG),
         (lambda port: presigned(port).put("a", b"weights"), ConnectionError, HEAD),
+        *((client, failure, first) for client, failure in CLIENTS for first in (HEAD, LONG)),
+        (lambda port: list(kaggle(port).stream("log", 4, 100)), Unreachable, HEAD),
     ],
 )
 def test_no_client_is_held_by_a_dripping_server(
@@ -191,6 +252,26 @@ def test_no_client_is_held_by_a_dripping_server(
     dripper.first = first
     with pytest.raises(failure):
         client(dripper.port)
+
+
+def test_kaggles_probe_ends_in_time(dripper: Dripper) -> None:
+    """It is a program of its own, run where the payload is not."""
+    source = checkup.probe_source({"userName": "me", "kernelSlug": "probe"}, 1)
+    environment = {
+        "http_proxy": f"http://127.0.0.1:{dripper.port}",
+        "KAGGLE_API_ENVIRONMENT": "LOCALHOST",
+        "KAGGLE_API_V1_TOKEN": os.devnull,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE, timeout=60, check=True
+    )
+    assert done.stdout.endswith(b'{"hears": false}\n')
+
+
+def test_no_handshake_drips_for_ever(dripper: Dripper) -> None:
+    dripper.first = b"\x16\x03\x03\x40\x00"  # TLS: a record of 16 KiB follows
+    with pytest.raises(TimeoutError, match="no whole answer within 4 s"):
+        exchange(Request(f"https://127.0.0.1:{dripper.port}/"), 4, 1 << 20)
 
 
 def test_doctor_is_not_held_by_a_mail_server(dripper: Dripper) -> None:
@@ -212,8 +293,20 @@ def test_a_hub_that_asks_for_patience_for_ever_is_given_up_after_minutes(monkeyp
 
 def test_what_is_long_has_its_time_for_each_piece() -> None:
     """A transfer of gigabytes takes hours, and is none that drips."""
-    with Deadline(4) as deadline:
-        first = deadline._timer
-        deadline.renew()
-        assert first.finished.is_set()
-        assert not deadline._timer.finished.is_set()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Deadline(4) as deadline:
+        deadline.watch(ours)
+        for _ in range(3):
+            timer = deadline._timer
+            deadline.renew()
+            until(lambda: deadline._timer is not timer, "the next seconds")  # noqa: B023 - of this turn
+        theirs.sendall(b"x")
+        assert ours.recv(1) == b"x"
+
+
+def test_no_descriptor_is_left_behind(dripper: Dripper) -> None:
+    dripper.first = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(3):
+        exchange(Request(f"http://127.0.0.1:{dripper.port}/"), 400, 9)
+    assert until(lambda: len([*Path("/proc/self/fd").iterdir()]) <= before, "the ends of the server's connections")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import urllib.error
 import urllib.request
-from email.message import Message
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.payload.deadline import Answer
 from jobs.payload.lane.aws_secrets import Refusal, fetch
 from jobs.payload.lane.secret_values import SecretStore
 
@@ -28,18 +26,21 @@ class Aws:
     def __init__(self, *answers: Any) -> None:
         self.answers, self.asked, self.waits = list(answers), list[urllib.request.Request](), set[float]()
 
-    def __call__(self, request: urllib.request.Request, timeout: float) -> io.BytesIO:
-        """Stand in for urlopen."""
+    def __call__(self, request: urllib.request.Request, seconds: float, bytes_max: int) -> Answer:
+        """Stand in for exchange."""
+        assert bytes_max == 4 << 20
         self.asked.append(request)
-        self.waits.add(timeout)
+        self.waits.add(seconds)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return io.BytesIO(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+        if isinstance(answer, Answer):
+            return answer
+        return Answer(200, {}, answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
 
-def refused(code: int, said: str = "no") -> urllib.error.HTTPError:
-    return urllib.error.HTTPError("https://aws", code, "", Message(), io.BytesIO(said.encode()))
+def refused(code: int, said: str = "no") -> Answer:
+    return Answer(code, {}, said.encode())
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(*those: Any) -> Aws:
         made = Aws(*those)
-        monkeypatch.setattr("urllib.request.urlopen", made)
+        monkeypatch.setattr("jobs.payload.lane.aws_secrets.exchange", made)
         return made
 
     return run
@@ -98,7 +99,7 @@ def test_passing_trouble_is_asked_three_times(answers: Any, trouble: Any) -> Non
     answers(trouble(), trouble(), found)
     assert fetch(SSM, ["A"]) == {"A": "a"}
     aws = answers(trouble(), trouble(), trouble(), found)
-    with pytest.raises(OSError, match=r"HTTP Error|gone"):
+    with pytest.raises(OSError, match=r"HTTP (500|400)|gone"):
         fetch(SSM, ["A"])
     assert len(aws.answers) == 1
 

@@ -10,17 +10,18 @@ import hashlib
 import hmac
 import json
 import os
-import urllib.error
 import urllib.request
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..clock import Clock
+from ..deadline import exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .secret_values import SecretStore
 
@@ -70,34 +71,31 @@ def _ask(store: SecretStore, keys: Keys, target: str, document: Mapping[str, Any
     at = datetime.fromtimestamp(Clock().now(), UTC)
     headers = sign(keys, store.region, store.kind, address, target, body, at)
 
-    def ask() -> dict[str, Any]:
-        request = urllib.request.Request(address, data=body, headers=headers)  # noqa: S310 - AWS's, or an emulator's
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310 - see above
-            found = json.loads(answer.read(_ANSWER_BYTES_MAX))
-            if not isinstance(found, dict):
-                raise Refusal(f"{address} answered without meaning")
-            return found
-
-    return _repeated(ask, f"{store.kind} in {store.region} refuses {', '.join(map(str, document.values()))}")
+    request = urllib.request.Request(address, data=body, headers=headers)  # noqa: S310 - AWS's, or an emulator's
+    return _patiently(request, f"{store.kind} in {store.region} refuses {', '.join(map(str, document.values()))}")
 
 
-def _repeated(ask: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
+def _patiently(request: urllib.request.Request, what: str) -> dict[str, Any]:
     """Ask again after no answer or a server's error. Raises Refusal for an answer that will not change, OSError."""
     for left in reversed(range(_TRIES)):
         try:
-            return ask()
-        except urllib.error.HTTPError as error:
-            said = error.read(_SAID_MAX).decode(errors="replace")
-            if error.code < 500 and "Throttl" not in said:
-                why = f"{what}: HTTP {error.code} {said}"
-                raise Refusal(f"{why}. Let the execution role read it: docs/iam/execution-role.json") from None
-            if not left:
-                raise
-        except ValueError as error:
+            answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
+            said = answer.body[:_SAID_MAX].decode(errors="replace")
+            if answer.status == 200:
+                found = json.loads(answer.body)
+                if not isinstance(found, dict):
+                    raise Refusal(f"{request.full_url} answered without meaning")
+                return found
+        except (ValueError, RecursionError) as error:
             raise Refusal(f"{what}: an answer that is no JSON: {type(error).__name__}") from None
-        except OSError:
-            if not left:
-                raise
+        except (OSError, HTTPException) as error:
+            said = f"{type(error).__name__}: {error}"
+        else:
+            said = f"HTTP {answer.status} {said}"
+            if answer.status < 500 and "Throttl" not in said:
+                raise Refusal(f"{what}: {said}. Let the execution role read it: docs/iam/execution-role.json")
+        if not left:
+            raise ConnectionError(f"{what}: {said}")
     raise AssertionError("the last try returns or raises")
 
 
@@ -136,14 +134,10 @@ def _keys(environ: Mapping[str, str]) -> Keys:
     file = environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "")
     proof = Path(file).read_text().strip() if file else environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
 
-    def ask() -> dict[str, Any]:
-        headers = {"Authorization": proof} if proof else {}
-        request = urllib.request.Request(address, headers=headers)  # noqa: S310 - its scheme was looked at
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310 - see above
-            return dict(json.loads(answer.read(_ANSWER_BYTES_MAX)))
-
+    headers = {"Authorization": proof} if proof else {}
+    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - its scheme was looked at
+    found = _patiently(request, "the credentials of the session's role are refused")
     try:
-        found = _repeated(ask, "the credentials of the session's role are refused")
         return Keys(*(str(found[name]) for name in ("AccessKeyId", "SecretAccessKey", "Token")))
-    except (KeyError, TypeError):
+    except KeyError:
         raise Refusal("what the session is given as credentials of its role are none") from None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from http.client import HTTPException
 
+from ..deadline import exchange
 from .given import NotGiven
 
 _ANSWER_BYTES_MAX = 4 << 20
@@ -33,14 +35,13 @@ def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_
         address.rstrip("/") + "/chat/completions", json.dumps(document).encode(), headers
     )
     try:
-        with urllib.request.urlopen(request, timeout=_SECONDS) as response:  # noqa: S310 - as above
-            data = response.read(_ANSWER_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
+        answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
+    except (OSError, HTTPException, ValueError) as error:
         raise NoAnswer(f"{address} does not answer: {error}") from None
-    if len(data) > _ANSWER_BYTES_MAX:
-        raise NoAnswer(f"{address} answers more than {_ANSWER_BYTES_MAX:,} bytes")
+    if answer.status != 200:
+        raise NoAnswer(f"{address} does not answer: HTTP {answer.status}")
     try:
-        said = json.loads(data)["choices"][0]["message"]["content"]
+        said = json.loads(answer.body)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise NoAnswer(f"{address} answers with something else than a completion") from None
     if not isinstance(said, str):

@@ -8,8 +8,11 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.deadline import Deadline
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from typing import BinaryIO
 
     from platforms.kaggle.api.credentials import Credentials
 
@@ -87,28 +90,72 @@ def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Ca
     )
 
 
+class Rest:
+    """A file from a byte on, for a request's body; tells how far it has been read."""
+
+    def __init__(self, stream: BinaryIO, first: int, size: int, advanced: Callable[[int], object]) -> None:
+        stream.seek(first)
+        self._stream = stream
+        self._size = size
+        self._advanced = advanced
+        self.renew: Callable[[], object] = lambda: None
+
+    def __len__(self) -> int:
+        return self._size - self._stream.tell()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := self.read(PIECE_BYTES):
+            yield piece
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; whoever waits for the whole goes on waiting."""
+        piece = self._stream.read(size)
+        self._advanced(self._stream.tell())
+        self.renew()
+        return piece
+
+
 def _bounded(seconds: int) -> Any:
-    """Return a transport that ends every exchange in time and before it fills the memory."""
+    """Return a transport that ends every exchange in time and before it fills the memory.
+
+    A ``Rest`` may take any time while it goes on, and so may a streamed answer once its head is here.
+    """
     from requests.adapters import HTTPAdapter
-    from requests.exceptions import HTTPError
+    from requests.exceptions import HTTPError, ReadTimeout
 
     class Bounded(HTTPAdapter):
+        deadline = Deadline(0)
+
+        def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:
+            pool: Any = super().get_connection_with_tls_context(*arguments, **options)
+            kind = pool.ConnectionCls
+            pool.ConnectionCls = lambda *words, **more: self._followed(kind(*words, **more))
+            return pool
+
+        def _followed(self, connection: Any) -> Any:
+            create = connection._new_conn  # noqa: SLF001 - urllib3's own name for what opens a socket
+            connection._new_conn = lambda: self.deadline.watch(create())  # noqa: SLF001 - see above
+            return connection
+
         def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
-            streamed = bool(options.get("stream"))
             options["timeout"] = options.get("timeout") or (CONNECT_SECONDS, seconds)
-            response = super().send(request, *arguments, **{**options, "stream": True})
-            if streamed:
-                return response
-            ends_at = stopwatch() + seconds  # what was sent may have been a large file
-            body = bytearray()
-            for piece in response.iter_content(PIECE_BYTES):
-                body += piece
-                if len(body) > _ANSWER_BYTES_MAX:
-                    response.close()
-                    raise AnswerTooLarge(f"the answer is larger than {_ANSWER_BYTES_MAX} bytes")
-                if stopwatch() > ends_at:
-                    response.close()
-                    raise TimeoutError(f"the answer is too slow ({len(body)} bytes)")
+            streamed = bool(options.get("stream"))
+            self.close()  # a connection of an earlier exchange is not watched in this one
+            try:
+                with Deadline(sum(options["timeout"])) as self.deadline:
+                    if isinstance(request.body, Rest):
+                        request.body.renew = self.deadline.renew
+                    response = super().send(request, *arguments, **{**options, "stream": True})
+                    if streamed:
+                        return response
+                    body = bytearray()
+                    for piece in response.iter_content(PIECE_BYTES):
+                        body += piece
+                        if len(body) > _ANSWER_BYTES_MAX:
+                            response.close()
+                            raise AnswerTooLarge(f"the answer is larger than {_ANSWER_BYTES_MAX} bytes")
+            except TimeoutError as error:
+                raise ReadTimeout(str(error), request=request) from error
             response._content = bytes(body)  # noqa: SLF001 - what reading .content would have set
             if response.status_code >= 400 and request.method == "POST" and not _is_json(body):
                 # The library would fail over the page that it takes for JSON, and hide a 429.

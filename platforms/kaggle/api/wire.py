@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jobs.payload.bounds import SPAN_MAX, digits
 from platforms.base import Misconfigured, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer
-from platforms.kaggle.api.library import CONNECT_SECONDS, PIECE_BYTES, AnswerTooLarge, open_client, stopwatch
+from platforms.kaggle.api.library import CONNECT_SECONDS, PIECE_BYTES, AnswerTooLarge, Rest, open_client, stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -206,7 +206,7 @@ class Wire:
         with self._client(seconds) as client, source.open("rb") as stream:
             session = client.session
             session.auth = None
-            body = b"" if first is None else _Rest(stream, first, size, advanced)
+            body = b"" if first is None else Rest(stream, first, size, advanced)
             try:
                 response = session.put(url, data=body, headers=headers)
             except (RequestException, TimeoutError) as error:
@@ -247,28 +247,6 @@ class _Body:
         if answer.number("code") >= 400:  # with a message it would have been raised as such before
             raise NoAnswer("it has an error's code, and no message")
         return answer
-
-
-class _Rest:
-    """A file from a byte on, for a request's body; tells how far it has been read."""
-
-    def __init__(self, stream: BinaryIO, first: int, size: int, advanced: Callable[[int], object]) -> None:
-        stream.seek(first)
-        self._stream = stream
-        self._size = size
-        self._advanced = advanced
-
-    def __len__(self) -> int:
-        return self._size - self._stream.tell()
-
-    def __iter__(self) -> Iterator[bytes]:
-        while piece := self.read(PIECE_BYTES):
-            yield piece
-
-    def read(self, size: int = -1) -> bytes:
-        piece = self._stream.read(size)
-        self._advanced(self._stream.tell())
-        return piece
 
 
 def plain(text: object) -> str:

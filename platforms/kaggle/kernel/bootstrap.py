@@ -18,7 +18,6 @@ import tarfile
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 import zlib
 from pathlib import Path
@@ -64,6 +63,7 @@ def main(order: dict[str, Any]) -> None:
             # What is only read is kept apart: the folder whose content comes home holds 20 GB.
             into = store if wanted["into"] == "store" else scratch / wanted["into"]
             given += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
+        sys.path.append(str(scratch / "code"))  # the payload is here now
         if order["relays"] and order.get("ask"):
             threading.Thread(target=listen, args=(order, store, over), daemon=True).start()
         code = run_agent(order, scratch, store, secrets_of(order.get("secrets"), working))
@@ -199,7 +199,10 @@ def obstacle_to_hearing(proof: str) -> str:
 
 
 def is_there(dataset: str) -> bool:
-    """Tell whether Kaggle shows a dataset, named ``owner/slug``, to this session. Raises OSError, ValueError."""
+    """Tell whether Kaggle shows a dataset, named ``owner/slug``, to this session.
+
+    Raises OSError, HTTPException, ValueError, RuntimeError.
+    """
     token = Path(os.environ[_KEY_FILE]).read_text().strip()
     at_home = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
     base = "http://localhost/api" if at_home else "https://api.kaggle.com"
@@ -209,15 +212,14 @@ def is_there(dataset: str) -> bool:
         data=json.dumps({"ownerSlug": owner, "datasetSlug": slug}).encode(),
         headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
     )
-    try:
-        with urllib.request.urlopen(request, timeout=_CALL_SECONDS) as answer:  # noqa: S310 - see above
-            status = str(json.loads(answer.read(_PIECE_BYTES)).get("status") or "")
-            return bool(status) and not status.upper().endswith(("DELETED", "FAILED"))
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in (403, 404):
-            return False
-        raise
+    exchange = importlib.import_module("payload.deadline").exchange
+    answer = exchange(request, _CALL_SECONDS, _PIECE_BYTES)
+    if answer.status in (403, 404):
+        return False
+    if answer.status != 200:
+        raise RuntimeError(f"HTTP {answer.status}")
+    status = str(json.loads(answer.body).get("status") or "")
+    return bool(status) and not status.upper().endswith(("DELETED", "FAILED"))
 
 
 def unpacked(text: str) -> dict[str, Any]:
