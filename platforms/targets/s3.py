@@ -8,7 +8,7 @@ check is given, a command of this machine that asks whatever follows the bucket.
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +196,7 @@ class S3Target:
         try:
             with translated("read", f"{model}/current.json", self.bucket):
                 answer = self.client.get_object(Bucket=self.bucket, Key=self._key(model))
-                with answer["Body"] as body:
+                with closing(answer["Body"]) as body:
                     data = body.read(_POINTER_MAX_BYTES)
         except Missing:
             return _Pointer()

@@ -36,7 +36,8 @@ def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda
     except ImportError as error:
         raise StoreError("open", source, str(error), "Install the extra for AWS: uff-scheduler[aws]") from error
     with translated("list", source, bucket):
-        entries = _listed(client, bucket, prefix)
+        tags = _listed(client, bucket, prefix)
+    entries = tuple(sorted(tags))
     try:
         encode_listing(entries, LIMITS)
     except BadListing as error:
@@ -50,23 +51,21 @@ def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda
         place, key = target / entry.path, f"{prefix}{entry.path}"
         place.parent.mkdir(parents=True, exist_ok=True)
         with translated("fetch", f"s3://{bucket}/{key}", bucket), place.open("xb") as sink:
-            head = client.head_object(Bucket=bucket, Key=key)
-            download(client, bucket, key, head, sink.fileno())
+            download(client, bucket, key, entry.bytes, tags[entry], sink.fileno())
         done += entry.bytes
         if done - told >= _TELL_BYTES:
             told = done
             tell(f"fetched {done / 1e9:.1f} GB")
 
 
-def _listed(client: Any, bucket: str, prefix: str) -> tuple[Entry, ...]:
-    """Return what lies below a prefix; a key that ends in a slash stands for a folder and holds nothing."""
-    found: list[Entry] = []
+def _listed(client: Any, bucket: str, prefix: str) -> dict[Entry, str]:
+    """Return the tags of what lies below a prefix; a key that ends in a slash stands for a folder and holds nothing."""
+    found: dict[Entry, str] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-        found += [
-            Entry(item["Key"].removeprefix(prefix), "file", "", int(item["Size"]))
-            for item in page.get("Contents", ())
-            if not item["Key"].endswith("/")
-        ]
+        for item in page.get("Contents", ()):
+            if not item["Key"].endswith("/"):
+                entry = Entry(item["Key"].removeprefix(prefix), "file", "", item.get("Size", -1))
+                found[entry] = item.get("ETag", "")
         if len(found) > LIMITS.files:
             break  # its listing is refused
-    return tuple(sorted(found))
+    return found

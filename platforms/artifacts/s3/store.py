@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ class S3Store:
         check_key("read", key)
         with translated("read", key, self._bucket):
             answer = self._client.get_object(Bucket=self._bucket, Key=self._name(key))
-            with answer["Body"] as body:
+            with closing(answer["Body"]) as body:
                 if answer["ContentLength"] > limit_bytes:
                     raise StoreError("read", key, f"it is larger than {limit_bytes} bytes")
                 return bytes(body.read())
@@ -129,7 +129,7 @@ class S3Store:
         with translated("fetch", key, self._bucket):
             head = self._client.head_object(Bucket=self._bucket, Key=self._name(key))
             with _appearing(key, target) as descriptor:
-                download(self._client, self._bucket, self._name(key), head, descriptor)
+                download(self._client, self._bucket, self._name(key), head["ContentLength"], head["ETag"], descriptor)
 
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None when there is none."""

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,25 +192,25 @@ def _same(there: Mapping[str, Any], digest: str, data: bytes) -> bool:
     return str(there["ETag"]).strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def download(client: Any, bucket: str, name: str, head: Mapping[str, Any], target: int) -> None:
-    """Write the object that ``head`` describes into the file descriptor ``target``, several parts at a time.
+def download(client: Any, bucket: str, name: str, size: int, tag: str, target: int) -> None:
+    """Write the object of this size and tag into the file descriptor ``target``, several parts at a time.
 
-    Raises ClientError (``PreconditionFailed`` when the object changes meanwhile), BotoCoreError, OSError.
+    Raises OSError for an answer about another object or of another length, ClientError (``PreconditionFailed`` when the
+    object is another one), BotoCoreError.
     """
-    size = int(head["ContentLength"])
-    if size <= PART_BYTES:
-        _pour(client.get_object(Bucket=bucket, Key=name, IfMatch=head["ETag"]), target, 0)
-        return
-    starts: Sequence[int] = range(0, size, PART_BYTES)
+    bare = tag.strip('"')  # as some servers list it
+    starts: Sequence[int] = range(0, size, PART_BYTES) or (0,)
 
     def fetch(start: int) -> None:
-        span = f"bytes={start}-{min(start + PART_BYTES, size) - 1}"
-        _pour(client.get_object(Bucket=bucket, Key=name, Range=span, IfMatch=head["ETag"]), target, start)
+        wanted = min(PART_BYTES, size - start)
+        span = {"Range": f"bytes={start}-{start + wanted - 1}"} if len(starts) > 1 else {}
+        answer = client.get_object(Bucket=bucket, Key=name, IfMatch=f'"{bare}"', **span)
+        with closing(answer["Body"]) as body:
+            length, came = answer.get("ContentLength"), str(answer.get("ETag")).strip('"')
+            if (length, came) != (wanted, bare):  # not all servers know conditions
+                raise OSError(f"{length} bytes of the object {came} came in place of {wanted} of {bare}")
+            for piece in body.iter_chunks(_PIECE_BYTES):
+                start += os.pwrite(target, piece, start)
 
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="download") as threads:
         list(threads.map(fetch, starts))
-
-
-def _pour(answer: Mapping[str, Any], target: int, offset: int) -> None:
-    for piece in answer["Body"].iter_chunks(_PIECE_BYTES):
-        offset += os.pwrite(target, piece, offset)

@@ -56,6 +56,8 @@ def translated(action: str, key: str, bucket: str) -> Iterator[None]:
 def _answered(action: str, key: str, bucket: str, error: ClientError) -> StoreError:
     code = code_of(error)
     why = str(error.response.get("Error", {}).get("Message") or code)
+    if code in TAKEN:
+        return StoreUnreachable(action, key, "it changed meanwhile", "Try again when nobody writes there")
     if code in _MISSING:
         return Missing(action, key, "there is no such object")
     if code == "NoSuchBucket":
