@@ -39,9 +39,10 @@ test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, an
 	.ci/kagglesdk.sh
 	.ci/wheels.sh
 	.ci/apart.sh
+	$(BIN)/python benchmarks/packages.py advisories --stamp .venv-night/advisories
 	UFF_SKYPILOT="$(CURDIR)/.venv-night/skypilot" PATH="$$PATH:$(CURDIR)/.venv-night/evaluators/bin" $(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)
 	[ ! -e .venv-night/sagemaker ] || .venv-night/sagemaker/bin/python -m pytest tests/integration/sagemaker/test_sagemaker_sdk.py
-	git log -1 --format="%h of %cs passed$$(for name in skypilot evaluators sagemaker; do [ -e .venv-night/$$name ] || printf ', without %s' $$name; done)" >.ci/nightly.txt
+	git log -1 --format="%h of %cs passed$$(for name in skypilot evaluators sagemaker advisories; do [ -e .venv-night/$$name ] || printf ', without %s' $$name; done)" >.ci/nightly.txt
 
 test-fast: .venv/ready-dev ## Run the tests that need no process or service, in under a minute
 	$(BIN)/python -m pytest tests/unit tests/property $(PARALLEL) $(ARGS)

@@ -52,7 +52,10 @@ cuda.write_text(head + "".join(heavy))
 deepspeed.write_text(head + "".join(built))
 PYTHON
 
-# The resolver itself, for the next time.
-echo uv | "$tool/bin/uv" pip compile - --output-file requirements/uv.txt --quiet --upgrade --generate-hashes \
+# The resolver itself, and a pip that knows where newer metadata name licences, for the next time.
+printf 'uv\npip\n' | "$tool/bin/uv" pip compile - --output-file requirements/uv.txt --quiet --upgrade --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate --universal --python-version 3.11 \
     --custom-compile-command "make lock"
+
+# The licences of what is new among the pins.
+PYTHONPATH=$PWD "$tool/bin/python" benchmarks/packages.py licences

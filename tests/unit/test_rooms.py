@@ -12,7 +12,11 @@ from tests.lab.reference import rooms
 PACKAGES = ("jobs", "platforms", "config", "scheduler")
 NAMED = re.compile(r"^\s*(?:from|import)\b.*\b(?:tests|benchmarks)\b", re.MULTILINE)
 # Which test starts which benchmark in its own process: what such a program says is what is tested.
-STARTED = {("test_planner_benchmark", "benchmarks.bench_planner"), ("test_replay", "benchmarks.simulate")}
+STARTED = {
+    ("test_pinned_packages", "benchmarks.packages"),
+    ("test_planner_benchmark", "benchmarks.bench_planner"),
+    ("test_replay", "benchmarks.simulate"),
+}
 
 
 def drawn(repository: Path, beginning: str) -> list[str]:
@@ -61,7 +65,7 @@ def test_the_floors_are_drawn_as_they_are_checked(repository: Path) -> None:
     ],
 )
 def test_tests_share_code_through_the_lab_alone(repository: Path, folder: str, allowed: tuple[str, ...]) -> None:
-    """And through their folder's conftest. Of benchmarks, which are programs, tests start two; one has parts."""
+    """And through their folder's conftest. Of benchmarks, which are programs, tests start three; one has parts."""
     found = []
     for path in sorted((repository / folder).rglob("*.py")):
         own = f"{path.parent.relative_to(repository).as_posix().replace('/', '.')}.conftest."
