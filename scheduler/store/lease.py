@@ -135,7 +135,11 @@ class FileLock:
     """An exclusive lock on a file, held until :meth:`close`, the end of a ``with``, or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            remedy = "Let the daemon's user write there, or set state_dir to another folder"
+            raise StoreFailure("state folder cannot be used", str(path), error.strerror or "", remedy) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -159,5 +163,5 @@ class FileLock:
 
 
 def file_lock(path: Path) -> FileLock:
-    """Lock the file ``path``, made if missing. Raises AlreadyRunning, and OSError when it cannot be opened."""
+    """Lock the file ``path``, made if missing. Raises AlreadyRunning, and StoreFailure when it cannot be opened."""
     return FileLock(path)

@@ -1,18 +1,20 @@
 """What tests of the daemon's cycle share: its ports under a lease, a clock that a test moves, a log that remembers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from platforms.artifacts.directory import DirectoryStore
-from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service.outside.calls import Calls, ThreadedCalls
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.store import lease
 from scheduler.store.engine import Database
 from tests.lab.clocks import HandClock
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -28,6 +30,15 @@ class Journal:
             self.lines.append(f"{level} {event} {fields}")
 
         return note
+
+
+class AtOnce(Calls):
+    """Calls that are made while they are waited for, in this thread."""
+
+    def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
+        """Make them."""
+        del kind
+        return {name: one() for name, one in work.items()}
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from traceback import extract_tb
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -29,12 +29,11 @@ from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import queue
 from scheduler.store import jobs, lease, runs, watched
 from scheduler.store.engine import Database
-from tests.integration.conftest import Journal
+from tests.integration.conftest import AtOnce, Journal
 from tests.lab.clocks import HandClock
 from tests.lab.databases import new_database
 from tests.lab.fake import FakeCloud, FakePlatform, FakeSession, Script
@@ -43,16 +42,6 @@ GOOD, BAD, FRESH = "uff-good-0001", "uff-bad-0001", "uff-fresh-0001"
 _ROOMS = tuple(str(Path(scheduler.__file__).parent / room) + "/" for room in ("service", "core"))
 _PART_OF_A_STEP = ("<", "isolated", "_ending", "_flagging")  # what isolates, and what only hands on to it
 _STEPS_MIN = 8  # functions that one scene hands the victim to
-_Answer = TypeVar("_Answer")
-
-
-class AtOnce(Calls):
-    """Calls that are made while they are waited for, in this thread."""
-
-    def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
-        """Make them."""
-        del kind
-        return {name: one() for name, one in work.items()}
 
 
 @dataclass

@@ -1,0 +1,44 @@
+"""A state folder that nobody can write to: a command that would says so, with its exit code, and nothing is lost."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from scheduler.store.engine import Database
+from tests.e2e.cli.conftest import Schedctl
+from tests.lab.disk import read_only
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return the digests of all files of a folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+CHANGES = (
+    "queue hold ufm",
+    "queue add --name new --command true --target-step 10 --steps-per-hour 10",
+    "queue edit ufm --set weight=3",
+    "pause",
+    "db backup {state}/copy.db",
+    "daemon",
+)
+LOOKS = ("queue list", "status", "plan show", "db verify", "db upgrade")
+
+
+@pytest.mark.parametrize("line", [*CHANGES, *LOOKS])
+def test_a_command_says_that_the_state_folder_is_read_only_if_it_would_change_it(
+    schedctl: Schedctl, world: Database, home: Path, line: str
+) -> None:
+    queue = schedctl("--json", "queue", "list").document
+    world.close()
+    before = contents(home / "state")
+    with read_only(home / "state"):
+        found = schedctl(*line.format(state=home / "state").split())
+    assert found.code == (4 if line in CHANGES else 0), found
+    assert line in LOOKS or ("ead-only" in found.err and str(home / "state") in found.err), found
+    assert "unexpected" not in found.err
+    assert contents(home / "state") == before
+    assert schedctl("--json", "queue", "list").document == queue
+    assert schedctl("queue", "hold", "ufm").code == 0
