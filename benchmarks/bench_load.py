@@ -71,9 +71,8 @@ write_world(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(time.time
 def main() -> int:
     """Measure and print; return 1 when a bound is broken."""
     parser = argparse.ArgumentParser(description="Time and memory of 200 pools and 1,000 jobs.")
-    parser.add_argument("--pools", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=1_000)
-    parser.add_argument("--runs", type=int, default=5_000, help="of the history that reports and pages are made of")
+    for name, count in (("pools", 200), ("jobs", 1_000), ("runs", 5_000)):
+        parser.add_argument(f"--{name}", type=int, default=count, help=f"how many {name} there are")
     parser.add_argument("--against", type=Path, help="a checkout of the commit to compare with")
     options = parser.parse_args()
     before = measure(options.against.resolve(), options) if options.against else {}

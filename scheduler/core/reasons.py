@@ -19,13 +19,18 @@ _SHOWN_SHARE = 0.005  # up to here it would read as 0 %
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Base of all reasons: ``code`` is stable for machines, :meth:`sentence` is for people."""
+    """Base of all reasons: ``code`` is stable for machines, :meth:`sentence` is for people.
+
+    ``words`` are the sentence of a reason in which no instant stands and nothing is left out; ``0`` is the reason.
+    """
 
     code: ClassVar[str] = ""
+    words: ClassVar[str]
 
     def sentence(self, zone: str = "UTC") -> str:
         """Return one sentence; instants are shown in ``zone``."""
-        raise TypeError(f"{type(self).__name__} has no sentence for {zone}")
+        del zone
+        return self.words.format(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the code, the fields and the sentence in UTC."""
@@ -51,12 +56,9 @@ class BadDefinition(Reason):
     """Numbers of the definition make no sense; an older version let them in, and a person has to correct them."""
 
     code: ClassVar[str] = "definition"
+    words: ClassVar[str] = "its definition cannot be used: {0.why}. Correct it: schedctl queue edit {0.job}"
     job: str
     why: str
-
-    def sentence(self, zone: str = "UTC") -> str:
-        del zone
-        return f"its definition cannot be used: {self.why}. Correct it: schedctl queue edit {self.job}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,10 @@ class ParentUnusable(Reason):
     """The job starts from a checkpoint of ``parent`` at ``step`` or later, and none is left that it can start from."""
 
     code: ClassVar[str] = "parent"
+    words: ClassVar[str] = "waits for another checkpoint of {0.parent} at step {0.step} or later: {0.why}"
     parent: str
     step: int
     why: str
-
-    def sentence(self, zone: str = "UTC") -> str:
-        del zone
-        return f"waits for another checkpoint of {self.parent} at step {self.step} or later: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,7 @@ class CannotLaunch(Reason):
     until: int
 
     def sentence(self, zone: str = "UTC") -> str:
-        tried = f"tried again {show(self.until, zone)}"
-        return f"cannot be launched on {self.pool}: {self.precondition.words}; {tried}"
+        return f"cannot be launched on {self.pool}: {self.precondition.words}{_when('; tried again', self.until, zone)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +127,8 @@ class GateClosed(Reason):
     passes_at: int | None = None
 
     def sentence(self, zone: str = "UTC") -> str:
-        expected = f", expected {show(self.passes_at, zone)}" if self.passes_at is not None else ""
         point = f"at {self.needed:.0%}" if self.needed > _SHOWN_SHARE else "to have its first checkpoint"
-        return f"waits for {self.parent} {point} (now {self.reached:.1%}{expected})"
+        return f"waits for {self.parent} {point} (now {self.reached:.1%}{_when(', expected', self.passes_at, zone)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +206,7 @@ class QuotaEmpty(Reason):
     resets_at: int | None
 
     def sentence(self, zone: str = "UTC") -> str:
-        until = f", room again {show(self.resets_at, zone)}" if self.resets_at is not None else ""
-        return f"{self.pool}: no {self.quota} left{until}"
+        return f"{self.pool}: no {self.quota} left{_when(', room again', self.resets_at, zone)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +219,7 @@ class PoolClosed(Reason):
     until: int | None
 
     def sentence(self, zone: str = "UTC") -> str:
-        until = f" until {show(self.until, zone)}" if self.until is not None else ""
-        return f"{self.pool}: {self.why}{until}"
+        return f"{self.pool}: {self.why}{_when(' until', self.until, zone)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +232,8 @@ class ConcurrencyFull(Reason):
     until: int | None
 
     def sentence(self, zone: str = "UTC") -> str:
-        until = f" until {show(self.until, zone)}" if self.until is not None else ""
-        if self.sessions == 1:
-            return f"{self.pool}: its one session is busy{until}"
-        return f"{self.pool}: all {self.sessions} sessions are busy{until}"
+        busy = "its one session is" if self.sessions == 1 else f"all {self.sessions} sessions are"
+        return f"{self.pool}: {busy} busy{_when(' until', self.until, zone)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +247,9 @@ class DevicesTaken(Reason):
     until: int | None
 
     def sentence(self, zone: str = "UTC") -> str:
-        until = f" until {show(self.until, zone)}" if self.until is not None else ""
-        if self.needed == 1:
-            return f"{self.pool}: all of its {counted(self.devices, 'device')} busy{until}"
-        return f"{self.pool}: fewer than {self.needed} of its {counted(self.devices, 'device')} free{until}"
+        some, state = ("all", "busy") if self.needed == 1 else (f"fewer than {self.needed}", "free")
+        until = _when(" until", self.until, zone)
+        return f"{self.pool}: {some} of its {counted(self.devices, 'device')} {state}{until}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +296,7 @@ class Outbid(Reason):
             parts.append(f"would start now at weight {weight_rounded_up(self.weight_to_start):.6g}")
         if self.no_weight:
             parts.append("no weight would start it now, others come first by their deadlines")
-        if self.planned_start is not None:
-            parts.append(f"planned {show(self.planned_start, zone)}")
-        return "; ".join(parts)
+        return "; ".join(parts) + _when("; planned", self.planned_start, zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +313,7 @@ class NotItsTurn(Reason):
     planned_start: int | None
 
     def sentence(self, zone: str = "UTC") -> str:
-        planned = f"; planned {show(self.planned_start, zone)}" if self.planned_start is not None else ""
+        planned = _when("; planned", self.planned_start, zone)
         part, so_far = 100 * self.part, 100 * self.so_far
         return f"{self.by} goes first: {part:.0f} % of their hours are its own, {so_far:.0f} % so far{planned}"
 
@@ -346,6 +336,10 @@ def weight_rounded_up(weight: float) -> float:
     digits = 2 - floor(log10(weight))
     rounded = round(weight, digits)
     return rounded if rounded >= weight else round(rounded + 10.0**-digits, digits)
+
+
+def _when(words: str, instant: int | None, zone: str) -> str:
+    return "" if instant is None else f"{words} {show(instant, zone)}"
 
 
 def show(instant: int, zone: str = "UTC") -> str:

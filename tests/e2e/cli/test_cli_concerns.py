@@ -47,40 +47,29 @@ def test_options_that_a_platform_cannot_use_are_told_and_leave_nothing(
 _FAR = 'host = "griffith", known_hosts = "/k", folder = "/x"'
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ('host = "-oProxyCommand=touch", path = "/m"', "host = '-oProxyCommand=touch' is not usable"),
-        ('host = "griffith", path = "/x;id"', "path = '/x;id' is not usable"),
-        ('host = "griffith", path = "/m", port = "22 -v"', "port = '22 -v' is not usable"),
-    ],
-)
-def test_words_that_no_command_line_is_given_are_refused_by_the_check_of_targets(
-    schedctl: Schedctl, database: Database, home: Path, options: str, why: str
-) -> None:
-    path = home / "config.toml"
-    path.write_text(f'{SETTINGS}\n[[targets]]\nname = "griffith"\nkind = "ssh"\noptions = {{ {options} }}\n')
-    found = schedctl("config", "check")
-    assert (found.code, found.out) == (3, ""), found.err
-    assert f"targets.griffith: nothing can be deployed there: {why}" in found.err
+_TARGET = ('[[targets]]\nname = "griffith"\nkind = "ssh"', "targets.griffith: nothing can be deployed there: ")
+_SLURM = ('[[pools]]\nname = "cluster"\nplatform = "slurm"', "pools.cluster: nothing can be started there: ")
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("place", "options", "why"),
     [
-        (_FAR.replace("griffith", "-oProxyCommand=touch"), "host = '-oProxyCommand=touch' is not usable"),
-        (_FAR.replace("/x", "/x;id"), "path = '/x;id' is not usable"),
-        ('partition = "gpu; id"', "partition = 'gpu; id' is not usable"),
+        (_TARGET, 'host = "-oProxyCommand=touch", path = "/m"', "host = '-oProxyCommand=touch' is not usable"),
+        (_TARGET, 'host = "griffith", path = "/x;id"', "path = '/x;id' is not usable"),
+        (_TARGET, 'host = "griffith", path = "/m", port = "22 -v"', "port = '22 -v' is not usable"),
+        (_SLURM, _FAR.replace("griffith", "-oProxyCommand=touch"), "host = '-oProxyCommand=touch' is not usable"),
+        (_SLURM, _FAR.replace("/x", "/x;id"), "path = '/x;id' is not usable"),
+        (_SLURM, 'partition = "gpu; id"', "partition = 'gpu; id' is not usable"),
     ],
 )
-def test_words_that_no_command_line_is_given_are_refused_by_the_check_of_slurm_pools(
-    schedctl: Schedctl, database: Database, home: Path, options: str, why: str
+def test_words_that_no_command_line_is_given_are_refused_by_the_check(
+    schedctl: Schedctl, database: Database, home: Path, place: tuple[str, str], options: str, why: str
 ) -> None:
-    path = home / "config.toml"
-    path.write_text(f'{SETTINGS}\n[[pools]]\nname = "cluster"\nplatform = "slurm"\noptions = {{ {options} }}\n')
+    table, refusal = place
+    (home / "config.toml").write_text(f"{SETTINGS}\n{table}\noptions = {{ {options} }}\n")
     found = schedctl("config", "check")
     assert (found.code, found.out) == (3, ""), found.err
-    assert "pools.cluster: nothing can be started there: " in found.err
+    assert refusal in found.err
     assert why in found.err
 
 

@@ -28,20 +28,9 @@ from scheduler.notify.alerts import _TELLS
 from scheduler.notify.mail import Mailing, mail
 from scheduler.service.faults.isolation import JOB_POISONED, MENDED, POISONED
 from scheduler.service.versions import force
-from scheduler.store import (
-    checkpoints,
-    deployments,
-    due,
-    evaluations,
-    events,
-    jobs,
-    limits,
-    outbox,
-    plans,
-    runs,
-    versions,
-)
+from scheduler.store import checkpoints, deployments, due, evaluations, events, jobs, limits, outbox, runs, versions
 from scheduler.store.engine import Database
+from scheduler.store.plans import save as save_plan
 from scheduler.store.versions import Version
 from scheduler.views import needs as service
 from scheduler.views.long_work import WORK, Work
@@ -88,11 +77,11 @@ def misfit(tx: Any) -> None:
         Deferral("wide", DoesNotFit("8 x 80 GiB, fp16", "2 x 15 GiB")),
         Deferral("sealed", SecretMissing("HF_TOKEN", "", "there is no such credential", "put it there")),
     )
-    plans.save(tx, Plan(BEFORE, (), waiting), BEFORE)
+    save_plan(tx, Plan(BEFORE, (), waiting), BEFORE)
 
 
 def replan(tx: Any) -> None:
-    plans.save(tx, Plan(NOW, PLANNED, ()), NOW)
+    save_plan(tx, Plan(NOW, PLANNED, ()), NOW)
 
 
 def refuse(tx: Any) -> None:
