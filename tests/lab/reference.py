@@ -1,6 +1,8 @@
-"""Reference: what the documents hold of commands, exit codes, settings, ranges and rooms, written from the code itself.
+"""Reference: the parts of the documents that are generated from the code, and the list of rooms.
 
-A part of a page between ``<!-- NAME: make reference -->`` and ``<!-- end -->`` is written here; a test compares it.
+A part of a page between ``<!-- NAME: make reference -->`` and ``<!-- end -->`` is generated here; a test compares it.
+The names in the tables of events, messages and error classes come from the code. Their meanings are written by hand in
+the page itself and are kept; a name without a meaning fails the test.
 """
 
 from __future__ import annotations
@@ -8,22 +10,30 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import BaseModel
 
 from config.settings import Settings
+from jobs.payload.lane.failure import ErrorClass
 from jobs.ranges import RANGES
 from scheduler.cli.root import COMMANDS, tree
 from scheduler.cli.shell.command import Command
 from scheduler.cli.shell.exits import MEANINGS
+from scheduler.core import precondition, reasons
+from scheduler.core.run import CONSEQUENCES
+from tests.lab import emitted
+from tests.lab.samples import samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_PART = re.compile(r"(?s)(<!-- (\w+): make reference -->\n).*?(<!-- end -->)")
+_PART = re.compile(r"(?s)(<!-- (\w+): make reference -->\n)(.*?)(<!-- end -->)")
+_MEANING = re.compile(r"^\| `([^`]+)` \|.* \| ([^|]*) \|$", re.MULTILINE)
 _KEY = re.compile(r"(# )?([a-z_]+) = (.*)")
 # Tables that people write by name; their keys stand in sections of their own.
 _TABLES = ("pools[]", "targets[]", "rules[]", "webhooks[]", "corpus.rules[]")
@@ -130,21 +140,98 @@ def _written(text: str) -> str:
 
 
 def _meaning(comment: list[str]) -> str:
-    """Return a comment with links to the pages that it names."""
-    return re.sub(r"docs/([\w/-]+)\.md", lambda found: f"[{Path(found[1]).name}]({found[1]}.md)", " ".join(comment))
+    """Return a comment with links to the pages that it names, from a page of docs/reference."""
+    return re.sub(r"docs/([\w/-]+)\.md", lambda found: f"[{Path(found[1]).name}](../{found[1]}.md)", " ".join(comment))
 
 
-PARTS: dict[str, Callable[[], Iterator[str]]] = {
+def _table(names: Iterable[tuple[str, str]], head: tuple[str, str, str], old: str) -> Iterator[str]:
+    """Yield a table of names, each with what the code says of it and the meaning that the page has."""
+    meanings = dict(_MEANING.findall(old))
+    yield from (f"| {' | '.join(head)} |", "|---|---|---|")
+    for name, facts in names:
+        yield f"| `{name}` | {facts} | {meanings.get(name, '').strip()} |"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _event_rows(old: str) -> Iterator[str]:
+    found = emitted.events(REPOSITORY)
+    yield from _table(((name, _quoted(one.fields)) for name, one in found.items()), ("event", "data", "meaning"), old)
+
+
+def _message_rows(old: str) -> Iterator[str]:
+    found = ((name, one) for name, one in emitted.messages(REPOSITORY).items())
+    rows = ((name, f"{', '.join(sorted(one.levels))}: {_quoted(one.fields)}") for name, one in found)
+    yield from _table(rows, ("message", "level: fields", "meaning"), old)
+
+
+def _outcome_rows(old: str) -> Iterator[str]:
+    rows = (
+        (
+            str(outcome),
+            f"{one.job}; {'' if one.charged else 'not '}billed; {'a' if one.counts_as_failure else 'no'} failure",
+        )
+        for outcome, one in CONSEQUENCES.items()
+    )
+    yield from _table(rows, ("outcome", "what follows for the job", "meaning"), old)
+
+
+def _class_rows(old: str) -> Iterator[str]:
+    meanings = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", old, re.MULTILINE))
+    yield from ("| error class | meaning |", "|---|---|")
+    yield from (f"| `{name}` | {meanings.get(name, '')} |" for name in get_args(ErrorClass))
+
+
+def _reason_rows() -> Iterator[str]:
+    yield from ("| code | the job waits because | fields |", "|---|---|---|")
+    for kind in reasons._KINDS:
+        first = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
+        names = [entry.name for entry in fields(kind)]
+        yield f"| `{kind.code}` | {first.replace('``', '`')} | {', '.join(f'`{name}`' for name in names)} |"
+
+
+def _precondition_rows() -> Iterator[str]:
+    yield from ("| precondition | meaning |", "|---|---|")
+    yield from (f"| `{one}` | {one.words} |" for one in precondition.Precondition)
+
+
+def _need_rows() -> Iterator[str]:
+    yield from ("| action required | first command |", "|---|---|")
+    yield from (f"| `{what}` | {f'`{remedy}`' if remedy else ''} |" for what, remedy in emitted.needs(REPOSITORY))
+
+
+def _sample_rows() -> Iterator[str]:
+    for words, text in samples():
+        yield from (f"`schedctl --json {words}`", "", "```json", text, "```", "")
+
+
+PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "commands": _command_rows,
     "exits": _exit_rows,
     "settings": _setting_rows,
     "ranges": _range_rows,
+    "events": _event_rows,
+    "messages": _message_rows,
+    "outcomes": _outcome_rows,
+    "classes": _class_rows,
+    "reasons": _reason_rows,
+    "preconditions": _precondition_rows,
+    "needs": _need_rows,
+    "samples": _sample_rows,
 }
 
 
 def written(page: str) -> str:
     """Return the text of a page with its parts as the code has them now."""
-    return _PART.sub(lambda found: f"{found[1]}{chr(10).join(PARTS[found[2]]())}\n{found[3]}", page)
+    return _PART.sub(lambda found: f"{found[1]}{chr(10).join(_rows(found[2], found[3]))}\n{found[4]}", page)
+
+
+def _rows(part: str, old: str) -> Iterator[str]:
+    """Return the rows of a part; a function with a parameter gets the rows that the page has."""
+    rows = PARTS[part]
+    return rows(old) if signature(rows).parameters else rows()
 
 
 def rooms(repository: Path) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""docs/configuration.md against the code: every setting stands in it with its default, and none that is not there."""
+"""The documents of the settings against the code: every setting stands there with its default, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def reference(repository: Path) -> str:
 
 
 @pytest.fixture
-def told(reference: str) -> dict[str, str]:
+def listed(repository: Path) -> dict[str, str]:
     """Key and default of every line of the list of all settings."""
+    page = (repository / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     found: dict[str, str] = {}
-    for keys, defaults in ROW.findall(reference.partition("## All settings")[2]):
+    for keys, defaults in ROW.findall(page.partition("## All settings")[2].partition("\n## ")[0]):
         names = KEY.findall(keys)
         values = [value.strip() for value in defaults.split(",")] if defaults.strip() else [""] * len(names)
         assert len(names) == len(values), keys
@@ -36,16 +37,16 @@ def told(reference: str) -> dict[str, str]:
     return found
 
 
-def test_every_setting_is_in_the_reference_and_nothing_else(told: dict[str, str]) -> None:
+def test_every_setting_is_in_the_reference_and_nothing_else(listed: dict[str, str]) -> None:
     wanted = setting_keys()
     assert len(wanted) > 50
-    assert set(told) == wanted
+    assert set(listed) == wanted
 
 
-def test_the_defaults_of_the_reference_are_the_shipped_ones(told: dict[str, str], repository: Path) -> None:
+def test_the_defaults_of_the_reference_are_the_shipped_ones(listed: dict[str, str], repository: Path) -> None:
     shipped = tomllib.loads((repository / "config/defaults.toml").read_text(encoding="utf-8"))
     wrong = {}
-    for key, default in told.items():
+    for key, default in listed.items():
         value: object = shipped
         for part in key.split("."):
             value = value.get(part, "") if isinstance(value, dict) else ""
@@ -76,7 +77,7 @@ def test_every_key_of_a_rule_and_a_webhook_is_in_the_reference(reference: str) -
     assert keys - set(re.findall(r"`([a-z_]+)`", rules)) == set()
 
 
-def test_every_key_of_a_rule_for_texts_is_told_with_the_corpus(repository: Path) -> None:
+def test_every_key_of_a_rule_for_texts_is_in_the_page_of_the_corpus(repository: Path) -> None:
     page = (repository / "docs" / "corpus.md").read_text(encoding="utf-8").partition("## Rules")[2]
     keys = {key.rpartition(".")[2] for key in keys_of(Settings) if key.startswith("corpus.rules[]")}
     assert len(keys) > 5

@@ -195,7 +195,7 @@ def test_a_change_of_another_field_leaves_what_was_stored_as_it_was(world: Datab
 
 
 def test_the_ranges_are_documented() -> None:
-    text = (Path(__file__).parents[3] / "docs/configuration.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/reference/settings.md").read_text(encoding="utf-8")
     for key, rule in RANGES.items():
         if rule.unit != "UTC seconds":
             assert f"- `{key}`: {rule}\n" in text
