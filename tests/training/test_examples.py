@@ -165,3 +165,16 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == {
         *STATES, "whole", "router", "container", "platform", "lightning-jobs"
     }  # fmt: skip
+
+
+def test_the_data_of_the_fine_tuning_example_is_learned(tmp_path: Path, make_desk: Any) -> None:
+    """With a tiny model in place of the one that job.toml names, and its options for the data."""
+    words = [sys.executable, "split.py", "units.jsonl", str(tmp_path / "data")]
+    subprocess.run(words, cwd=EXAMPLES / "fine-tune", check=True, timeout=60)
+    desk = make_desk("units", "--lora", "4", "--data", str(tmp_path / "data"), target=6)
+    done = desk.run()
+    assert done.codes == [0], done.said
+    told = next(line["training_data"] for line in desk.told() if "training_data" in line)
+    assert told["records"] == {"messages": 39}
+    assert told["left_out"] == []
+    assert desk.checkpoint().name == "step-00000006"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -78,3 +79,23 @@ def test_every_address_of_the_api_and_no_other_is_in_the_documentation(site: Any
     named = set(re.findall(r"^- `(/[^`? ]*)`", page, flags=re.MULTILINE))
     known = set(site.json("/api/openapi.json")["paths"]) | {"/api/openapi.json"}
     assert named == known
+
+
+def test_the_grafana_dashboard_asks_for_metrics_that_are_exported(site: Any, repository: Path) -> None:
+    board = json.loads((repository / "examples/grafana/dashboard.json").read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    named = {name for expression in expressions for name in re.findall(r"uff_[a-z_]+", expression)}
+    assert len(named) > 15
+    assert named - set(parsed(site.get("/metrics").text)) == set()
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap(repository: Path) -> None:
+    board = json.loads((repository / "examples/grafana/dashboard.json").read_text(encoding="utf-8"))
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in board["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
