@@ -1,6 +1,7 @@
 """The service under a real systemd: installed, killed, hung, stopped, reloaded, upgraded, removed."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,13 +173,13 @@ def test_an_upgrade_replaces_program_and_units(installed: Machine, repository: P
     newer = tmp_path / "newer"
     shutil.copytree(repository, newer, ignore=shutil.ignore_patterns(".venv", ".git", "out", "tests", "benchmarks"))
     project = newer / "pyproject.toml"
-    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.1"'))
+    project.write_text(re.sub(r'(?m)^version = ".*"$', 'version = "9.9.1"', project.read_text()))
     unit = newer / "systemd" / UNIT
     unit.write_text(unit.read_text().replace("WatchdogSec=15min", "WatchdogSec=14min"))
     (wheel,) = WheelBuilder(str(newer)).build(directory=str(tmp_path), versions=["standard"])
     installed.install_wheel(Path(wheel))
     installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install")
-    assert "0.1.1" in installed.schedctl("version")
+    assert "9.9.1" in installed.schedctl("version")
     assert installed.until_working() != pid
     assert installed.show("WatchdogUSec") == "14min"
 
