@@ -60,7 +60,7 @@ def test_a_newcomer_types_the_quickstart_from_its_first_line_to_its_last(reposit
         assert command in typed
     log = tmp_path / "daemon.log"
     try:
-        done = run(["bash", "-c", PERSON + "".join(blocks[:-1])], clone, environment)
+        done = run(["bash", "-c", PERSON + typed], clone, environment)
         assert done.returncode == 0, f"{done.stdout[-2_000:]}\n{done.stderr[-4_000:]}\n{log.read_text()[-2_000:]}"
         assert (clone / "trained/state.json").stat().st_size > 0
         until(lambda: live_runs(program, clone, environment) == [], "the end of the cancelled session")

@@ -56,6 +56,31 @@ def test_the_kit_works_outside_a_session(repository: Path, tmp_path: Path, examp
     assert json.loads((tmp_path / "checkpoints/step-00001000/meta.json").read_bytes())["step"] == 1000
 
 
+def test_the_script_of_the_tutorial_is_resumed(repository: Path, tmp_path: Path) -> None:
+    """At a desk, with the pause of each step left out."""
+    page = (repository / "docs" / "tutorial.md").read_text()
+    [script] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "train.py").write_text(script.replace("time.sleep(0.01)", "pass"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SCHED_")}
+    environment["PYTHONPATH"] = str(repository / "jobs/payload/trainers")
+
+    def train(target: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "train.py"],
+            cwd=tmp_path,
+            env={**environment, "SCHED_TARGET_STEP": target},
+            check=True,
+            timeout=60,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
+
+    assert "resumed" not in train("40")
+    assert "resumed at step 40" in train("60")
+    assert json.loads((tmp_path / "checkpoints/step-00000060/meta.json").read_bytes())["step"] == 60
+
+
 def test_a_disk_that_is_full_for_the_trainer_costs_a_checkpoint_not_the_training(
     repository: Path, tmp_path: Path
 ) -> None:

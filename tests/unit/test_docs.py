@@ -1,4 +1,4 @@
-"""The documents hold: every link leads somewhere, and every command they show can be parsed."""
+"""The documents are right: every link leads somewhere, and every command that they show can be parsed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ INLINE = re.compile(r"`(schedctl [^`\n]+)`")
 
 
 def documents(repository: Path) -> list[Path]:
-    return [repository / "README.md", repository / "CHANGELOG.md", *sorted((repository / "docs").rglob("*.md"))]
+    """Every page for people: those at the root, in docs and beside the examples."""
+    folders = (*repository.glob("*.md"), *(repository / "docs").rglob("*.md"), *(repository / "examples").rglob("*.md"))
+    return sorted(folders)
 
 
 def anchors(page: Path) -> set[str]:
@@ -36,7 +38,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_link_leads_to_a_file_and_to_a_heading_of_it(repository: Path) -> None:
     broken = []
-    for document in [*documents(repository), *(repository / "examples").rglob("*.md")]:
+    for document in documents(repository):
         for target, anchor in LINK.findall(document.read_text(encoding="utf-8")):
             page = document.parent / target if target else document
             if "://" not in target and (not page.exists() or (anchor and anchor not in anchors(page))):
@@ -44,7 +46,14 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it(repository: Path) -> 
     assert broken == []
 
 
-@pytest.mark.parametrize(("folder", "index"), [("docs", "README.md"), ("docs/inside", "docs/inside/README.md")])
+@pytest.mark.parametrize(
+    ("folder", "index"),
+    [
+        ("docs", "README.md"),
+        ("docs/inside", "docs/inside/README.md"),
+        ("docs/reference", "docs/reference/README.md"),
+    ],
+)
 def test_every_document_is_named_in_the_list_of_its_folder(repository: Path, folder: str, index: str) -> None:
     page = repository / index
     named = {(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text(encoding="utf-8")) if target}
@@ -117,11 +126,11 @@ def test_every_job_that_a_document_shows_can_be_read_beside_the_shipped_ones(rep
 def shown_commands(repository: Path) -> list[tuple[str, list[str]]]:
     """Every call of schedctl in a code block or in the text; not those with shell syntax or something left out.
 
-    The reference, cli.md, shows placeholders; a test of its own compares it with the code.
+    The reference of commands shows placeholders; a test of its own compares it with the code.
     """
     found = []
     for document in documents(repository):
-        if document.name == "cli.md":
+        if document.name == "commands.md":
             continue
         text = document.read_text(encoding="utf-8")
         for block in [*FENCE.findall(text), *INLINE.findall(FENCE.sub("", text))]:
@@ -180,6 +189,7 @@ def test_every_program_that_a_document_starts_is_there_and_knows_the_options(rep
         if name in {"pytest", "venv"}:
             continue
         files = [repository / name, repository / f"{name}.py", *(repository / name).glob("*.py")]
+        files += repository.glob(f"examples/*/{name}")  # typed in the folder of an example
         source = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
         missing = [word for word in words if word.startswith("--") and f'"{word}"' not in source]
         seen += 1
@@ -194,5 +204,7 @@ def _parse(command: object, words: list[str]) -> None:
     context = command.make_context("schedctl", list(words), obj=Cli(Options()), resilient_parsing=False)  # type: ignore[attr-defined]
     while hasattr(context.command, "resolve_command"):
         rest = [*context._protected_args, *context.args]  # where the parser leaves the sub-command
+        if not rest:
+            return  # a group that does something by itself
         name, found, rest = context.command.resolve_command(context, rest)
         context = found.make_context(name, rest, parent=context)

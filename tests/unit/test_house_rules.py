@@ -1,4 +1,4 @@
-"""Rules of the house that no ready-made checker knows; docs/inside/contributing.md gives the reasons."""
+"""Rules of the house that no ready-made checker knows; CONTRIBUTING.md gives the reasons."""
 
 import ast
 import json
