@@ -27,11 +27,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "deployment": ("serving", "returned", "failed", "replaced"),
     "model": ("promote", "rollback"),
 }
-# Messages that are made of events when they are logged, by scheduler/service/cycle/endings.py: their fields.
-OF_EVENTS: dict[str, tuple[str, ...]] = {
+# Messages whose second word is a state (scheduler/service/cycle/endings.py, deploy/look.py): their fields.
+OF_STATES: dict[str, tuple[str, ...]] = {
     "session.ended": ("run", "pool", "outcome", "why", "seconds", "jobs"),
     "job.queued": ("job", "by", "run", "outcome", "why", "retry_at"),
     **{f"job.{state}": ("job", "by", "run", "why") for state in ("done", "failed", "held", "cancelled")},
+    **{f"deployment.{state}": ("version", "target", "why") for state in FAMILIES["deployment"]},
 }
 # Functions that write the event ``<noun>.<arrow>``, by module and name: the noun, and which argument is the arrow.
 ARROWS = {
@@ -174,7 +175,7 @@ def messages(repository: Path) -> dict[str, Written]:
     """Return every message of the log, by name, with its fields and levels."""
     sources = Sources(repository)
     names: dict[str, Written] = defaultdict(Written)
-    for name, fields in OF_EVENTS.items():
+    for name, fields in OF_STATES.items():
         names[name] = Written(set(fields), {"info", "warning"})
     for level in _LEVELS:
         for call, scope in sources.calls[level]:
@@ -183,6 +184,11 @@ def messages(repository: Path) -> dict[str, Written]:
             for name in sources.texts(call.args[0], scope):
                 names[name].fields |= _fields(call, scope)
                 names[name].levels.add("error" if level == "exception" else level)
+    for call, scope in sources.calls["partial"]:  # of isolation.apart, which logs what failed beside the cycle
+        if len(call.args) > 2 and ast.unparse(call.args[0]) == "apart":
+            for name in sources.texts(call.args[2], scope):
+                names[name].fields |= _fields(call, scope) | {"why", "next"}
+                names[name].levels.add("warning")
     return {name: names[name] for name in sorted(names) if "." in name}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,6 +76,14 @@ def test_every_page_that_the_code_names_exists(repository: Path) -> None:
     }
     assert len(named) > 8
     assert {name for name in named if not (repository / name).exists()} == set()
+
+
+def test_the_version_is_the_same_in_every_file(repository: Path) -> None:
+    version = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (repository / "CITATION.cff").read_text(encoding="utf-8")
+    releases = re.findall(r"^## \[(.*)\] - ", (repository / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert releases[0] == version
+    assert releases == sorted(releases, key=lambda name: [int(part) for part in name.split(".")], reverse=True)
 
 
 def shown_settings(repository: Path, table: str) -> list[tuple[str, str]]:
