@@ -16,6 +16,7 @@ from config.values import BadValue
 from jobs.duration import show_duration
 from jobs.payload.redact import MARK
 from jobs.problem import did_you_mean, shown
+from jobs.toml_lines import placed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +61,7 @@ def _problem(found: ErrorDetails, values: Any, origins: Mapping[str, str]) -> Pr
     kind = found["type"]
     value = "" if kind in {"missing", "extra_forbidden"} else _shown(key, kind, _written(location, values))
     dotted = ".".join(str(part) for part in location)
-    return Problem(origin(dotted, origins), key, value, why, remedy)
+    return placed(Problem(origin(dotted, origins), key, value, why, remedy))
 
 
 def _shown(key: str, kind: str, value: Any) -> str:

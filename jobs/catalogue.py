@@ -9,7 +9,7 @@ A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, 
     command = ["{python}", "{payload}/trainers/charlm.py"]
     target_step = 6000
     steps_per_hour = 3000
-    weight = 4
+    priority = 4
     mixture = { domain = "ufm", extra_share = 0.3 }
     gate = { parent = "uff-main", fraction = 0.2 }
 
@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jobs.ab_test import read_ab_tests
-from jobs.definition import Definition
+from jobs.definition import Definition, merged
 from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
 from jobs.shares import wrong_share
 from jobs.toml_file import read_toml
+from jobs.toml_lines import placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +76,7 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
     problems.extend(_shares(jobs))
     problems.extend(_unknown_domains(jobs, keywords))
     if problems:
-        raise CatalogueError(problems)
+        raise CatalogueError([placed(problem) for problem in problems])
     return Catalogue(tuple(spec for _, spec in jobs), keywords, tuple(tests.values()))
 
 
@@ -100,7 +101,7 @@ def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:
     problems: list[Problem] = []
     spec = Definition(file, "", problems).job(table)
     if spec is None:
-        raise CatalogueError(problems)
+        raise CatalogueError([placed(problem) for problem in problems])
     return spec
 
 
@@ -131,7 +132,7 @@ def _jobs(document: Mapping[str, Any], file: str, problems: list[Problem]) -> li
         name = entry.get("name")
         label = f"jobs.{name if isinstance(name, str) and name else index}"
         own = {key: value for key, value in defaults.items() if "whole" not in entry or key not in _OF_STEPS}
-        spec = Definition(file, label, problems).job({**own, **entry})
+        spec = Definition(file, label, problems).job(merged(own, entry))
         if spec is not None:
             found.append(spec)
     return found
@@ -189,9 +190,10 @@ def _gates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
 def _shares(jobs: Sequence[tuple[str, JobSpec]]) -> list[Problem]:
     shares = {spec.name: spec.share for _, spec in jobs}
     return [
-        Problem(file, f"jobs.{spec.name}.share", shown(spec.share.partner), *told.split(". ", 1))
+        Problem(file, f"jobs.{spec.name}.share", shown(spec.share.partner), why, remedy)
         for file, spec in jobs
         if spec.share is not None and spec.share.partner != spec.name and (told := wrong_share(spec.name, shares))
+        for why, _, remedy in [told.partition(". ")]
     ]
 
 

@@ -42,7 +42,7 @@ _PLAIN: Keys = {
     "command": readers.words,
     "target_step": readers.number("target_step"),
     "steps_per_hour": readers.number("steps_per_hour"),
-    "weight": readers.number("weight"),
+    "priority": readers.number("weight"),
     "pools": readers.strings,
     "seed": readers.number("seed"),
     "setup": readers.duration("setup"),
@@ -59,7 +59,10 @@ _PLAIN: Keys = {
     "gates": read_gates,
 }
 _INNER = ("code", "evaluation", "gate", "inputs", "mixture", "needs", "requirements", "share", "stall", "start_from")
-KEYS = (*_PLAIN, *_INNER, "whole")
+OLD_NAMES = {"weight": "priority"}
+"""Keys of a job by their old names, which still work."""
+
+KEYS = (*_PLAIN, *_INNER, "whole", *OLD_NAMES)
 _NEEDS: Keys = {"vram_gib": readers.number("needs.vram_gib"), "dtype": readers.dtype}
 _GATE: Keys = {"parent": readers.text, "fraction": readers.number("gate.fraction")}
 _START: Keys = {"job": readers.text, "at": readers.start_point}
@@ -85,6 +88,7 @@ _EVALUATION: Keys = {
 _FIELDS = {
     "job": "parent",
     "with": "partner",
+    "priority": "weight",
     **{key: f"{key}_seconds" for key in ("setup", "checkpoint", "first_progress", "no_progress", "longest", "within")},
 }
 """The fields that are not called like their keys."""
@@ -92,6 +96,12 @@ _FIELDS = {
 
 _INPUT = re.compile(r"\{input:(\w*)\}", re.ASCII)
 """An input in a word of a command; its folder is filled in where the job runs."""
+
+
+def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's table over another one; a key by either of its names replaces the other name."""
+    there = {OLD_NAMES.get(key, key) for key in after}
+    return {**{key: value for key, value in before.items() if OLD_NAMES.get(key, key) not in there}, **after}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,7 @@ class Definition:
     def job(self, table: Mapping[str, Any]) -> JobSpec | None:
         """Return the spec, or None when a problem was noted."""
         before = len(self.problems)
+        table = {"role": "job", **table}
         self._refuse_unknown(table, KEYS, "")
         table = self._advised(self._whole(table))
         values = self._fields(JobSpec, table, _PLAIN) | {
@@ -278,8 +289,9 @@ class Definition:
     def _fields(self, kind: type, table: Mapping[str, Any], keys: Keys, prefix: str = "") -> dict[str, Any]:
         """Return the fields of a ``kind`` that keys of a table set, also those by default."""
         defaults = _defaults(kind)
+        old = {new: key for key, new in OLD_NAMES.items() if key in table and new not in table}
         return {
-            (field := _FIELDS.get(key, key)): self._read(table, key, parse, defaults[field], prefix)
+            (field := _FIELDS.get(key, key)): self._read(table, old.get(key, key), parse, defaults[field], prefix)
             for key, parse in keys.items()
         }
 

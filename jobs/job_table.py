@@ -22,7 +22,7 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         "role": spec.role,
         "command": list(spec.command),
         **_work(spec),
-        "weight": spec.weight,
+        "priority": spec.weight,
         "needs": _needs(spec.needs),
         "device_speedup": list(spec.device_speedup),
         "setup": show_duration(spec.setup_seconds),

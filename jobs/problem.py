@@ -11,17 +11,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One wrong value. ``file`` may name an environment variable; ``key`` is empty when the file itself is wrong."""
+    """One wrong value. ``file`` may name an environment variable; ``key`` is empty when the file itself is wrong.
+
+    ``line`` is that of the file, None where it has none.
+    """
 
     file: str
     key: str
     value: str
     why: str
     remedy: str
+    line: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The file, with the line where one is known."""
+        return f"{self.file}:{self.line}" if self.line else self.file
 
     def __str__(self) -> str:
         what = f"{self.key} = {self.value}" if self.value else self.key
-        return ": ".join(part for part in (self.file, what, self.why) if part) + (
+        return ": ".join(part for part in (self.place, what, self.why) if part) + (
             f"; {self.remedy}" if self.remedy else ""
         )
 

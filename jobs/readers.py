@@ -111,7 +111,7 @@ def one_of(known: Sequence[str], why: str, remedy: str) -> Callable[[Any], str]:
 
 
 name = matching(_NAME, "this is no usable name", "use up to 40 small letters, digits, dots and hyphens")
-role = one_of(ROLES, "there is no such role", "use main, manager or evaluate")
+role = one_of(ROLES, "there is no such role", "use job, main, manager or evaluate")
 dtype = one_of(_DTYPES, "there is no such number format", f"use {', '.join(_DTYPES)}")
 renew = one_of(
     RENEW_WORDS, "a job takes up another corpus when it is restarted or updated", 'write "restart" or "update"'

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from jobs.quality_gate import QualityGate
 
-Role = Literal["main", "manager", "evaluate"]
+Role = Literal["job", "main", "manager", "evaluate"]
 ROLES: tuple[Role, ...] = get_args(Role)
 START_WORDS = ("newest", "done", "accepted")
 # Whose list of files the artifact store has for an input; of everything else it has the files.

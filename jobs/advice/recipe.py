@@ -48,7 +48,6 @@ def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
     written = [
         f"# Written by schedctl advise. {told}: {'the adviser knows no other' if zero else 'the adviser knows both'}.",
         f"name = {_text(model)}",
-        'role = "manager"',
         f"command = [{', '.join(map(_text, command(choice, 'input:base')))}]",
         f"inputs = {{ base = {_text(source)} }}",
         f"target_step = {steps}",

@@ -25,7 +25,7 @@ def run() -> NoReturn:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Errors are told on standard error, never raised."""
+    """Run one command line and return its exit code. Errors are written to standard error, never raised."""
     options: Options | None = None
     try:
         plain = prompt.asked(list(words))
@@ -35,8 +35,10 @@ def main(words: Sequence[str]) -> int:
             return code
         from contextlib import closing
 
+        from scheduler.cli.guesses import in_our_words
         from scheduler.cli.shell.context import Cli, Options
 
+        words = in_our_words(words)
         options = Options()
         quick = plainly_asked(words)
         if quick is not None:
@@ -69,7 +71,8 @@ def main(words: Sequence[str]) -> int:
     return code
 
 
-_LIST, _DAEMON = ["queue", "list"], ["daemon"]
+_DAEMON = ["daemon"]
+_LISTS = (["queue", "list"], ["jobs"], ["queue"], ["jobs", "list"])
 
 
 def plainly_asked(words: Sequence[str]) -> tuple[Options, list[str], list[str]] | None:
@@ -92,7 +95,7 @@ def plainly_asked(words: Sequence[str]) -> tuple[Options, list[str], list[str]] 
                 setattr(options, name.removeprefix("--").replace("-", "_"), True)
             case "--config" | "--state":
                 text = value if given else next(rest, "")
-                if not text or (name == "--state" and command != _LIST):
+                if not text or (name == "--state" and command not in _LISTS):
                     return None
                 if name == "--config":
                     options.config = Path(text)
@@ -100,4 +103,4 @@ def plainly_asked(words: Sequence[str]) -> tuple[Options, list[str], list[str]] 
                     states.append(text)
             case _:
                 command.append(word)
-    return (options, command, states) if command in (_LIST, _DAEMON) else None
+    return (options, command, states) if command in (*_LISTS, _DAEMON) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from config.layers import own_file
+from scheduler.cli.guesses import ALIASES, meant
 from scheduler.cli.shell.command import Group
 from scheduler.cli.shell.context import Cli
 
@@ -20,34 +23,36 @@ if TYPE_CHECKING:
 
 # name -> module and summary. The module has an ``app``; an app of one command is that command.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("scheduler.cli.commands.init", "Settings of what this machine has, and a database."),
-    "status": ("scheduler.cli.commands.status", "The state of things on one screen."),
-    "top": ("scheduler.cli.commands.top", "The state of things, live."),
+    "init": ("scheduler.cli.commands.init", "Create settings for this machine, and a database."),
+    "status": ("scheduler.cli.commands.status", "On track or not, actions, jobs, sessions, hours: one screen."),
+    "top": ("scheduler.cli.commands.top", "The status, live."),
     "prompt": ("scheduler.cli.commands.prompt_command", "One cached line for shell prompts."),
-    "queue": ("scheduler.cli.commands.queue", "The jobs: add, list, hold, cancel, reorder."),
-    "pause": ("scheduler.cli.commands.pause", "Start nothing new anywhere; what runs goes on."),
+    "queue": ("scheduler.cli.commands.queue", "Jobs: add, list, hold, cancel, reorder."),
+    "pause": ("scheduler.cli.commands.pause", "Start no new sessions; running sessions continue."),
     "resume": ("scheduler.cli.commands.resume", "Start new sessions again."),
-    "submit": ("scheduler.cli.commands.submit", "One line to train: a script and its folder become a job."),
-    "corpus": ("scheduler.cli.commands.corpus", "What the models train on: build, show, compare, verify."),
-    "advise": ("scheduler.cli.commands.advise", "Does a model fit, how long does it take, what does it cost."),
+    "submit": ("scheduler.cli.commands.submit", "Train a script: its folder becomes a job."),
+    "corpus": ("scheduler.cli.commands.corpus", "Training data: build, show, compare, verify."),
+    "advise": ("scheduler.cli.commands.advise", "Whether a model fits a GPU, how long it takes, what it costs."),
     "plan": ("scheduler.cli.commands.plan", "What runs next, and why a job waits."),
+    "cost": ("scheduler.cli.commands.cost", "Hours and money: spent and planned, by job, pool and week."),
     "quota": ("scheduler.cli.commands.quota", "Metered hours and money: limits, use, what is left."),
-    "pools": ("scheduler.cli.commands.pools", "The places where sessions run."),
-    "runs": ("scheduler.cli.commands.runs", "Sessions: list, logs, stop."),
-    "handover": ("scheduler.cli.commands.handover", "Sessions that a person starts: take, give back, drop."),
+    "pools": ("scheduler.cli.commands.pools", "Pools, where sessions run: list, open, close."),
+    "runs": ("scheduler.cli.commands.runs", "Runs, one for each session: list, show, logs, stop."),
+    "handover": ("scheduler.cli.commands.handover", "Manual sessions: claim, submit, release."),
     "checkpoints": ("scheduler.cli.commands.checkpoints", "Saved states: list, verify, copy, keep."),
-    "models": ("scheduler.cli.commands.models", "Versions of models: judged, in force, taken back."),
-    "report": ("scheduler.cli.commands.report", "The week in figures: made, shown, sent."),
-    "rehearse": ("scheduler.cli.commands.rehearse", "A whole week on this machine in minutes."),
-    "service": ("scheduler.cli.commands.service", "The daemon as a service of systemd."),
+    "models": ("scheduler.cli.commands.models", "Versions of models: evaluate, promote, roll back, deploy."),
+    "events": ("scheduler.cli.commands.events", "What happened, the newest last."),
+    "report": ("scheduler.cli.commands.report", "The weekly report."),
+    "rehearse": ("scheduler.cli.commands.rehearse", "Rehearse a week on this machine in minutes."),
+    "service": ("scheduler.cli.commands.service", "The daemon as a systemd service."),
     "web": ("scheduler.cli.commands.web", "The status page in a browser, its JSON API and metrics."),
     "port": ("scheduler.cli.commands.port", "For programs: frames of JSON on standard input and output."),
     "mcp": ("scheduler.cli.commands.mcp", "For coding agents: the Model Context Protocol."),
-    "daemon": ("scheduler.cli.commands.daemon", "Plan, launch and settle, until stopped."),
-    "doctor": ("scheduler.cli.commands.doctor", "Check that everything is in order."),
-    "backup": ("scheduler.cli.commands.backup", "Database, settings and artifacts in a folder, proven to restore."),
-    "db": ("scheduler.cli.commands.db", "The database: make, upgrade, back up, verify."),
-    "config": ("scheduler.cli.commands.config", "The settings and where they come from."),
+    "daemon": ("scheduler.cli.commands.daemon", "Plan, launch and reconcile sessions, until stopped."),
+    "doctor": ("scheduler.cli.commands.doctor", "Check the installation."),
+    "backup": ("scheduler.cli.commands.backup", "Back up database, settings and artifacts; test the restore."),
+    "db": ("scheduler.cli.commands.db", "The database: create, upgrade, back up, verify."),
+    "config": ("scheduler.cli.commands.config", "The settings, and where each is set."),
     "man": ("scheduler.cli.commands.man", "The manual page."),
     "version": ("scheduler.cli.commands.version", "The version of this program."),
 }
@@ -71,15 +76,24 @@ class Root(Group):
         return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the summaries from the table, so that help loads no command."""
+        """Write the summaries from the tables, so that help loads no command."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        with formatter.section("Second names"):
+            formatter.write_dl([(name, f"The same as: {command}") for name, command in ALIASES.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that ``args`` begin with; a misspelled one gets its nearest names."""
+        """Find the command that ``args`` begin with. Raises UsageFault with what to type for a known wrong guess.
+
+        A misspelled one gets its nearest names.
+        """
+        guess = meant(args, str(own_file(ctx.obj.options.config, os.environ))) if ctx.obj else None
+        args = guess or args
+        if args[0] in ALIASES:
+            args = [*ALIASES[args[0]].split(), *args[1:]]
         # typer looks for near names among the commands already loaded.
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+        self.commands = dict.fromkeys([*COMMANDS, *ALIASES])  # type: ignore[assignment]
         return super().resolve_command(ctx, args)
 
 

@@ -83,7 +83,7 @@ def verdicts(
         elif state.key in needed:
             found[state.key] = Verdict(stays=True, why=needed[state.key])
         elif state.fenced:
-            found[state.key] = Verdict(stays=False, why="from before the job began anew")
+            found[state.key] = Verdict(stays=False, why="from before the job was restarted")
         elif not state.good and now < state.seen_at + rule.damaged_seconds:
             found[state.key] = Verdict(stays=True, why=f"damaged, kept for a look: {state.why}")
         elif not state.good:

@@ -43,12 +43,12 @@ def _finding(gate: QualityGate, scores: Scores, in_force: Scores | None) -> Find
     if not gate.compares:
         return threshold_finding(gate, new)
     if in_force is None:
-        return Finding(gate, "not_asked", f"{gate.metric}: there is no version in force to compare with")
+        return Finding(gate, "not_asked", f"{gate.metric}: there is no promoted version to compare with")
     before = in_force.by_metric.get(gate.metric)
     if before is None or before.keys() != new.keys():
-        remedy = "evaluate the version in force with the same scorer and set"
+        remedy = "evaluate the promoted version with the same scorer and set"
         return Finding(
-            gate, "error", f"{gate.metric} was not scored on the same items in the version in force; {remedy}"
+            gate, "error", f"{gate.metric} was not scored on the same items of the promoted version; {remedy}"
         )
     return comparison_finding(gate, new, before)
 
@@ -70,7 +70,7 @@ def _verdict(findings: tuple[Finding, ...], scores: Scores) -> Judgement:
     passed, skipped = of("passed"), of("not_asked")
     reason = f"{counted(len(passed), 'gate')} passed"
     if skipped:
-        reason += f"; {counted(len(skipped), 'gate')} not asked, as there is no version in force"
+        reason += f"; {counted(len(skipped), 'gate')} skipped: no promoted version to compare with"
     return Judgement("accepted", "", reason, findings)
 
 
@@ -90,11 +90,11 @@ def _rests_on_a_doubtful_judge(findings: Sequence[Finding], scores: Scores) -> s
 
 def _incomparable(scores: Scores, in_force: Scores) -> str:
     if scores.model != in_force.model:
-        return f"these are scores of {scores.model}, and those in force of {in_force.model}"
+        return f"these are scores of {scores.model}, and those of the promoted version of {in_force.model}"
     if scores.test_set != in_force.test_set:
-        return "the version in force was scored on another test set; evaluate it on this one"
+        return "the promoted version was scored on another test set; evaluate it on this one"
     if scores.scorer != in_force.scorer:
-        return "the version in force was scored by another scorer; evaluate it again by this one"
+        return "the promoted version was scored by another scorer; evaluate it again by this one"
     return ""
 
 

@@ -24,7 +24,7 @@ def letter_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any
     document = document_of(report)
     drawn = _drawn(pictures)
     return {
-        "subject": document.title,
+        "subject": document.subject,
         "text": text_of(document),
         "html": html_of(document, attached([picture for picture in pictures if picture.name in drawn])),
         "blocks": slack_of(document),

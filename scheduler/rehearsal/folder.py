@@ -81,7 +81,7 @@ def reopen(folder: Path) -> Rehearsal:
     except FileNotFoundError:
         raise RehearsalError(f"{folder} holds no rehearsal to resume. Start one without --resume") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise RehearsalError(f"{folder / _MARKER} is damaged ({error}). Start anew without --resume") from None
+        raise RehearsalError(f"{folder / _MARKER} is damaged ({error}). Start again without --resume") from None
 
 
 def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from jobs.plural import counted
 from jobs.spec import EVALUATE
+from scheduler.report.headline import headline, hours, money, subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _NAMES_MAX = 10
 _RULES_MAX = 20
 _ORDER = {first: place for place, first in enumerate("FGTS")}  # finished and failed, gained, trains, stalled
-_TOLD_SECONDS = 180  # less would be rounded to nothing
+_SECONDS_MIN = 180  # less would be rounded to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a rendering writes. Words hold no control characters; markup is up to the rendering to escape."""
+    """What a rendering writes; ``subject`` is that of a message. Words hold no control characters."""
 
     title: str
     subtitle: str
     sections: tuple[Section, ...]
+    subject: str
 
 
 def document_of(report: Report) -> Document:
@@ -56,17 +58,18 @@ def document_of(report: Report) -> Document:
         f"Training report {_clean(report.label)}{', so far' * report.so_far}",
         f"{period}, made {instant(report.made_at, report.zone)}",
         (
+            Section("In short", tuple(headline(report))),
+            _actions(report),
             _models(report),
-            *_judged(report),
             _pools(report),
             _plan(report),
-            _needs(report),
+            *_evaluated(report),
             _waste(report),
             _jobs(report),
-            _forecasts(report),
             _losses(report),
             _quotas(report),
         ),
+        subject(report),
     )
 
 
@@ -75,15 +78,6 @@ def instant(at: int | None, zone: str) -> str:
     if at is None:
         return "-"
     return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M %Z")
-
-
-def hours(seconds: int) -> str:
-    """Return seconds as decimal hours."""
-    return f"{seconds / 3_600:.1f}"
-
-
-def _money(microdollars: int) -> str:
-    return f"${microdollars / 1_000_000:.2f}"
 
 
 def _change(now: int, before: int) -> str:
@@ -105,7 +99,7 @@ def _models(report: Report) -> Section:
         elif not job.runs or job.state in {"done", "cancelled"}:
             continue
         else:
-            what = "Trains, nothing kept yet" if job.state == "active" else "Stalled, trained and kept nothing"
+            what = "Trains, nothing saved yet" if job.state == "active" else "Stalled, trained and saved nothing"
         groups.setdefault(what, []).append(f"{_clean(job.name)}{gained}")
     lines = [
         f"{what}: {', '.join(names)}." for what, names in sorted(groups.items(), key=lambda one: _ORDER[one[0][0]])
@@ -113,27 +107,28 @@ def _models(report: Report) -> Section:
     rows = tuple(_model_row(job, report.zone) for job in found)
     if not rows:
         return Section("Models", ("There are no jobs. Add one: schedctl submit train.py --target-step 1000",))
-    columns = ("model", "state", ">done", ">steps", ">best loss", ">its change", "done by")
+    columns = ("model", "state", ">done", ">steps", ">best loss", ">change", "ETA", "latest", "deadline")
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in found)
     return Section("Models", tuple(lines) or ("No model gained a step.",), Table(columns, rows, shares))
 
 
-def _judged(report: Report) -> Iterator[Section]:
-    """Say which versions were judged, and what came of it; nothing where none was."""
+def _evaluated(report: Report) -> Iterator[Section]:
+    """Say which versions were evaluated, with their results; nothing where none was."""
     if not report.judged:
         return
     accepted = sum(1 for one in report.judged if one.verdict == "accepted")
-    line = f"{counted(len(report.judged), 'version')} judged, {accepted} accepted."
+    line = f"{counted(len(report.judged), 'version')} evaluated, {accepted} accepted."
     rows = tuple(
-        (_clean(one.version), one.verdict + (", in force" if one.in_force else ""), _clean(one.why))
+        (_clean(one.version), one.verdict + (", promoted" if one.in_force else ""), _clean(one.why))
         for one in report.judged
     )
-    yield Section("Versions", (line,), Table(("version", "verdict", "why"), rows))
+    yield Section("Versions", (line,), Table(("version", "result", "reason"), rows))
 
 
 def _model_row(job: JobReport, zone: str) -> tuple[str, ...]:
     change = job.losses[-1][1] - job.loss_before if job.losses and job.loss_before is not None else None
-    end = "-" if job.forecast is None else instant(job.forecast.expected, zone)[:14]
+    ends = (None, None) if job.forecast is None else (job.forecast.expected, job.forecast.latest)
+    deadline = instant(job.deadline, zone)
     return (
         _clean(job.name),
         job.state,
@@ -141,7 +136,8 @@ def _model_row(job: JobReport, zone: str) -> tuple[str, ...]:
         f"+{job.steps:,}" if job.steps else "-",
         "-" if job.loss_best is None else f"{job.loss_best:.4f}",
         "-" if change is None else f"{change:+.4f}",
-        f"{end}, at risk" if job.at_risk else end,
+        *("-" if at is None else instant(at, zone)[:14] for at in ends),
+        f"{deadline}, at risk" if job.at_risk else deadline,
     )
 
 
@@ -150,27 +146,24 @@ def _summary(report: Report) -> list[str]:
     steps = sum(job.steps for job in report.jobs)
     steps_before = sum(job.steps_before for job in report.jobs)
     if not total.charged and not steps:
-        return [
-            "Nothing ran this week.",
-            f"{hours(total.offered)} h were offered; last week {hours(before.charged)} h were charged.",
-        ]
+        return ["Nothing ran this week."]
     return [
         (
-            f"{hours(total.useful)} h of training were kept, of {hours(total.charged)} h charged and "
-            f"{hours(total.offered)} h offered: goodput {total.goodput:.1%} (last week {before.goodput:.1%})."
+            f"{hours(total.useful)} h of training were productive, of {hours(total.charged)} h billed and "
+            f"{hours(total.offered)} h available: goodput {total.goodput:.1%} (last week {before.goodput:.1%})."
         ),
+        *(f"{_clean(pool.name)}: {_clean(pool.why)}." for pool in report.pools if pool.why),
         (
             f"{counted(total.sessions, 'session')} made {counted(steps, 'step')} "
             f"(last week {before.sessions} and {steps_before:,})."
         ),
-        f"Spent {_money(total.cost_microdollars)} (last week {_money(before.cost_microdollars)}).",
         *_waited(report.total),
         *_corrected(report),
     ]
 
 
 def _waited(total: Spent) -> Iterator[str]:
-    if total.waited >= _TOLD_SECONDS:
+    if total.waited >= _SECONDS_MIN:
         yield (
             f"{hours(total.useful)} of {hours(total.charged)} h trained, {hours(total.waited)} h were billed while "
             "sessions waited in the queues of their platforms."
@@ -178,14 +171,14 @@ def _waited(total: Spent) -> Iterator[str]:
 
 
 def _corrected(report: Report) -> Iterator[str]:
-    if abs(report.corrected_seconds) >= _TOLD_SECONDS:
+    if abs(report.corrected_seconds) >= _SECONDS_MIN:
         yield (
-            f"Corrected after the end of the week: {report.corrected_seconds / 3_600:+.1f} h, by what platforms told "
-            "later. The figures are as they stood at the end."
+            f"Corrected after the end of the week: {report.corrected_seconds / 3_600:+.1f} h, by what platforms "
+            "reported later. The figures are as they stood at the end."
         )
 
 
-def _needs(report: Report) -> Section:
+def _actions(report: Report) -> Section:
     rows = tuple(
         tuple(map(_clean, (need.what, need.subject, instant(need.since, report.zone), need.why, need.remedy)))
         for need in report.needs
@@ -193,11 +186,9 @@ def _needs(report: Report) -> Section:
     broken = tuple(f"A rule was broken: {_clean(rule)}." for rule in report.broken_rules[:_RULES_MAX])
     if len(report.broken_rules) > _RULES_MAX:
         broken = (*broken, f"{len(report.broken_rules) - _RULES_MAX} more rules were broken.")
-    if not rows and not broken:
-        return Section("What needs a person", ("Nothing.",))
-    return Section(
-        "What needs a person", broken, Table(("what", "about", "since", "why", "begin with"), rows) if rows else None
-    )
+    lines = broken if rows or broken else ("None.",)
+    columns = ("what", "subject", "since", "reason", "command")
+    return Section("Actions required", lines, Table(columns, rows) if rows else None)
 
 
 def _pools(report: Report) -> Section:
@@ -210,11 +201,11 @@ def _pools(report: Report) -> Section:
             hours(pool.spent.useful),
             _change(pool.spent.useful, pool.before.useful),
             f"{pool.spent.goodput:.1%}",
-            _money(pool.spent.cost_microdollars),
+            money(pool.spent.cost_microdollars),
         )
         for pool in report.pools
     )
-    columns = ("pool", ">offered h", ">charged h", ">change", ">useful h", ">change", ">goodput", ">cost")
+    columns = ("pool", ">available h", ">billed h", ">change", ">productive h", ">change", ">goodput", ">cost")
     table = Table(columns, rows, tuple(pool.spent.goodput for pool in report.pools))
     return Section("Hours and money", tuple(_summary(report)), table)
 
@@ -238,9 +229,9 @@ def _waste(report: Report) -> Section:
         ">lost work h",
         ">saving, idle h",
         ">queue h, billed",
-        ">not ours h",
-        ">still held h",
-        ">quota expired h",
+        ">external use h",
+        ">still reserved h",
+        ">unused quota h",
         ">refused starts",
     )
     return Section(
@@ -260,7 +251,7 @@ def _jobs(report: Report) -> Section:
         ">steps/h",
         ">runs",
         ">resumed",
-        ">elsewhere",
+        ">on another pool",
         ">saved",
     )
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
@@ -269,12 +260,12 @@ def _jobs(report: Report) -> Section:
 
 
 def _families(report: Report) -> tuple[str, ...]:
-    """Say whose weights jobs began with, one sentence for each beginning."""
+    """Say which weights jobs were initialised from, one sentence for each checkpoint."""
     begun: dict[str, list[str]] = {}
     for job in report.jobs:
         if job.starts_from is not None:
             begun.setdefault(job.starts_from, []).append(_clean(job.name))
-    return tuple(f"Began with the weights of {_clean(start)}: {', '.join(names)}." for start, names in begun.items())
+    return tuple(f"Initialised from {_clean(start)}: {', '.join(names)}." for start, names in begun.items())
 
 
 def _job_row(job: JobReport) -> tuple[str, ...]:
@@ -292,34 +283,6 @@ def _job_row(job: JobReport) -> tuple[str, ...]:
         str(job.resumed_elsewhere),
         str(job.checkpoints),
     )
-
-
-def _forecasts(report: Report) -> Section:
-    rows = tuple(
-        (_clean(job.name), *_dates(job, report.zone), instant(job.deadline, report.zone), _keeps(job))
-        for job in report.jobs
-        if job.forecast is not None or job.deadline is not None
-    )
-    if not rows:
-        return Section("Forecast", ("No job has a forecast or a deadline.",))
-    note = "Earliest and latest are one standard error of the measured speed to either side."
-    columns = ("job", "done by", "earliest", "latest", "rests on", "deadline", "kept")
-    return Section("Forecast", (note,), Table(columns, rows))
-
-
-def _dates(job: JobReport, zone: str) -> tuple[str, ...]:
-    """Return the days of a forecast and what it rests on."""
-    if job.forecast is None:
-        return "-", "-", "-", "-"
-    ends = (job.forecast.expected, job.forecast.earliest, job.forecast.latest)
-    days = (datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime("%a %Y-%m-%d") for at in ends)
-    return *days, job.forecast.basis
-
-
-def _keeps(job: JobReport) -> str:
-    if job.deadline is None:
-        return "-"
-    return "at risk" if job.at_risk else "yes"
 
 
 def _losses(report: Report) -> Section:
@@ -340,7 +303,7 @@ def _sparse(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
 
 def _quotas(report: Report) -> Section:
     def amount(quota: Meter, value: int) -> str:
-        return _money(value) if quota.unit == "microdollars" else f"{hours(value)} h"
+        return money(value) if quota.unit == "microdollars" else f"{hours(value)} h"
 
     rows = tuple(
         (
@@ -355,7 +318,7 @@ def _quotas(report: Report) -> Section:
         return Section("Quotas now", ("No pool has a quota.",))
     used = tuple(min(1.0, max(0.0, q.used / q.limit)) if q.limit else 0.0 for q in report.quotas)
     return Section(
-        "Quotas now", (), Table(("pool", "quota", ">limit", ">used", ">held", ">free", "resets"), rows, used)
+        "Quotas now", (), Table(("pool", "quota", ">limit", ">used", ">reserved", ">free", "resets"), rows, used)
     )
 
 

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 WORDS_ON_ONE_LINE = 24
 """Cells with so many letters are not broken: dates, states, names."""
 
-_FIGURES_AFTER = (
-    3  # models, hours and money, what comes, what needs a person: nobody should have to pass pictures for those
-)
+_FIGURES_AFTER = 4  # the headline, actions, models, hours and money, what is planned: all that is read first
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -42,7 +40,7 @@ figure { margin: 1em 0; } figcaption { font-size: .93em; margin: 0 0 .3em; }
 
 
 def html_of(document: Document, figures: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a complete page; ``figures`` are captions with markup of ours, below what needs a person."""
+    """Return a complete page; ``figures`` are captions with markup of ours, below what is read first."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',

@@ -12,6 +12,8 @@ from scheduler.core.run import Ended, Outcome
 from scheduler.core.window import Window
 from scheduler.report.facts import WeekFacts
 from scheduler.report.forecast import Forecast, forecast
+from scheduler.report.planned import Planned, planned
+from scheduler.report.poor_use import LOSING, reason
 from scheduler.report.useful import started, useful_by_run
 from scheduler.report.week import jobs_of, violations
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from scheduler.core.ledger import Charge, LedgerEntry
     from scheduler.core.plan import Plan
     from scheduler.core.pool import Pool
-
-_LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something only a person can settle: ``what`` about whom, ``why``, the command to begin with, and since when.
+    """An action required of a person: ``what`` about which subject, ``why``, the command to type, and since when.
 
     ``since`` is UTC seconds, None where nobody can tell.
     """
@@ -51,7 +51,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A version that was judged in the week, in one sentence why so, and whether it is in force now."""
+    """A version that was judged in the week, in one sentence why so, and whether it is promoted now."""
 
     version: str
     verdict: str
@@ -115,11 +115,12 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class PoolReport:
-    """One pool in the week and in the week before."""
+    """One pool in the week and in the week before; ``why`` says why little was productive, empty if enough was."""
 
     name: str
     spent: Spent
     before: Spent
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +158,6 @@ class JobReport:
         if self.deadline is None or self.step >= self.target_step:
             return False
         return self.forecast is None or self.forecast.latest > self.deadline
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What the newest plan does with a job on a pool in the seven days after the report."""
-
-    pool: str
-    job: str
-    sessions: int
-    seconds: int
-    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +208,15 @@ def report_of(facts: ReportFacts) -> Report:
         made_at=facts.now,
         total=_total(spent.values()),
         total_before=_total(before.values()),
-        pools=tuple(PoolReport(name, spent[name], before[name]) for name in sorted(spent)),
+        pools=tuple(
+            PoolReport(
+                name, spent[name], before[name], reason(spent[name], [r for r in facts.week.runs if r.pool == name])
+            )
+            for name in sorted(spent)
+        ),
         jobs=tuple(_job_reports(facts)),
         quotas=tuple(facts.quotas),
-        planned=_planned(facts.plan, facts.now),
+        planned=planned(facts.plan, facts.now),
         waiting=()
         if facts.plan is None
         else tuple(Waiting(deferral.job, deferral.reason.sentence(facts.zone)) for deferral in facts.plan.deferrals),
@@ -274,7 +269,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         measured *= run.devices if told_by_device(pool) else 1
         preparing = min(measured, untrained) if began >= span.start else 0
         set_up += preparing
-        if any(lane.outcome in _LOSING for lane in run.lanes) or run.state.outcome in _LOSING:
+        if any(lane.outcome in LOSING for lane in run.lanes) or run.state.outcome in LOSING:
             lost += untrained - preparing
     room = max(0, charged - running - unattributed - waited - useful)
     set_up = min(set_up, room)
@@ -383,16 +378,3 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
             else None,
             deadline=facts.deadlines.get(job.name) if open_ else None,
         )
-
-
-def _planned(plan: Plan | None, now: int) -> tuple[Planned, ...]:
-    found: dict[tuple[str, str], Planned] = {}
-    for placement in () if plan is None else plan.placements:
-        if placement.end <= now or placement.start >= now + 7 * 86_400:
-            continue
-        for planned_lane in placement.lanes:
-            at = placement.pool, planned_lane.job
-            old = found.get(at, Planned(*at, 0, 0, 0))
-            length = placement.end - placement.start
-            found[at] = Planned(*at, old.sessions + 1, old.seconds + length, old.steps + planned_lane.steps)
-    return tuple(found[at] for at in sorted(found))

@@ -90,7 +90,7 @@ class Stale(StoreFailure):
 
     def __init__(self, subject: str, expected: str, found: str) -> None:
         why = f"expected {expected}, found {found}"
-        super().__init__("stale write", subject, why, "Load it again and decide anew")
+        super().__init__("stale write", subject, why, "Load it again and decide again")
         self.expected = expected
         self.found = found
 

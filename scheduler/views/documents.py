@@ -47,6 +47,7 @@ def listed_job_json(record: JobRecord, waits: Reason | None) -> dict[str, Any]:
         "position": record.position,
         **job_state_json(record.state),
         "weight": record.spec.weight,
+        "priority": record.spec.weight,
         "target_step": record.spec.target_step,
         "done_step": record.done_step,
         "attempts": record.attempts,
@@ -78,6 +79,7 @@ def run_json(run: Run, heartbeats: Mapping[tuple[str, int], LaneReport] | None =
             lane["heartbeat"] = said.document() if said else None
     return {
         "key": run.key,
+        "run_id": run.key,
         "pool": run.pool,
         "waiting": wait_json(run.wait),
         "state": type(state).__name__.lower(),

@@ -43,6 +43,7 @@ class ListedVersion:
     state: VersionState
     why: str
     in_force: bool
+    promoted: bool  # the same as in_force
     parent: str  # such as uff-main@2, or uff-main step 4000; empty: it started from nothing
     serving: tuple[str, ...]
     created_at: int
@@ -54,6 +55,7 @@ class Model:
 
     name: str
     in_force: str | None
+    promoted: str | None  # the same as in_force
     paused: bool
     versions: tuple[ListedVersion, ...]
     promotions: tuple[Promotion, ...]
@@ -165,6 +167,7 @@ def _model(tx: Connection, name: str, found: Sequence[Version]) -> Model:
             state=version.state,
             why=version.why,
             in_force=version.number == force,
+            promoted=version.number == force,
             parent=_parent(tx, version),
             serving=tuple(serving.get(version.number, ())),
             created_at=version.created_at,
@@ -172,7 +175,7 @@ def _model(tx: Connection, name: str, found: Sequence[Version]) -> Model:
         for version in found
     )
     in_force = next((one.name for one in listed if one.in_force), None)
-    return Model(name, in_force, bool(moves) and moves[0].kind == "rollback", listed, tuple(moves))
+    return Model(name, in_force, in_force, bool(moves) and moves[0].kind == "rollback", listed, tuple(moves))
 
 
 def _parent(tx: Connection, version: Version) -> str:

@@ -1,4 +1,4 @@
-"""Needs: the one list of what only a person can settle, each with the command that mends it or begins to.
+"""Needs: the one list of the actions required of a person, each with the command to type.
 
 Status, top, the page, its API and metrics, reports, alerts and the line of prompts all show this list. What comes to
 stand on it, and what leaves it, is an event.
@@ -53,7 +53,7 @@ RAISED, SETTLED = conditions.RAISED, "need.settled"
 TAKEN = "session.taken"
 ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan", BLIND)
 REPORT_AGAIN = "weekly-report-again"  # the duty that is there while a report could not be made
-_TRIES_SHOWN = 3  # a letter that failed so often is told
+_TRIES_SHOWN = 3  # a message that failed so often needs an action
 _REFUSALS = 5  # launches of a pool in a row, without one that was taken
 _STRAY_SECONDS = 2 * HOUR  # a session that runs on is found again every hour
 
@@ -66,9 +66,9 @@ def needs(
     alarms: Sequence[Event] | None = None,
     read_plan: Callable[[Connection], Plan | None] = plans.newest,
 ) -> list[Need]:
-    """Return what only a person can settle: what stands so now, and what happened after ``since``.
+    """Return the actions required of a person: by what is so now, and by what happened after ``since``.
 
-    ``pools`` are the configured ones: of others nothing can be mended. ``alarms`` are the events of the kinds
+    ``pools`` are the configured ones: of others nothing can be fixed. ``alarms`` are the events of the kinds
     :data:`ALARMS`, where they were read already; ``read_plan`` returns the newest plan, from memory where it is kept.
     """
     queue, plan = jobs.everything(tx), read_plan(tx)
@@ -135,7 +135,7 @@ def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
                     told = f"waits for {parent.spec.name}, which {'failed' if failed else 'was cancelled'}"
                     remedy = f"queue release {parent.spec.name}" if failed else f"queue cancel {name}"
                     since = state.at if isinstance(state, Failed | Cancelled) else None
-                    yield Need("gate cannot open", name, told, f"schedctl {remedy}", since)
+                    yield Need("dependency cannot be met", name, told, f"schedctl {remedy}", since)
             case _:
                 pass
 
@@ -196,11 +196,11 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
         elif closure.until is None:
             yield Need("pool closed", pool, closure.why, open_, closure.at)
         else:
-            yield Need("place does not answer", pool, closure.why, "schedctl doctor", closure.at)
+            yield Need("platform does not answer", pool, closure.why, "schedctl doctor", closure.at)
     for silent in conditions.standing(tx, conditions.SILENT):
         if silent.subject in set(pools) - told:
             told.add(silent.subject)
-            yield Need("place does not answer", silent.subject, silent.why, "schedctl doctor", silent.since)
+            yield Need("platform does not answer", silent.subject, silent.why, "schedctl doctor", silent.since)
     for pool, refused in sorted(refusals(tx, now - DAY).items()):
         if pool in set(pools) - told and len(refused) >= _REFUSALS:
             why = f"{counted(len(refused), 'launch', 'launches')} in a row were refused, the last: {refused[-1][1]}"
@@ -261,16 +261,16 @@ def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
 
 
 def _versions(tx: Connection) -> Iterator[Need]:
-    """The newest version of each model, where it has no verdict for want of scores, or one that keeps it back.
+    """The newest version of each model, where it has no result because scores are missing, or was not accepted.
 
-    And each model of which a version was taken back by its votes, until a person promotes one.
+    And each model of which a version was rolled back by its votes, until a person promotes one.
     """
     for version in {one.model: one for one in versions.everything(tx)}.values():
         moved = next(iter(versions.promotions_of(tx, version.model)), None)
         if moved is not None and moved.kind == "rollback" and moved.by == BY and moved.was is not None:
-            back = f"{version.model}@{moved.number} is in force" if moved.number else "none is in force"
+            back = f"{version.model}@{moved.number} is promoted" if moved.number else "none is promoted"
             gone = version_name(version.model, moved.was)
-            yield Need("version taken back", gone, f"{moved.why}; {back}", f"schedctl models show {gone}", moved.at)
+            yield Need("version rolled back", gone, f"{moved.why}; {back}", f"schedctl models show {gone}", moved.at)
         force = versions.in_force(tx, version.model)
         if version.state == "accepted" and (force is None or force.number < version.number):
             words = [one.at for one in evaluations.verdicts_of(tx, version)]
@@ -285,7 +285,7 @@ def _versions(tx: Connection) -> Iterator[Need]:
             yield Need("evaluation failed", version.name, tried[-1].error, remedy, tried[-1].ended_at)
         elif version.state in {"rejected", "inconclusive"} and not evaluations.overrules_of(tx, version):
             said = evaluations.verdicts_of(tx, version)
-            if said and said[-1].verdict == version.state:  # else it was accepted once, and a person took it back
+            if said and said[-1].verdict == version.state:  # else it was accepted once, and a person rolled it back
                 why = f"{version.state}: {version.why}"
                 yield Need(
                     "version not accepted", version.name, why, f"schedctl models show {version.name}", said[-1].at
@@ -304,18 +304,18 @@ def _deployments(tx: Connection) -> Iterator[Need]:
         if row.state != "serving" or version is None or version.state != "rejected":
             continue
         force = versions.in_force(tx, row.model)
-        by_itself = row.by == DAEMON and force is not None  # an automatic target gets what is in force
+        by_itself = row.by == DAEMON and force is not None  # an automatic target gets what is promoted
         if not by_itself and (row.model, row.target) not in replaced:
             remedy = f"schedctl models deploy {force.name if force else row.model} --to {row.target}"
-            why = f"{row.version} was taken back ({version.why}) and still serves"
+            why = f"{row.version} was rolled back ({version.why}) and is still deployed"
             yield Need("rolled back, still deployed", f"{row.model} at {row.target}", why, remedy, row.served_at)
 
 
 def _letters(tx: Connection, since: int) -> Iterator[Need]:
-    """Channels that do not take their messages; one line each, or telling of a message by a message would never end."""
+    """Channels that do not take their messages; one line each, or reporting a message by a message would never end."""
     for one in outbox.stuck(tx, _TRIES_SHOWN, since):
         why = f"{counted(one.messages, 'message')}, {counted(one.attempts, 'try', 'tries')}: {one.why}"
-        yield Need("letter not delivered", one.channel, why, "schedctl doctor", one.since)
+        yield Need("message not delivered", one.channel, why, "schedctl doctor", one.since)
     if REPORT_AGAIN in due.next_due(tx):
         failed = events.tail(tx, limit=1, kinds=("report.failed",))
         week, why = (failed[0].subject, str(failed[0].data.get("why"))) if failed else ("weekly", "")

@@ -67,6 +67,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
     # What scored a version and is over says no more than the version does.
     queue = tuple(one for one in jobs.everything(tx) if one.spec.role != EVALUATE or not isinstance(one.state, Done))
     going = tuple(trainings(tx, queue, live, plan, pools, beat_seconds, now))
+    quotas = tuple(meters(tx, pools, now))
     found = tuple(needs(tx, pools, now - WEEK, now, read_plan=lambda _: plan))
     return Overview(
         at=now,
@@ -74,7 +75,8 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
             going,
             counts.training_by_state(tx),
             {} if daemon.over else coming,
-            len(found),
+            found,
+            quotas,
             now,
             paused=limits.paused(tx) is not None,
         ),
@@ -86,7 +88,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
         waits={deferral.job: deferral.reason for deferral in plan.deferrals} if plan else {},
         next=coming,
         pools=tuple(pools_now(tx, pools, live, now)),
-        meters=tuple(meters(tx, pools, now)),
+        meters=quotas,
         needs=found,
         work=tuple(long_work(tx)),
         plan_warnings=plan.warnings if plan else (),

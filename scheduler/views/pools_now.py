@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from scheduler.store import limits
+from scheduler.store import limits, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PoolNow:
-    """A pool now; ``closed_until`` is null for an open one, and for a closure without an end."""
+    """A pool now; ``closed_until`` is null for an open one, and for a closure without an end.
+
+    ``gpu_memory_bytes`` is the most that a live session has used of a GPU, null where none has reported it.
+    """
 
     name: str
     state: Literal["open", "closed", "outside hours"]
@@ -29,12 +32,18 @@ class PoolNow:
     sessions_max: int
     closed_until: int | None
     closed_why: str
+    gpu_memory_bytes: int | None = None
 
 
 def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], now: int) -> list[PoolNow]:
     """Return the pools, by name; ``live`` are the runs that go on."""
     closures, paused = limits.closures(tx), limits.paused(tx)
+    live = list(live)
     running = Counter(run.pool for run in live)
+    peaks: dict[str, int] = defaultdict(int)
+    pool_of = {run.key: run.pool for run in live}
+    for (key, _), report in runs.heartbeats(tx, list(pool_of)).items():
+        peaks[pool_of[key]] = max(peaks[pool_of[key]], report.gpu_memory_bytes or 0)
     found = []
     for name, pool in sorted(pools.items()):
         until, why = closures.get(name, (0, ""))
@@ -51,6 +60,7 @@ def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], no
                 sessions_max=pool.sessions_max,
                 closed_until=until if closed else None,
                 closed_why=why if closed else "",
+                gpu_memory_bytes=peaks[name] or None,
             )
         )
     return found

@@ -71,6 +71,7 @@ class Training:
     guessed: bool
     forecast: Forecast | None
     week_change: float | None = None
+    gpu_memory_bytes: int | None = None  # the most that its live session has used of a GPU
 
 
 def trainings(
@@ -138,6 +139,7 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
         ends_at=run.deadline if run and run.wait is None else None,
         told_at=report.at if report else None,
         loss=report.loss if report and report.loss is not None else told[-1].loss if told else None,
+        gpu_memory_bytes=report.gpu_memory_bytes if report else None,
         trend=_trend([one.loss for one in told if one.loss is not None]),
         held_out_loss=held[-1].held_out_loss if held else None,
         losses=_drawn(held, told),

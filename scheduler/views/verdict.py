@@ -1,4 +1,4 @@
-"""Verdict: in one line, whether training goes well, what comes next and whether a person is needed."""
+"""Verdict: in one line, whether training is on track, what comes next, what it cost, and the actions required."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scheduler.core.plan import Placement
+    from scheduler.core.quota import Meter
+    from scheduler.report.report import Need
     from scheduler.views.training import Training
+
+AT_RISK = "deadline at risk"
+"""What a job needs that may miss its deadline."""
 
 _CLEAR_SECONDS = 6 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Counts of jobs, and the next session that the plan has; cancelled jobs count nowhere.
+    """Counts of jobs, the next session of the plan, and the budget; cancelled jobs count nowhere.
 
-    ``silent`` are those of the ``running`` whose last word is late; ``in_queue`` are jobs whose session waits in its
-    platform's queue, which do not run.
+    ``silent`` are those of the ``running`` whose last report is late; ``in_queue`` are jobs whose session waits in its
+    platform's queue, which do not run. ``late`` is the number of deadlines at risk. Spent and budget are those of the
+    quota windows that are open, of one quota of each pool.
     """
 
     running: int
@@ -36,13 +42,19 @@ class Verdict:
     next_at: int | None
     paused: bool = False
     in_queue: int = 0
+    late: int = 0
+    spent_seconds: int = 0
+    budget_seconds: int = 0
+    spent_microdollars: int = 0
+    budget_microdollars: int = 0
 
 
 def verdict(
     trainings: Sequence[Training],
     states: Mapping[str, int],
     coming: Mapping[str, Placement],
-    needs: int,
+    needs: Sequence[Need],
+    meters: Sequence[Meter],
     now: int,
     *,
     paused: bool = False,
@@ -51,41 +63,59 @@ def verdict(
     live = [one for one in trainings if one.health and one.health != "waits"]
     ahead = [(placement.start, job, placement.pool) for job, placement in coming.items() if placement.start > now]
     at, job, pool = (None, None, None) if paused else min(ahead, default=(None, None, None))
+    hours, money = (
+        {meter.pool: meter for meter in reversed(meters) if meter.unit == unit}.values()
+        for unit in ("seconds", "microdollars")
+    )
     return Verdict(
         running=len(live),
         silent=sum(one.health == "silent" for one in live),
         done=states.get("done", 0),
         total=sum(count for state, count in states.items() if state != "cancelled"),
-        needs=needs,
+        needs=len(needs),
         next_job=job,
         next_pool=pool,
         next_at=at,
         paused=paused,
         in_queue=sum(one.health == "waits" for one in trainings),
+        late=sum(need.what == AT_RISK for need in needs),
+        spent_seconds=sum(meter.used for meter in hours),
+        budget_seconds=sum(meter.limit for meter in hours),
+        spent_microdollars=sum(meter.used for meter in money),
+        budget_microdollars=sum(meter.limit for meter in money),
     )
 
 
 def sentence(found: Verdict, now: int, zone: str) -> str:
-    """Return the line, as ``3 running, all well · 4 of 7 done · next: ufm on kaggle, Sat 01:00 · needs you: 1``."""
+    """Return the headline: on track or not, jobs, what comes next, the budget, and the actions required.
+
+    Such as ``On track · 3 running · 4 of 7 done · next: ufm on kaggle, Sat 01:00 · 6.1 of 30.0 h spent``.
+    """
     if not found.total:
         return "The queue is empty"
-    if found.running:
-        well = f"{found.silent} silent" if found.silent else "all well" if found.running > 1 else "well"
-        first = f"{found.running} running, {well}"
-    elif found.done == found.total:
-        jobs = counted(found.total, "job")
-        first = f"All {jobs} trained" if found.needs else f"All done: {jobs}"
+    parts = ["Paused, nothing new starts"] if found.paused else []
+    if found.done == found.total:
+        parts.append(f"All done: {counted(found.total, 'job')}")
     else:
-        first = "Nothing runs"
-    if found.in_queue:
-        first += f", {found.in_queue} in a platform's queue"
-    parts = ["Paused, nothing new starts", first] if found.paused else [first]
-    if found.done < found.total:
+        idle = not (found.running or found.in_queue or found.paused) and found.next_at is None
+        troubles = [
+            *([f"{found.silent} silent"] if found.silent else []),
+            *([f"{counted(found.late, 'deadline')} at risk"] if found.late else []),
+            *(["nothing runs and nothing is planned"] if idle else []),
+        ]
+        parts += [f"Not on track: {', '.join(troubles)}"] if troubles else [] if found.paused else ["On track"]
+        parts += [] if idle else [f"{found.running} running" if found.running else "nothing runs now"]
+        parts += [f"{found.in_queue} in a platform's queue"] if found.in_queue else []
         parts.append(f"{found.done} of {found.total} done")
     if found.next_at is not None:
         local = datetime.fromtimestamp(found.next_at, UTC).astimezone(ZoneInfo(zone))
         form = "%a %H:%M" if found.next_at - now < _CLEAR_SECONDS else "%d %b %H:%M"
         parts.append(f"next: {found.next_job} on {found.next_pool}, {local.strftime(form)}")
-    if found.needs:
-        parts.append(f"needs you: {found.needs}")
+    spent = []
+    if found.budget_seconds:
+        spent.append(f"{found.spent_seconds / 3_600:.1f} of {found.budget_seconds / 3_600:.1f} h")
+    if found.budget_microdollars:
+        spent.append(f"${found.spent_microdollars / 1e6:.2f} of ${found.budget_microdollars / 1e6:.2f}")
+    parts += [f"{' and '.join(spent)} spent"] if spent else []
+    parts += [f"{counted(found.needs, 'action')} required"] if found.needs else []
     return " · ".join(parts)

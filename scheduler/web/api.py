@@ -82,7 +82,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
     def training() -> TrainingNow:
         """Return in one line how it goes, and the jobs that matter most: what is saved and live, loss, speed, end."""
         with source.read() as tx:
-            return training_now(source, tx, len(newest_needs(source, tx, source.now)), source.now)
+            return training_now(source, tx, newest_needs(source, tx, source.now), source.now)
 
     @api.get("/sessions", responses=_MISSING)
     def span(

@@ -114,7 +114,7 @@ class Pages:
                 "picture", (shown, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
             )
             needs = newest_needs(source, tx, now)
-            training = training_now(source, tx, len(needs), now)
+            training = training_now(source, tx, needs, now)
             return self._page(
                 "overview.html",
                 "overview",
@@ -213,7 +213,7 @@ class Pages:
         except NoPlanToCompare:
             difference = None
         with self._source.read() as tx:
-            training = training_now(self._source, tx, 0, self._source.now)
+            training = training_now(self._source, tx, (), self._source.now)
             open_ = [job for job in training.jobs if job.state not in {"done", "cancelled"}]
             sessions_ = Counter(lane.job for place in found.placements for lane in place.lanes) if found else Counter()
             return self._page(

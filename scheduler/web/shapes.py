@@ -55,6 +55,7 @@ class JobRow(Shape):
     state_detail: Data
     why: str
     weight: float
+    priority: float  # the same as weight
     target_step: int
     done_step: int
     attempts: int
@@ -122,6 +123,7 @@ class RunRow(Shape):
     """
 
     key: str
+    run_id: str
     pool: str
     waiting: Data | None
     state: str

@@ -10,18 +10,22 @@ from scheduler.core.window import WEEK
 from scheduler.store import counts, events, jobs, limits
 from scheduler.views.verdict import sentence, verdict
 from scheduler.web.queue import rows
+from scheduler.web.quota import meters
 from scheduler.web.shapes import TrainingNow, TrainingRow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
+    from scheduler.report.report import Need
     from scheduler.web.source import Source
 
 _SHOWN = 12
 _FINISHED_SHOWN = 6
 
 
-def training_now(source: Source, tx: Connection, needs: int, now: int) -> TrainingNow:
+def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int) -> TrainingNow:
     """Return the jobs that train, then those that wait and those that failed or are held, and what is over."""
     active, _ = jobs.page(tx, _SHOWN, states={"active"})
     found = list(active)
@@ -39,7 +43,15 @@ def training_now(source: Source, tx: Connection, needs: int, now: int) -> Traini
         if event.at > now - WEEK
     ]
     over_now = [record for name in dict.fromkeys(reversed(week)) if (record := jobs.find(tx, name)) is not None]
-    told = verdict(going, states, {} if over else source.places(tx), needs, now, paused=limits.paused(tx) is not None)
+    told = verdict(
+        going,
+        states,
+        {} if over else source.places(tx),
+        needs,
+        meters(source, tx, now),
+        now,
+        paused=limits.paused(tx) is not None,
+    )
     return TrainingNow(
         finished=rows(
             source,

@@ -118,7 +118,7 @@ def test_a_gate_that_can_no_longer_open_is_told_once_and_again_when_it_could_bet
             return [
                 (each.kind.removeprefix("need."), each.subject)
                 for each in events.tail(tx, kinds=("need.raised", "need.settled"))
-                if each.data["what"] == "gate cannot open"
+                if each.data["what"] == "dependency cannot be met"
             ]
 
     mail(ports, mailing, NOW)
@@ -265,7 +265,7 @@ def test_a_mail_server_away_for_two_days_and_a_slack_out_of_order_make_the_repor
         mail(ports, mailing, NOW + minute * 60)
     with database.read() as tx:
         late = {
-            need.subject: need.why for need in needs(tx, (), 0, NOW + 2 * DAY) if need.what == "letter not delivered"
+            need.subject: need.why for need in needs(tx, (), 0, NOW + 2 * DAY) if need.what == "message not delivered"
         }
         tried = {letter.channel: letter.attempts for letter in outbox.pending(tx, NOW + 3 * DAY)}
     assert late["email"].endswith("connection refused")
@@ -278,7 +278,7 @@ def test_a_mail_server_away_for_two_days_and_a_slack_out_of_order_make_the_repor
         assert box.sent.count("weekly-report-2026-W46") == 1
         assert len(box.sent) == len(set(box.sent)) == 2, "the report, and one alert that it had failed"
     with database.read() as tx:
-        assert not [need for need in needs(tx, (), 0, NOW + 3 * DAY) if need.what == "letter not delivered"]
+        assert not [need for need in needs(tx, (), 0, NOW + 3 * DAY) if need.what == "message not delivered"]
 
 
 @pytest.mark.parametrize("at", [NOW - 10, NOW + 4_000])

@@ -300,7 +300,7 @@ def test_a_letter_that_keeps_failing_is_told_in_the_next_report(database: Databa
         deliver(ports_on(database), {"email": Away()}, NOW + attempt * DAY)
     with database.read() as tx:
         (need,) = needs(tx, (), 0, NOW)
-    assert (need.what, need.subject) == ("letter not delivered", "email")
+    assert (need.what, need.subject) == ("message not delivered", "email")
     assert need.why == "1 message, 3 tries: nobody listens"
 
 

@@ -173,7 +173,7 @@ def test_a_dead_channel_is_an_action_that_the_others_tell_once(database: Databas
         mail(ports, mailing, NOW + minute * 60)
         watch_needs(ports, NOW + minute * 60, NOW - DAY)
     assert len(box.keys) == 2, "what happened, and that a channel is dead; that of that is no news"
-    assert "dead: letter not delivered" in box.texts[1]
+    assert "dead: message not delivered" in box.texts[1]
     assert "Begin with: schedctl doctor" in box.texts[1]
 
 
@@ -187,7 +187,7 @@ def test_what_no_channel_takes_ends_after_five_days_as_an_action_for_a_person(da
         assert outbox.pending(tx, NOW + 300 * DAY) == [], "tries end"
         assert [event.kind for event in events.tail(tx)] == ["letter.failed", "letter.given_up"]
         (need,) = needs(tx, (), NOW - DAY, NOW + 6 * DAY)
-        assert (need.what, need.subject) == ("letter not delivered", "dead")
+        assert (need.what, need.subject) == ("message not delivered", "dead")
         assert needs(tx, (), NOW + 1, NOW + 9 * DAY) == [], "for a week"
     with database.write() as tx:
         outbox.add(tx, "alerts", "2", "dead", BODY, NOW + 6 * DAY)
@@ -250,7 +250,7 @@ def test_a_refused_recipient_keeps_nothing_from_the_others_and_they_get_it_once(
         with database.read() as tx:
             assert bool(outbox.pending(tx, NOW + DAY)) == tried
             (need,) = needs(tx, (), NOW - DAY, NOW + DAY)
-        assert need.what == "letter not delivered"
+        assert need.what == "message not delivered"
         assert "b@example.org" in need.why
 
 

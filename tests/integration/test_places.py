@@ -188,7 +188,7 @@ def test_a_place_that_is_silent_for_half_an_hour_is_told_and_no_more_when_it_ans
     for at in (0, SILENT_SECONDS, SILENT_SECONDS + 30):
         scene.places.note((), {"kaggle": NO_ANSWER}, NOW + 9_000 + at)
     assert scene.kinds("pool.silent", "pool.answers") == ["pool.silent"]
-    assert scene.whats(NOW + 20_000) == ["place does not answer"]
+    assert scene.whats(NOW + 20_000) == ["platform does not answer"]
     restarted = Places(scene.ports)
     restarted.note((), {"kaggle": NO_ANSWER}, NOW + 20_000)
     restarted.note((), {"kaggle": NO_ANSWER}, NOW + 30_000)
@@ -209,7 +209,7 @@ def test_a_token_that_goes_bad_under_a_session_closes_the_pool_until_it_is_let_i
 
 @pytest.mark.parametrize(
     ("error", "at_once", "later"),
-    [(NO_TOKEN, ["pool cannot be used"], ["pool cannot be used"]), (NO_ANSWER, [], ["place does not answer"])],
+    [(NO_TOKEN, ["pool cannot be used"], ["pool cannot be used"]), (NO_ANSWER, [], ["platform does not answer"])],
 )
 def test_books_that_cannot_be_read_are_told_by_their_reason(
     make_ports: Callable[..., Ports], hand_clock: Any, error: PlatformError, at_once: list[str], later: list[str]

@@ -41,7 +41,7 @@ def test_six_hundred_silent_pools_are_six_hundred_actions(database: Database) ->
         for pool in pools:
             events.append(tx, "pool.silent", pool, NOW, since=NOW - 60, why="no answer")
         found = [(need.what, need.subject, need.since) for need in needs(tx, pools, 0, NOW)]
-    assert found == [("place does not answer", pool, NOW - 60) for pool in pools]
+    assert found == [("platform does not answer", pool, NOW - 60) for pool in pools]
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,13 @@ def test_votes_that_show_harm_put_the_version_before_in_force_again_and_say_so(w
     assert (alarm.subject, evidence["votes"], evidence["worse"], alarm.data["usual"]) == ("ufm@2", 70, 65, 0.5)
     again = watching.read_watch(world.ask(lambda tx, version, *_: version, 2), votes, 0.5)
     assert (again.digest, again.watched.alarm_at) == (alarm.data["votes_digest"], evidence["alarm_at"])
-    subject, why, remedy = needed(world)["version taken back"]
+    subject, why, remedy = needed(world)["version rolled back"]
     assert (subject, remedy) == ("ufm@2", "schedctl models show ufm@2")
-    assert why.endswith("ufm@1 is in force")
+    assert why.endswith("ufm@1 is promoted")
     world.judged("c", passing(1.0))
     assert world.in_force() == 1, "none is promoted by itself until a person promotes one"
     world.ask(promote, 3, "I looked at it")
-    assert "version taken back" not in needed(world)
+    assert "version rolled back" not in needed(world)
 
 
 def test_one_alarm_takes_back_once_even_if_a_person_puts_the_version_in_force_again(world: World, votes: Path) -> None:

@@ -159,7 +159,7 @@ def test_gates_point_across_files(tmp_path: Path) -> None:
     [
         ('name = "Bad Name"', 'name = "Bad Name": this is no usable name'),
         ('name = "w\\n"', "this is no usable name"),
-        ('role = "boss"', 'role = "boss": there is no such role; use main, manager or evaluate'),
+        ('role = "boss"', 'role = "boss": there is no such role; use job, main, manager or evaluate'),
         ('command = "python x"', "a command is a list of words"),
         ("command = []", "a command is a list of words"),
         ('command = ["{home}/x"]', "nothing is filled in for {home}; use {python}, {payload} or {input:NAME}"),
@@ -213,7 +213,7 @@ def test_each_mistake_has_one_message(written: Callable[[str], Path], change: st
     with pytest.raises(CatalogueError) as caught:
         job_from_toml(path)
     assert len(caught.value.problems) == 1
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"{path}:")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -239,7 +239,7 @@ def test_what_is_missing_is_named() -> None:
     with pytest.raises(CatalogueError) as caught:
         job_from_table({}, "command line")
     missing = [problem.key for problem in caught.value.problems]
-    assert missing == ["name", "role", "command", "target_step", "steps_per_hour"]
+    assert missing == ["name", "command", "target_step", "steps_per_hour"]
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,6 @@ def test_the_picture_names_days_where_their_midnights_are_and_jobs_as_far_as_the
     "words",
     [
         [],
-        ["queue"],
         ["queue", "list", "--help"],
         ["queue", "list", "extra"],
         ["queue", "list", "--json=1"],

@@ -36,7 +36,7 @@ def test_every_command_has_a_row_with_all_that_it_takes() -> None:
     rows = "\n".join(PARTS["commands"]())
     named = re.findall(r"^- `((?:[a-z]+(?:-[a-z]+)*(?: |(?=`)))+)", rows, flags=re.MULTILINE)
     assert {f"schedctl {words.strip()}" for words in named} == set(ALL)
-    assert "`queue hold [JOB...] [--why WHY] [--all]`" in rows
+    assert "`queue hold [JOB...] [--reason TEXT] [--all]`" in rows
     assert "`queue edit JOB [FILE] [--set KEY=VALUE]... [--force]`" in rows
 
 

@@ -60,7 +60,7 @@ def test_an_answer_is_short_and_shows_what_to_type(repository: Path, heading: st
 
 
 def test_every_action_required_has_a_heading_in_troubleshooting(repository: Path) -> None:
-    """By its own words, or with these behind others, as in: Messages are not delivered (`letter not delivered`)."""
+    """By its own words, or with these behind others, as in: Messages are not delivered (`message not delivered`)."""
     text = (repository / "docs/troubleshooting.md").read_text(encoding="utf-8")
     headings = {
         words.lower().strip("`)")

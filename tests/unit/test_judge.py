@@ -67,7 +67,7 @@ def test_the_first_version_is_asked_thresholds_only() -> None:
     found = judge(gates, scored(ones(6, 10)), None)
     assert found.verdict == "accepted"
     assert [finding.outcome for finding in found.findings] == ["passed", "not_asked", "not_asked"]
-    assert "no version in force" in found.reason
+    assert "no promoted version" in found.reason
 
 
 @pytest.mark.parametrize(

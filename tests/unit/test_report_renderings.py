@@ -219,12 +219,12 @@ def test_hostile_names_stay_words(report: Report) -> None:
 
 def test_a_report_leads_with_what_became_of_the_models(report: Report) -> None:
     titles = [section.title for section in document_of(report).sections]
-    assert titles[:5] == ["Models", "Versions", "Hours and money", "Next seven days", "What needs a person"]
+    assert titles[:6] == ["In short", "Actions required", "Models", "Hours and money", "Next seven days", "Versions"]
     text = words(report)["text"]
     assert "Gained: ufm 2,345 steps." in text
     assert f"{report.jobs[0].loss_best:.4f}" in text.partition("Hours and money")[0]
     stalled = replace(facts().week, manifests=[])
-    assert "Stalled, trained and kept nothing: ufm." in text_of(document_of(report_of(facts(week=stalled))))
+    assert "Stalled, trained and saved nothing: ufm." in text_of(document_of(report_of(facts(week=stalled))))
 
 
 def test_a_week_in_which_nothing_ran_says_so() -> None:
@@ -275,8 +275,32 @@ def test_what_names_no_week_is_refused(label: str) -> None:
 
 def test_versions_that_were_judged_are_told_and_none_at_all_where_none_was(report: Report) -> None:
     (section,) = [found for found in document_of(report).sections if found.title == "Versions"]
-    assert section.lines == ("2 versions judged, 1 accepted.",)
+    assert section.lines == ("2 versions evaluated, 1 accepted.",)
     assert section.table is not None
-    assert [row[:2] for row in section.table.rows] == [("ufm@2", "rejected"), ("uam@1", "accepted, in force")]
+    assert [row[:2] for row in section.table.rows] == [("ufm@2", "rejected"), ("uam@1", "accepted, promoted")]
     without = document_of(replace(report, judged=()))
     assert "Versions" not in [found.title for found in without.sections]
+
+
+def test_a_message_says_in_its_subject_how_the_week_went() -> None:
+    document = document_of(report_of(facts()))
+    assert document.subject == "Training W47: 1 at risk, 1 action"
+    assert document.sections[0].lines[0] == "Not on track: 1 at risk. 0 of 1 job done."
+    assert document.sections[0].lines[-1] == "1 action required."
+
+
+def test_a_shared_session_is_counted_once() -> None:
+    lanes = (PlannedLane("uam", 1, 100), PlannedLane("ulm", 1, 50))
+    plan = Plan(0, (Placement("kaggle", END, END + 12 * HOUR, lanes),), ())
+    (shared,) = report_of(facts(plan=plan)).planned
+    assert (shared.job, shared.sessions, shared.seconds, shared.steps) == ("uam, ulm", 1, 12 * HOUR, 150)
+
+
+def test_a_week_with_little_productive_time_is_explained() -> None:
+    told = facts()
+    lost = replace(told.week.runs[1], lanes=(replace(told.week.runs[1].lanes[0], message="out of memory."),))
+    week = replace(told.week, runs=[lost], manifests=[])
+    (pool,) = report_of(replace(told, week=week)).pools
+    assert pool.spent.useful == 0
+    assert pool.why.endswith("; session uff-ufm-2 was lost (out of memory)")
+    assert f"kaggle: {pool.why}." in text_of(document_of(report_of(replace(told, week=week))))

@@ -14,15 +14,31 @@ NONE = (None, None, None)
     ("found", "line"),
     [
         (Verdict(0, 0, 0, 0, 0, *NONE), "The queue is empty"),
-        (Verdict(1, 0, 0, 1, 0, *NONE), "1 running, well · 0 of 1 done"),
+        (Verdict(1, 0, 0, 1, 0, *NONE), "On track · 1 running · 0 of 1 done"),
         (
             Verdict(3, 0, 4, 7, 1, *NEXT),
-            "3 running, all well · 4 of 7 done · next: ufm on kaggle, Sun 01:00 · needs you: 1",
+            "On track · 3 running · 4 of 7 done · next: ufm on kaggle, Sun 01:00 · 1 action required",
         ),
-        (Verdict(3, 2, 4, 7, 0, *NEXT), "3 running, 2 silent · 4 of 7 done · next: ufm on kaggle, Sun 01:00"),
-        (Verdict(0, 0, 4, 7, 0, *NEXT), "Nothing runs · 4 of 7 done · next: ufm on kaggle, Sun 01:00"),
+        (
+            Verdict(3, 2, 4, 7, 0, *NEXT),
+            "Not on track: 2 silent · 3 running · 4 of 7 done · next: ufm on kaggle, Sun 01:00",
+        ),
+        (Verdict(0, 0, 4, 7, 0, *NEXT), "On track · nothing runs now · 4 of 7 done · next: ufm on kaggle, Sun 01:00"),
         (Verdict(0, 0, 7, 7, 0, *NONE), "All done: 7 jobs"),
-        (Verdict(0, 0, 7, 7, 1, *NONE), "All 7 jobs trained · needs you: 1"),
+        (Verdict(0, 0, 7, 7, 1, *NONE), "All done: 7 jobs · 1 action required"),
+        (Verdict(0, 0, 4, 7, 0, *NONE), "Not on track: nothing runs and nothing is planned · 4 of 7 done"),
+        (
+            Verdict(0, 0, 4, 7, 0, *NONE, paused=True),
+            "Paused, nothing new starts · nothing runs now · 4 of 7 done",
+        ),
+        (
+            Verdict(1, 0, 0, 1, 1, *NONE, late=1, spent_seconds=22_000, budget_seconds=108_000),
+            "Not on track: 1 deadline at risk · 1 running · 0 of 1 done · 6.1 of 30.0 h spent · 1 action required",
+        ),
+        (
+            Verdict(1, 0, 0, 1, 0, *NONE, spent_microdollars=3_200_000, budget_microdollars=20_000_000),
+            "On track · 1 running · 0 of 1 done · $3.20 of $20.00 spent",
+        ),
     ],
 )
 def test_the_line(found: Verdict, line: str) -> None:

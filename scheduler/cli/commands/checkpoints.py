@@ -19,7 +19,7 @@ from scheduler.views.documents import checkpoint_json
 if TYPE_CHECKING:
     from scheduler.store.checkpoints import CheckpointRecord
 
-app = group("Saved states: list, verify, copy, keep.")
+app = group("Saved states: list, verify, copy, keep.", "list")
 
 Key = Annotated[
     str,

@@ -9,7 +9,7 @@ import typer
 from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
 
-app = group("The settings and where they come from.")
+app = group("The settings and where they come from.", "show")
 
 
 @command(app, "schedctl config show", "schedctl config show daemon --json", kind=Listing)
@@ -45,9 +45,9 @@ def check(cli: Cli) -> None:
     if wrong:
         raise ConfigError(wrong)
     doubtful = [*concerns.of_privacy(cli.options.config), *concerns.of_units(cli.options.config, settings)]
-    doubtful += unmade
+    doubtful += [*unmade, *concerns.of_names(settings.models)]
     doubtful += concerns.of_jobs(settings, cli.app.catalogue.jobs, cli.app.bundle)
-    warnings = [{"file": one.file, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
+    warnings = [{"file": one.place, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
     cli.out.data({"pools": pools, "models": models, "warnings": warnings})
     cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models) or 'none'}.")
     for one in doubtful:

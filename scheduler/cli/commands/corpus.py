@@ -14,7 +14,7 @@ from scheduler.cli.shell.context import Cli
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-app = group("What the models train on: build, show, compare, verify.")
+app = group("Training data: build, show, compare, verify.", "show")
 
 _VERSION = "VERSION"
 

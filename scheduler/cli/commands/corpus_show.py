@@ -85,7 +85,7 @@ def show_corpus(cli: Cli, version: str | None) -> None:
         ]
         out.table(("other version", "built", "~jobs"), rows)
     if not as_set:
-        out.say("Settings or sources are others since it was built. Build it anew: schedctl corpus build")
+        out.say("Settings or sources have changed since it was built. Build it again: schedctl corpus build")
 
 
 def _tables(cli: Cli, manifest: CorpusManifest) -> None:

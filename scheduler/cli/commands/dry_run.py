@@ -39,7 +39,7 @@ def show_jobs(cli: Cli, specs: Sequence[JobSpec]) -> None:
     )
     cli.out.data(
         {
-            "jobs": [table_of(spec) for spec in specs],
+            "jobs": [{**table_of(spec), "weight": spec.weight} for spec in specs],
             "upload": {**_code_json(code), "upload_bytes": upload} if code is not None else None,
             "packages": asdict(packages) if packages is not None else None,
             "plan": plan_json(mine),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler.cli.shell.command import Listing, command, group
+from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import meant
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from platforms.manual.adapter import ManualPlatform
     from platforms.manual.handover import Offer
 
-app = group("Sessions that a person starts: take, give back, drop.")
+app = group("Manual sessions, which a person starts: claim, submit, release.", "list")
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Launch key of the session, as handover list shows it.")]
+Key = Annotated[str, typer.Argument(metavar="RUN", help="ID of the run, as handover list shows it.")]
 
 
 @command(app, "schedctl handover list", name="list", kind=Listing)
@@ -45,7 +46,7 @@ def list_(cli: Cli) -> None:
         )
         for pool, key, offer, observed, wanted_back in found
     ]
-    cli.out.table(("key", "-pool", "-jobs", "state", "-until", "_next"), rows)
+    cli.out.table(("run", "-pool", "-jobs", "state", "-until", "_next"), rows)
     if not found:
         cli.out.say("Nothing was offered. What is planned: schedctl plan show")
 
@@ -85,11 +86,11 @@ def give(
     cli.wake_daemon()
 
 
-@command(app, "schedctl handover drop uff-ufm-0007 --why 'no GPU to be had'")
+@command(app, "schedctl handover drop uff-ufm-0007 --reason 'no GPU to be had'")
 def drop(
     cli: Cli,
     key: Key,
-    why: Annotated[str, typer.Option("--why", help="For the session's record.")] = "dropped by hand",
+    why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = "dropped by hand",
 ) -> None:
     """Withdraw an offer, or give up a session that was taken."""
     _desk_of(cli, key).drop(key, f"{why} ({cli.who})", cli.now)

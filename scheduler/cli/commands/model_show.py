@@ -46,9 +46,11 @@ def show_version(cli: Cli, name: str) -> None:
         _show_verdict(cli, verdict)
     for said in found.overrules:
         cli.out.line()
-        cli.out.line(f"{said.by} said {said.verdict} where it was {said.was}, {cli.out.instant(said.at)}: {said.why}")
+        cli.out.line(
+            f"{said.by} changed the result from {said.was} to {said.verdict}, {cli.out.instant(said.at)}: {said.why}"
+        )
     cli.out.line()
-    for line in models.tree(family, {one.in_force: "in force" for one in family if one.in_force}):
+    for line in models.tree(family, {one.in_force: "promoted" for one in family if one.in_force}):
         cli.out.line(line)
 
 
@@ -131,15 +133,15 @@ def _published(cli: Cli, kind: str, folder: Path, where: str, version: str, fact
 
 def _facts(found: VersionFacts) -> list[tuple[str, str]]:
     listed, version = found.listed, found.version
-    parent = listed.parent or "nothing"
+    parent = listed.parent or "random weights"
     evaluated = [f"{one.job} {one.state}{f': {one.error}' if one.error else ''}" for one in found.evaluations]
     rows = [
-        ("version", f"{listed.name}{', in force' if listed.in_force else ''}"),
+        ("version", f"{listed.name}{', promoted' if listed.in_force else ''}"),
         ("state", f"{version.state}{f': {version.why}' if version.why else ''}"),
         ("checkpoint", f"step {version.step}, {version.checkpoint}"),
         ("content", version.digest),
-        ("began with", f"{parent}, which was taken back since" if found.returned_parent else parent),
-        ("began with it", ", ".join(found.children)),
+        ("initialised from", f"{parent}, which was rolled back since" if found.returned_parent else parent),
+        ("initialised from it", ", ".join(found.children)),
         ("code", version.code or ""),
         ("packages", version.environment or ""),
         ("corpus", " ".join(filter(None, (version.corpus, version.mixture)))),

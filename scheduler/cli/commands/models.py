@@ -11,10 +11,11 @@ import typer
 from jobs.size import size
 from scheduler.cli.commands.complete import job_names, version_names
 from scheduler.cli.shell.command import Listing, Tables, command, group
+from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 
-app = group("Versions of models: list, show, compare, evaluate, promote, take back, export.")
+app = group("Versions of models: list, show, compare, evaluate, promote, roll back, export.", "list")
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model's job.", autocompletion=job_names)]
 Version = Annotated[
@@ -24,12 +25,12 @@ Named = Annotated[
     str,
     typer.Argument(
         metavar="MODEL[@N]",
-        help="A version; of a model the one in force, else the newest.",
+        help="A version, or a model: its promoted version, else its newest.",
         autocompletion=version_names,
     ),
 ]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept and shown.", show_default=False)]
+Reason = Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.", show_default=False)]
 
 
 @command(app, "schedctl models list", "schedctl models list ufm", name="list", kind=Listing)
@@ -47,7 +48,7 @@ def list_(
 
 @command(app, "schedctl models show ufm", "schedctl models show ufm@3", kind=Tables)
 def show(cli: Cli, version: Named) -> None:
-    """Show a version: lineage, verdicts, cost, where it serves."""
+    """Show a version: lineage, evaluation results, cost, where it is deployed."""
     from scheduler.cli.commands.model_show import show_version
 
     show_version(cli, version)
@@ -55,7 +56,7 @@ def show(cli: Cli, version: Named) -> None:
 
 @command(app, "schedctl models compare ufm@2 ufm@3")
 def compare(cli: Cli, first: Version, second: Version) -> None:
-    """Compare what two versions were made of and what gates measured."""
+    """Compare two versions: what they are made of, and what quality gates measured."""
     from scheduler.cli.commands.model_show import compare_versions
 
     compare_versions(cli, first, second)
@@ -69,7 +70,7 @@ def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL[@N]", help="A model, or a version to evaluate again.")],
     step: Annotated[int | None, typer.Option("--step", min=1, help="Default: its newest checkpoint.")] = None,
 ) -> None:
-    """Make a version of a checkpoint and queue its evaluation. The daemon does so by itself when a model is done."""
+    """Create a version from a checkpoint and queue its evaluation. The daemon does so when a model is done."""
     from scheduler.service.requests import models
 
     if step is not None and "@" in model:
@@ -88,29 +89,29 @@ def evaluate(
     )
     cli.out.data({"version": {**asdict(version), "name": version.name}, "job": job})
     cli.out.line(f"{version.name} (step {version.step}) is evaluated by the job {job}.")
-    cli.out.say(f"Its verdict, when there is one: schedctl models show {version.name}")
+    cli.out.say(f"Its result, when there is one: schedctl models show {version.name}")
     cli.wake_daemon()
 
 
 @command(app, 'schedctl models promote ufm@3 --reason "better on what users ask"')
 def promote(cli: Cli, version: Version, reason: Reason = "") -> None:
-    """Put an accepted version in force. The one before is retired and stays at hand."""
+    """Promote an accepted version. The version before is retired and can be promoted again."""
     from scheduler.service.requests import models
 
     found = models.promote(cli.app.database, version, reason, cli.now, cli.who)
-    _changed(cli, found.model, f"{found.name} is in force.")
+    _changed(cli, found.model, f"{found.name} is promoted.")
 
 
 @command(app, 'schedctl models rollback ufm --reason "invents modules"')
 def rollback(cli: Cli, model: Model, reason: Reason = "") -> None:
-    """Bar the version in force; the one before counts again.
+    """Reject the promoted version and promote the one before again.
 
-    From then on no version is promoted by itself until a person promotes one.
+    After that, no version is promoted automatically until a person promotes one.
     """
     from scheduler.service.requests import models
 
     gone, back = models.rollback(cli.app.database, model, _needed(reason), cli.now, cli.who)
-    _changed(cli, model, f"{gone.name} is taken back; {f'{back.name} is' if back else 'nothing is'} in force.")
+    _changed(cli, model, f"{gone.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
 
 
 @command(app, "schedctl models watch ufm", "schedctl models watch ufm --votes votes.jsonl --rollback")
@@ -161,7 +162,7 @@ def overrule(
     reject: Annotated[bool, typer.Option("--reject", help="Refuse it; it is accepted if this is left out.")] = False,
     reason: Reason = "",
 ) -> None:
-    """Replace a verdict by yours. Both stay on record, with your reason."""
+    """Replace the result of an evaluation by yours. Both stay on record, with your reason."""
     from scheduler.service.requests import models
 
     verdict: Literal["accepted", "rejected"] = "rejected" if reject else "accepted"
@@ -220,7 +221,7 @@ def deploy(
     reason: Reason = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
 ) -> None:
-    """Bring an accepted version to a target. It is copied, checked, switched to, asked to answer, else taken back."""
+    """Deploy an accepted version to a target: copy, check, switch, and test an answer; else roll back."""
     from scheduler.cli.commands import models_deploy
 
     models_deploy.deploy(cli, version, to, reason, dry_run=dry_run)
@@ -232,7 +233,7 @@ def sync(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="One of [[targets]].")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what differs; change nothing.")] = False,
 ) -> None:
-    """Bring a target to what is in force, every file checked. Exits with 9 on drift."""
+    """Deploy what is promoted to a target again, and check every file. Exits with 9 on drift."""
     from scheduler.cli.commands import models_deploy
 
     models_deploy.sync(cli, target, dry_run=dry_run)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def list_tests(cli: Cli) -> None:
-    """List the tests that the catalogue defines."""
+    """List the tests that the models file defines."""
     tests = cli.app.catalogue.ab
     with cli.app.database.read() as tx:
         sweeps = [record.spec.sweep for record in jobs.everything(tx)]
@@ -32,7 +32,7 @@ def list_tests(cli: Cli) -> None:
     ]
     cli.out.table(("test", "~models", "on", ">seeds", ">jobs"), rows)
     if not tests:
-        cli.out.say("No A/B tests. Write [[ab]] into a catalogue of models: docs/models.md")
+        cli.out.say("No A/B tests. Write [[ab]] into a models file: docs/models.md")
 
 
 def start(cli: Cli, name: str) -> None:
@@ -58,7 +58,7 @@ def show(cli: Cli, name: str) -> None:
         cli.out.say(f"{name} was not queued yet. For its next {DAYS[test.weekday]}: schedctl models ab {name} --start")
         return
     rows = [(arm.job, arm.arm, str(arm.seed), arm.state, arm.version, arm.judged) for arm in found.arms]
-    cli.out.table(("~job", "arm", ">seed", "state", "-version", "-judged"), rows)
+    cli.out.table(("~job", "arm", ">seed", "state", "-version", "-result"), rows)
     for why in found.missing:
         cli.out.say(f"Not counted: {why}")
     if found.findings:
@@ -73,7 +73,7 @@ def _test(cli: Cli, name: str) -> AbTest:
     tests = {test.name: test for test in cli.app.catalogue.ab}
     if name not in tests:
         known = near(name, sorted(tests), "docs/models.md") if tests else "Write [[ab]] first: docs/models.md"
-        raise NotFound("unknown A/B test", f"the catalogue defines no {name}", known)
+        raise NotFound("unknown A/B test", f"the models file defines no {name}", known)
     return tests[name]
 
 

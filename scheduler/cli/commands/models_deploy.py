@@ -39,16 +39,20 @@ def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> N
     done = deploying.deploy(deployer, version, target, cli.who, reason)
     cli.out.data({"deployment": _document(done)})
     if done.state == "serving":
-        cli.out.line(f"{done.version} serves at {target}.")
+        cli.out.line(f"{done.version} is deployed to {target}.")
     else:
-        stays = "See" if done.state == "failed" else "The version before serves again, unless the reason says otherwise"
+        stays = (
+            "See"
+            if done.state == "failed"
+            else "The version before is deployed again, unless the reason says otherwise"
+        )
         raise NotServing(
-            f"{done.version} does not serve at {target}", done.why, f"{stays}: schedctl models show {done.version}"
+            f"{done.version} is not deployed to {target}", done.why, f"{stays}: schedctl models show {done.version}"
         )
 
 
 def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
-    """Bring a target to what is in force and tell what was otherwise. Raises TargetError, Violations."""
+    """Deploy what is promoted to a target and report what differed. Raises TargetError, Violations."""
     deployer = _deployer(cli, target)
     found = []
     for one in deploying.sync(deployer, target, cli.who, look_only=dry_run):
@@ -59,7 +63,7 @@ def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
     rows = [
         (one.model, _number(one.wanted), _number(one.served), one.drift if one.still else "", one.did) for one in found
     ]
-    cli.out.table(("model", "->in force", ">serves", "~drift", "~did"), rows)
+    cli.out.table(("model", "->promoted", ">deployed", "~drift", "~did"), rows)
     if left := [one for one in found if one.still]:
         names = ", ".join(one.model for one in left)
         remedy = (

@@ -39,7 +39,7 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
         seen = read_watch(version, path, share)
     except VotesError as error:
         where = f"{path}, line {error.line}" if error.line else str(path)
-        raise Refusal(f"{where} tells nothing", error.why, error.remedy.capitalize()) from None
+        raise Refusal(f"{where} cannot be used", error.why, error.remedy.capitalize()) from None
     taken, back = _take_back(cli, version, seen) if rollback and seen.alarm else (False, None)
     told = {**asdict(seen), **asdict(seen.watched), "alarm": seen.alarm, "taken_back": taken}
     del told["watched"]
@@ -49,10 +49,10 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
     cli.out.line(f"{version.name}: {seen.told}.")
     cli.out.line(f"Evidence of harm {strength}; above {ALARM:g}, at any vote, is an alarm.")
     if taken:
-        cli.out.line(f"{version.name} is taken back; {f'{back.name} is' if back else 'nothing is'} in force.")
+        cli.out.line(f"{version.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
         cli.wake_daemon()
     if seen.alarm:
-        then = f"See: schedctl models show {version.name}" if taken else f"Take it back: {_again(name, votes, usual)}"
+        then = f"See: schedctl models show {version.name}" if taken else f"Roll it back: {_again(name, votes, usual)}"
         raise Violations(f"{version.name} does harm", f"shown at vote {seen.watched.alarm_at}", then)
 
 

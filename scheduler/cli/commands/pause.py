@@ -7,13 +7,16 @@ from typing import Annotated
 import typer
 
 from scheduler.cli.shell.command import command
+from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@command(app, "schedctl pause", "schedctl pause --why 'the building has no power on Sunday'")
-def pause(cli: Cli, why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "") -> None:
+@command(app, "schedctl pause", "schedctl pause --reason 'the building has no power on Sunday'")
+def pause(
+    cli: Cli, why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = ""
+) -> None:
     """Start nothing new until schedctl resume; running sessions go on."""
     from scheduler.store import limits, runs
 

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from scheduler.planner import DeviceChoice
     from scheduler.store.jobs import JobRecord
 
-app = group("What runs next, and why a job waits.")
+app = group("What runs next, and why a job waits.", "show")
 
 _NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon. What it would be: schedctl plan preview"
 _GANTT_COLUMNS = 96
+_MAKERS = {"incumbent": "the previous plan", "conserve": "the rule that reserves hours for expected work"}
 
 
 @command(app, "schedctl plan show", kind=Tables)
@@ -59,7 +60,7 @@ def preview(cli: Cli) -> None:
 def explain(cli: Cli, job: Job) -> None:
     """Say why a job waits, or where it runs.
 
-    For a job that is outbid the answer has the price of the hours and the weight that would start it now.
+    For a job that is outbid the answer has the price of the hours and the priority that would start it now.
     """
     from scheduler.store import jobs, plans, queue_waits, runs
     from scheduler.views.share_now import share_now
@@ -137,7 +138,7 @@ def diff(
     ctx: typer.Context,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="INSTANT", help="Compare with the plan in force then, 2026-11-21T08:00:00Z."),
+        typer.Option("--since", metavar="INSTANT", help="Compare with the plan at that time, 2026-11-21T08:00:00Z."),
     ] = None,
 ) -> None:
     """Compare the newest plan with the one before."""
@@ -154,7 +155,7 @@ def diff(
 @command(
     app,
     "schedctl plan what-if --pool kaggle=20",
-    "schedctl plan what-if --add-job job.toml --weight ufm=3 --pool desk=down",
+    "schedctl plan what-if --add-job job.toml --priority ufm=3 --pool desk=down",
     "schedctl plan what-if --devices ufm=2",
     "schedctl plan what-if --policy static",
     job_file="job.toml",
@@ -172,9 +173,9 @@ def what_if(
             "--pool", metavar="NAME=HOURS|down", help="With so many hours a window, or without it; may be repeated."
         ),
     ] = None,
-    weight: Annotated[
+    priority: Annotated[
         list[str] | None,
-        typer.Option("--weight", metavar="JOB=W", help="With another weight; may be repeated."),
+        typer.Option("--priority", "--weight", metavar="JOB=N", help="With another priority; may be repeated."),
     ] = None,
     devices: Annotated[
         list[str] | None,
@@ -188,22 +189,22 @@ def what_if(
             "--policy",
             metavar="NAME",
             help="Planned by a simpler rule: static (the same sessions every week, jobs in fixed turns), fifo, "
-            "edf (next deadline first), priority (largest weight first), srtf (least work left), smith (largest "
-            "weight per hour of work left), density (what makes most of an hour).",
+            "edf (next deadline first), priority (highest priority first), srtf (least work left), smith (highest "
+            "priority per hour of work left), density (what makes most of an hour).",
         ),
     ] = None,
 ) -> None:
     """Show what a change would do to finish times, hours and deadlines. Nothing is stored.
 
-    Several edits are made together, new jobs first. Both plans carry on the plan in force as the daemon would.
+    Several edits are made together, new jobs first. Both plans continue the current plan as the daemon would.
     """
     from scheduler.cli.commands.plan_whatif import show_what_if
 
-    show_what_if(cli, add_job or [], pool or [], weight or [], devices or [], policy)
+    show_what_if(cli, add_job or [], pool or [], priority or [], devices or [], policy)
 
 
 def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
-    """Add to a stored reason the weight that would start an outbid job now; finding it takes planning again."""
+    """Add to a stored reason the priority that would start an outbid job now; finding it takes planning again."""
     from scheduler.core.job import Queued
     from scheduler.core.reasons import Outbid
 
@@ -277,9 +278,10 @@ def _show(cli: Cli, plan: Plan) -> None:
     out = cli.out
     bound = ""
     if plan.bound is not None:
-        share = f" ({plan.value / plan.bound:.1%} of that)" if plan.bound > 0 else ""
-        bound = f", no plan can exceed {plan.bound:.2f}{share}"
-    out.line(f"Plan of {out.instant(plan.made_at)} by {plan.made_by}, worth {plan.value:.2f} weighted hours{bound}.")
+        share = f" ({plan.value / plan.bound:.1%})" if plan.bound > 0 else ""
+        bound = f" of at most {plan.bound:.2f}{share}"
+    made = f"Plan of {out.instant(plan.made_at)} by {_MAKERS.get(plan.made_by, plan.made_by)}"
+    out.line(f"{made}: value {plan.value:.2f}{bound}, in hours times priority.")
     for warning in plan.warnings:
         out.warn(warning, in_data=True)
     if plan.placements:
@@ -307,7 +309,7 @@ def _show(cli: Cli, plan: Plan) -> None:
     for kept in plan.kept:
         sure = "as its definition says" if kept.said else f"{kept.sure * 100:.0f} % sure"
         when = f"expected {out.instant(kept.expected_at)}, {sure}"
-        out.line(f"Kept on {kept.pool}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
+        out.line(f"Reserved on {kept.pool}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
     if plan.deferrals:
         out.line()
         out.table(

@@ -40,7 +40,7 @@ def show_what_if(
 ) -> None:
     """Write what the edits would change. Raises CatalogueError, DuplicateJob, NotFound, UsageFault, WhatIfRefused."""
     if not (files or pools or weights or devices or policy):
-        why, remedy = "no edit was given", "Give --add-job, --pool, --weight, --devices or --policy"
+        why, remedy = "no edit was given", "Give --add-job, --pool, --priority, --devices or --policy"
         raise UsageFault("nothing to try", why, remedy)
     if policy is not None and policy not in POLICIES:
         way_out = _meant("policy", policy, POLICIES)
@@ -85,11 +85,11 @@ def _pool_edit(words: str) -> Edit:
 
 
 def _weight_edit(words: str) -> Edit:
-    name, value = _parts("--weight", words, "JOB=WEIGHT")
-    amount = _number("--weight", words, value)
+    name, value = _parts("--priority", words, "JOB=NUMBER")
+    amount = _number("--priority", words, value)
     if not RANGES["weight"].holds(amount):
         why = f"{amount:g} is not in the range {RANGES['weight']}"
-        raise UsageFault(f"--weight {words} cannot be used", why, "Write it like ufm=2")
+        raise UsageFault(f"--priority {words} cannot be used", why, "Write it like ufm=2")
     return SetWeight(name, amount)
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jobs.size import size
 from scheduler.cli.commands.complete import pool_names
 from scheduler.cli.shell.command import Listing, command, group
+from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
 from scheduler.cli.shell.output import hours
@@ -17,23 +19,24 @@ if TYPE_CHECKING:
     from scheduler.core.window import DailyHours
     from scheduler.views.pools_now import PoolNow
 
-app = group("The places where sessions run.", help_alone=False)
+app = group("Pools, where sessions run: list, open, close.", "list")
 
 Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=pool_names)]
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
-@app.callback(invoke_without_command=True, epilog="\b\nExamples:\n  schedctl pools\n  schedctl pools open kaggle")
-def pools(ctx: typer.Context) -> None:
-    """Show the pools, or change one: limits with their source and date, hours, closures, sessions that run."""
-    if ctx.invoked_subcommand is None:
-        _list(ctx.obj)
-
-
-@command(app, "schedctl pools list --json", name="list", kind=Listing)
+@command(app, "schedctl pools list", "schedctl pools list --json", name="list", kind=Listing)
 def list_(cli: Cli) -> None:
-    """List the pools, as schedctl pools does."""
-    _list(cli)
+    """List the pools: GPUs with their memory and its peak in live sessions, limits with source and date, closures."""
+    found = _pools(cli)
+    cli.out.data({"pools": [_json(*pool) for pool in found]})
+    cli.out.table(
+        (
+            *("pool", "state", "---platform", "--~accelerator", "--->devices", "---->memory", "--->peak", ">sessions"),
+            *("-->cap", "-~hours", "----~source", "~why"),
+        ),
+        [_row(cli, *pool) for pool in found],
+    )
 
 
 @command(app, "schedctl pools open kaggle", name="open")
@@ -47,12 +50,12 @@ def open_(cli: Cli, name: Name) -> None:
     _answer(cli, name, "is open")
 
 
-@command(app, "schedctl pools close kaggle --why 'account under review'", "schedctl pools close desk --for 12h")
+@command(app, "schedctl pools close kaggle --reason 'account under review'", "schedctl pools close desk --for 12h")
 def close(
     ctx: typer.Context,
     name: Name,
     length: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Such as 90m or 2d.")] = None,
-    why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "closed by hand",
+    why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = "closed by hand",
 ) -> None:
     """Start nothing on a pool, for a while or until it is opened. What runs there goes on."""
     from jobs.duration import parse_duration
@@ -73,18 +76,6 @@ def _answer(cli: Cli, name: str, done: str) -> None:
     cli.out.data({"pool": next(_json(pool, found) for pool, found in _pools(cli) if found.name == name)})
     cli.out.line(f"{name} {done}.")
     cli.wake_daemon()
-
-
-def _list(cli: Cli) -> None:
-    found = _pools(cli)
-    cli.out.data({"pools": [_json(*pool) for pool in found]})
-    cli.out.table(
-        (
-            *("pool", "state", "---platform", "--~accelerator", "--->devices", ">sessions", "-->cap"),
-            *("-~hours", "----~source", "~why"),
-        ),
-        [_row(cli, *pool) for pool in found],
-    )
 
 
 def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
@@ -111,6 +102,7 @@ def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
         "session_cap_seconds": pool.session_cap_seconds,
         "session_seconds_min": pool.session_seconds_min,
         "vram_gib": pool.vram_gib,
+        "gpu_memory_bytes": found.gpu_memory_bytes,
         "dtypes": sorted(pool.dtypes),
         "price_microdollars_per_hour": pool.price_microdollars_per_hour,
         "hours": [_hours(opening) for opening in pool.hours],
@@ -132,6 +124,8 @@ def _row(cli: Cli, pool: Pool, found: PoolNow) -> tuple[str, ...]:
         f"{', '.join(map(str, pool.device_counts))} of {pool.devices_max}"
         if pool.device_counts
         else str(pool.devices_per_session),
+        f"{pool.vram_gib:g} GiB" if pool.vram_gib else "",
+        "" if found.gpu_memory_bytes is None else size(found.gpu_memory_bytes),
         f"{found.sessions_live} of {pool.sessions_max}",
         hours(pool.session_cap_seconds),
         ", ".join(_hours(opening) for opening in pool.hours) or "always",

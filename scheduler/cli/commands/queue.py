@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.complete import job_names, states
 from scheduler.cli.commands.queue_list import STATES, list_queue
 from scheduler.cli.shell.command import Listing, Tables, command, group
-from scheduler.cli.shell.confirm import Yes, confirm
+from scheduler.cli.shell.confirm import REASON, Yes, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 
 if TYPE_CHECKING:
     from scheduler.store.jobs import JobRecord
 
-app = group("The jobs: add, list, edit, hold, cancel, remove, reorder.")
+app = group("The jobs: add, list, edit, hold, cancel, remove, reorder.", "list")
 
 Jobs = Annotated[
     list[str] | None,
     typer.Argument(metavar="JOB...", help="Names of the jobs.", autocompletion=job_names, show_default=False),
 ]
 All = Annotated[bool, typer.Option("--all", help="Every job that this can be done to, instead of names.")]
+Reason = Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)]
 
 
@@ -76,64 +78,54 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
     models: Annotated[
         bool, typer.Option("--models", help="Add every model of the settings that is not in the queue yet.")
     ] = False,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
+    name: options.Name = None,
     run: Annotated[
         str | None, typer.Option("--command", help="Training command, as one would type it in a shell.")
     ] = None,
-    target_step: Annotated[int | None, typer.Option("--target-step", help="Train up to this step.")] = None,
-    steps_per_hour: Annotated[
-        float | None, typer.Option("--steps-per-hour", help="A guess of its speed; measured soon.")
-    ] = None,
-    role: Annotated[str | None, typer.Option("--role", help="main or manager.")] = None,
-    weight: Annotated[float | None, typer.Option("--weight", help="Worth of one hour, others have 1.")] = None,
-    pool: Annotated[
-        list[str] | None, typer.Option("--pool", help="A pool it may use; may be repeated. Default: any.")
-    ] = None,
-    vram_gib: Annotated[float | None, typer.Option("--vram-gib", help="Memory it needs on a device.")] = None,
-    deadline: Annotated[str | None, typer.Option("--deadline", help="Finish before, 2026-12-01T09:00:00Z.")] = None,
+    target_step: options.TargetStep = None,
+    steps_per_hour: options.StepsPerHour = None,
+    role: options.Role = None,
+    priority: options.Priority = None,
+    pool: options.Pools = None,
+    gpus: options.Gpus = None,
+    vram_gib: options.VramGib = None,
+    env: options.Env = None,
+    deadline: options.Deadline = None,
     not_before: Annotated[str | None, typer.Option("--not-before", help="Start no earlier than this.")] = None,
     code: Annotated[
         str | None, typer.Option("--code", metavar="DIR", help="The folder its command runs in, kept as it is now.")
     ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="NAME=SOURCE", help="A folder its sessions may read; may be repeated."),
-    ] = None,
-    requirements: Annotated[
-        str | None, typer.Option("--requirements", metavar="FILE", help="The packages it needs beside the image's.")
-    ] = None,
-    secret: Annotated[
-        list[str] | None, typer.Option("--secret", metavar="NAME", help="A secret it is given; may be repeated.")
-    ] = None,
+    inputs: options.Inputs = None,
+    requirements: options.Requirements = None,
+    secret: options.Secrets = None,
     go_on: Annotated[
-        bool, typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of anew.")
+        bool,
+        typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of from step 0."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
-    ] = False,
-    expect: Annotated[
-        str, typer.Option("--expect", metavar="DIGEST", help="Add only what a dry run showed: its fingerprint.")
-    ] = "",
+    dry_run: options.DryRun = False,
+    expect: options.Expect = "",
 ) -> None:
     """Add a job from a file or options, or all models of the settings.
 
     Options change what a file says. A job that no pool can ever run is added with a warning.
     """
-    from scheduler.cli.commands.queue_add import add_jobs, inputs_of, table_of
+    from scheduler.cli.commands.queue_add import add_jobs, words_of
 
-    table = table_of(
+    table = options.table_of(
+        gpus=gpus,
+        vram_gib=vram_gib,
         name=name,
-        command=run,
+        command=words_of(run),
         target_step=target_step,
         steps_per_hour=steps_per_hour,
         role=role,
-        weight=weight,
+        priority=priority,
         pools=pool,
-        vram_gib=vram_gib,
+        environment=env,
         deadline=deadline,
         not_before=not_before,
         code=code,
-        inputs=inputs_of(inputs),
+        inputs=inputs,
         requirements=requirements,
         secrets=secret,
     )
@@ -193,7 +185,7 @@ def update(
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", metavar="NAME[=SOURCE]", help="Take this input anew; may be repeated."),
+        typer.Option("--input", metavar="NAME[=SOURCE]", help="Take this input again; may be repeated."),
     ] = None,
     corpus: Annotated[
         str | None,
@@ -206,7 +198,7 @@ def update(
         typer.Option("--secret", metavar="NAME", help="The secrets it is given, all of them; may be repeated."),
     ] = None,
 ) -> None:
-    """Take a job's code and packages anew for its next session, or what is named.
+    """Take a job's code and packages again for its next session, or what is named.
 
     It goes on from the checkpoint. With --input, that input instead, from where it was taken or from another SOURCE;
     with --corpus, that version of the corpus instead; with --secret, these secrets instead of those before ("" for
@@ -252,7 +244,7 @@ def clone(
         typer.Option("--set", metavar="KEY=VALUE", help="What differs; empty: its default. May be repeated."),
     ] = None,
 ) -> None:
-    """Add a job with the definition and code of another. It begins anew."""
+    """Add a job with the definition and code of another. It starts from step 0."""
     from scheduler.cli.commands.queue_edit import clone_job
 
     clone_job(cli, job, settings or [])
@@ -260,7 +252,7 @@ def clone(
 
 @command(app, "schedctl queue remove ufm", "schedctl queue remove ufm --yes")
 def remove(cli: Cli, job: Job, yes: Yes = False) -> None:
-    """Remove a job, which frees its name, once a person agreed. Its runs, hours and checkpoints stay."""
+    """Remove a job, which frees its name, after a confirmation. Its runs, hours and checkpoints stay."""
     from scheduler.service.requests import queue
     from scheduler.store import jobs
     from scheduler.views.documents import job_json
@@ -294,17 +286,17 @@ def restart(
     ] = "newest",
     yes: Yes = False,
 ) -> None:
-    """Begin a job again from step 0, as its next generation, once a person agreed. What it saved before stays."""
+    """Begin a job again from step 0, as its next generation, after a confirmation. What it saved before stays."""
     from scheduler.cli.commands.queue_restart import restart_job
 
     restart_job(cli, job, start, yes=yes)
 
 
 @command(app, "schedctl queue cancel ufm", "schedctl queue cancel ufm ucm", "schedctl queue cancel --all --yes")
-def cancel(cli: Cli, names: Jobs = None, everything: All = False, yes: Yes = False) -> None:
+def cancel(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = False, yes: Yes = False) -> None:
     """Cancel jobs; a running session saves first. Their checkpoints stay: queue release undoes it.
 
-    With --all, every job that is not over, once a person agreed.
+    With --all, every job that is not over, after a confirmation.
     """
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
@@ -314,17 +306,17 @@ def cancel(cli: Cli, names: Jobs = None, everything: All = False, yes: Yes = Fal
         cli,
         names,
         every,
-        lambda name: queue.cancel(cli.app.database, name, cli.now, cli.who),
+        lambda name: queue.cancel(cli.app.database, name, cli.now, cli.who, why),
         "is cancelled",
         asks=None if yes else "Cancel",
     )
 
 
-@command(app, "schedctl queue hold ufm --why 'data are being cleaned'", "schedctl queue hold --all")
+@command(app, "schedctl queue hold ufm --reason 'data are being cleaned'", "schedctl queue hold --all")
 def hold(
     cli: Cli,
     names: Jobs = None,
-    why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "",
+    why: Reason = "",
     everything: All = False,
 ) -> None:
     """Keep jobs from starting; a running session saves and ends."""
@@ -351,30 +343,33 @@ def release(cli: Cli, names: Jobs = None, everything: All = False) -> None:
 def priority(
     cli: Cli,
     job: Job,
-    weight: Annotated[float, typer.Argument(metavar="WEIGHT", help="Worth of one hour; new jobs have 1.")],
+    value: Annotated[
+        float,
+        typer.Argument(metavar="PRIORITY", help="Value of one training hour relative to other jobs; new jobs have 1."),
+    ],
 ) -> None:
-    """Change what an hour of a job is worth to the planner."""
+    """Change the priority of a job: the planner multiplies each of its hours by it."""
     from jobs.ranges import RANGES
     from scheduler.service.requests import queue
 
-    if not RANGES["weight"].holds(weight):
-        remedy = "Hold the job to keep it from running" if weight <= 0 else "Write one in the range"
-        raise UsageFault("no such weight", f"{weight:g} is not in the range {RANGES['weight']}", remedy)
-    record = queue.change(cli.app.database, job, cli.now, cli.who, weight=weight)
-    _changed(cli, record, f"has weight {weight:g}")
+    if not RANGES["weight"].holds(value):
+        remedy = "Hold the job to keep it from running" if value <= 0 else "Write one in the range"
+        raise UsageFault("no such priority", f"{value:g} is not in the range {RANGES['weight']}", remedy)
+    record = queue.change(cli.app.database, job, cli.now, cli.who, weight=value)
+    _changed(cli, record, f"has priority {value:g}")
 
 
 @command(app, "schedctl queue move ufm 1")
 def move(
     cli: Cli,
     job: Job,
-    place: Annotated[int, typer.Argument(metavar="PLACE", min=1, help="1 is the front.")],
+    place: Annotated[int, typer.Argument(metavar="POSITION", min=1, help="1 is the front.")],
 ) -> None:
-    """Move a job in the queue. The place decides between jobs of equal worth."""
+    """Move a job in the queue. The position decides between jobs of equal value."""
     from scheduler.service.requests import queue
 
     record = queue.move(cli.app.database, job, place, cli.now, cli.who)
-    _changed(cli, record, f"is at place {record.position}")
+    _changed(cli, record, f"is at position {record.position}")
 
 
 def _changed(cli: Cli, record: JobRecord, done: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import job_from_table, table_from_toml
+from jobs.definition import merged
 from jobs.duration import show_duration
 from jobs.job_table import whole_of
-from jobs.readers import is_remote
 from scheduler.cli.commands.queue_show import lock_line
 from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.cli.shell.names import listed
@@ -36,18 +36,12 @@ if TYPE_CHECKING:
 _STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
 
 
-def table_of(**given: Any) -> dict[str, Any]:
-    """Return options as the table of a job file; what was not given is left out. Raises UsageFault."""
-    table = {key: value for key, value in given.items() if value is not None}
-    if "command" in table:
-        try:
-            table["command"] = shlex.split(table["command"])
-        except ValueError as error:
-            words = str(error).lower()
-            raise UsageFault("--command cannot be read", words, "Quote it as in a shell") from None
-    if "vram_gib" in table:
-        table["needs"] = {"vram_gib": table.pop("vram_gib")}
-    return table
+def words_of(command: str | None) -> list[str] | None:
+    """Return the words of a command as a shell would. Raises UsageFault."""
+    try:
+        return None if command is None else shlex.split(command)
+    except ValueError as error:
+        raise UsageFault("--command cannot be read", str(error).lower(), "Quote it as in a shell") from None
 
 
 def add_jobs(
@@ -71,6 +65,8 @@ def add_jobs(
         specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in known]
     else:
         specs = [read_spec(file, table)]
+        for renamed in concerns.of_names([file] if file else ()):
+            cli.out.warn(str(renamed))
     if not specs:
         cli.out.line(
             "All models are in the queue already."
@@ -127,25 +123,12 @@ def add_specs(
     for record in added:
         if record.attempts and not go_on:
             cli.out.say(
-                f"{record.spec.name} begins anew. What the removed job of this name saved is of no use to it and goes "
-                f"after {show_duration(cli.app.policy.retention.grace_seconds)}, but for what is pinned. "
+                f"{record.spec.name} starts from step 0. What the removed job of this name saved is not used, and is "
+                f"deleted after {show_duration(cli.app.policy.retention.grace_seconds)}, except what is pinned. "
                 f"See: schedctl checkpoints list {record.spec.name}"
             )
     if added:
         cli.wake_daemon()
-
-
-def inputs_of(words: list[str] | None) -> dict[str, str] | None:
-    """Return ``NAME=SOURCE`` options as a job file has them; folders are those seen from here. Raises UsageFault."""
-    if not words:
-        return None
-    found = {}
-    for word in words:
-        name, equals, source = word.partition("=")
-        if not (name and equals and source):
-            raise UsageFault(f"--input {word} cannot be read", "it has two parts", "Write it as NAME=FOLDER")
-        found[name] = source if is_remote(source) else str(Path(source).expanduser().resolve())
-    return found
 
 
 def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
@@ -153,8 +136,8 @@ def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
     for spec in specs:
         if spec.whole:
             cli.out.say(
-                f"{spec.name} is run whole, in one session that gives it {whole_of(spec)}. It cannot be resumed: what "
-                "is cut begins anew. What it leaves in ./output when it ends by itself comes home. "
+                f"{spec.name} gets a single session of at most {whole_of(spec)}. It cannot be resumed: what is cut "
+                "starts again from the beginning. What it leaves in ./output is collected when it ends by itself. "
                 f"See: schedctl checkpoints pull {spec.name} DIR"
             )
 
@@ -164,8 +147,8 @@ def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
 
     Unless it names a folder of code, or none, it has the one that its command needs.
     """
-    known = {"role": "manager", "steps_per_hour": _STEPS_PER_HOUR} if file is None else table_from_toml(file)
-    table = {**known, **table}
+    known = {"steps_per_hour": _STEPS_PER_HOUR} if file is None else table_from_toml(file)
+    table = merged(known, table)
     spec = job_from_table(table, str(file or "command line"))
     return spec if "code" in table else replace(spec, code=code.default(spec.command, file))
 

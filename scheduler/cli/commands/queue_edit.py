@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import job_from_table, job_from_toml
+from jobs.definition import OLD_NAMES
 from jobs.job_table import table_of, toml_of
 from scheduler.cli.commands.queue_add import add_specs, read_spec, warn_of_gates, warn_of_job, warn_of_secrets
 from scheduler.cli.shell.exits import UsageFault
@@ -94,6 +95,7 @@ def changed_table(table: dict[str, Any], settings: Sequence[str]) -> dict[str, A
         if not (key and equals):
             raise UsageFault(f"--set {words} cannot be read", "it has two parts", "Write it as KEY=VALUE")
         outer, dot, inner = key.strip().partition(".")
+        outer = OLD_NAMES.get(outer, outer)
         place = table.setdefault(outer, {}) if dot else table
         if not isinstance(place, dict):
             raise UsageFault(f"--set {words} cannot be used", f"{outer} is no table", f"Write {outer}=VALUE")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scheduler.store.listing import ListedJob
 
 _SWEEP_MIN = 2  # one alone is a job like others
+_NEAR = {"running": "active", "waiting": "queued", "pending": "queued", "paused": "held", "completed": "done"}
 STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 
 
@@ -27,7 +28,9 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
     """Write all jobs, or those in the named states, in queue order; those of a sweep in one line, unless ``each``."""
     unknown = [state for state in states if state not in STATES]
     if unknown:
-        raise UsageFault(f"no jobs are {unknown[0]}", "there is no such state", f"Use one of {', '.join(STATES)}")
+        near = _NEAR.get(unknown[0])
+        remedy = f"{f'Did you mean {near}? ' if near else ''}Use one of {', '.join(STATES)}"
+        raise UsageFault(f'unknown state "{unknown[0]}"', "no job can be in it", remedy)
     found = list_jobs(cli.paths.database_url, states or None)
     if cli.options.json:
         cli.out.data({"jobs": [listed_json(job) for job in found]})
@@ -35,7 +38,7 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
     # The scheduler's clock needs all settings, which take a tenth of a second to load: only a pause has an end.
     now = cli.now if any(job.waits and job.waits.get("code") == NotReleased.code for job in found) else 0
     cli.out.table(
-        ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->weight", "-pool", "~why"),
+        ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->priority", "-pool", "~why"),
         [
             _row(job, cli.out.zone, now) if job else _row_of_sweep(found, sweep)
             for job, sweep in _lines(found, each=each)
@@ -58,7 +61,7 @@ def empty_queue(cli: Cli) -> str:
 def listed_json(job: ListedJob) -> dict[str, Any]:
     """Return a job as it stands in ``queue list --json``."""
     own = {name: getattr(job, name) for name in job.__slots__ if name not in {"state", "sweep"}}
-    return {**own, **job_state_json(job.state)}
+    return {**own, "priority": job.weight, **job_state_json(job.state)}
 
 
 def _lines(found: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJob | None, str]]:

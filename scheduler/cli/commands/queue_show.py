@@ -94,7 +94,7 @@ def lock_line(requirements: Requirements) -> str:
 
 
 def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
-    """Return whose weights a job begins with: those that were chosen, or those that will be."""
+    """Return which weights a job is initialised from: those that were chosen, or those that will be."""
     chosen = lineage[-1] if lineage and lineage[-1].parent_key is not None else None
     if chosen is not None:
         return f"{chosen.parent} at step {chosen.parent_step}, {chosen.parent_key}"
@@ -119,16 +119,19 @@ def _facts(
         ("why", why(record.state, waits.to_json() if waits else None, out.zone, cli.now)),
         *(() if spec.whole else facts(going, cli.now, out.zone)),
         ("has run", ("yes" if record.done_step else "not yet") if spec.whole else ""),
-        ("whole", f"one session that gives it {whole_of(spec)}; it cannot be resumed" if spec.whole else ""),
+        ("single session", f"at most {whole_of(spec)}; it cannot be resumed" if spec.whole else ""),
         ("checkpoint", record.checkpoint or "none yet"),
-        ("weight", f"{spec.weight:g}"),
-        ("place", str(record.position)),
+        ("priority", f"{spec.weight:g}"),
+        ("queue position", str(record.position)),
         ("pools", ", ".join(spec.pools) or "any"),
-        ("needs", f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"),
+        (
+            "needs",
+            f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}" if needs.vram_gib else f"{devices} x any device",
+        ),
         ("data", data + version if mixture else ""),
-        ("starts from", start_line(spec.start_from, lineage)),
+        ("initialised from", start_line(spec.start_from, lineage)),
         ("generation", f"{lineage[-1].number}, since {out.instant(lineage[-1].began_at)}" if lineage[1:] else ""),
-        ("gate", f"{spec.gate.parent} at {spec.gate.fraction:.0%}" if spec.gate and not spec.start_from else ""),
+        ("after", f"{spec.gate.parent} at {spec.gate.fraction:.0%}" if spec.gate and not spec.start_from else ""),
         ("not before", out.instant(spec.not_before)),
         ("deadline", out.instant(spec.deadline)),
         ("command", " ".join(spec.command)),

@@ -9,7 +9,8 @@ from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
 from jobs.plural import counted
 from jobs.spec import HELD_OUT, TEST_SET
-from scheduler.cli.commands.queue_add import inputs_of, warn_of_gates, warn_of_lock, warn_of_secrets
+from scheduler.cli.commands.job_options import inputs_of
+from scheduler.cli.commands.queue_add import warn_of_gates, warn_of_lock, warn_of_secrets
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
-    """Take inputs of a job anew, named as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set of one that has one.
+    """Take inputs of a job again, named as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set of one that has one.
 
     Raises CatalogueError, TreeError, TreeGoes, StoreError, UnknownJob, UsageFault.
     """
@@ -103,7 +104,7 @@ def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
 def update_job(
     cli: Cli, name: str, code_wanted: Code | None, packages_wanted: Requirements | None, *, corpus: bool = False
 ) -> None:
-    """Take the code of a job anew, lock its requirements anew, take up the newest ``corpus``, or several of these.
+    """Take the code of a job again, lock its requirements again, take up the newest ``corpus``, or several of these.
 
     Raises CodeError, RequirementsError, TreeGoes, StoreError, UnknownJob.
     """

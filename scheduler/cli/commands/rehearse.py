@@ -80,7 +80,7 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
         bool, typer.Option("--slurm", help="Add the Slurm cluster of this machine as one more pool, named slurm.")
     ] = False,
 ) -> None:
-    """Run a whole week on this machine in minutes. Daemon, database and training are real, the clock is scaled.
+    """Rehearse a week on this machine in minutes. Daemon, database and training are real, the clock is scaled.
 
     With --config the pools and models of that file are rehearsed instead of the shipped ones. Leaves week.json,
     week.svg, rehearsal.toml and daemon.log in the folder. Exits with 9 when a quota was exceeded, a checkpoint

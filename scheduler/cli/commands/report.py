@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".md": "markdown", ".json": "json"}
 
-app = group("The week in figures: made, shown, sent.")
+app = group("The weekly report.", "weekly")
 
 
 @app.callback()
@@ -45,7 +45,7 @@ def weekly(
     ] = None,
     send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
-    """Show what a week's hours became."""
+    """Show the report of a week: headline, actions, models, hours and money."""
     from scheduler.views.weekly_report import last_week, make_report, render, this_week, week_named
 
     zone = cli.app.settings.zone

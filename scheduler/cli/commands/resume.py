@@ -12,7 +12,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl resume")
 def resume(cli: Cli) -> None:
-    """Start new sessions again. Pools and jobs that were closed or held stay so."""
+    """Start new sessions again. Closed pools stay closed, and jobs on hold stay on hold."""
     from scheduler.store import limits
 
     with cli.app.database.write() as tx:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
+from scheduler.cli.commands.events import write_events
 from scheduler.cli.parts.loss import warn_of_loss
 from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
 from scheduler.cli.shell.command import Listing, Tables, command, group
-from scheduler.cli.shell.confirm import Yes, confirm
+from scheduler.cli.shell.confirm import REASON, Yes, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import find_pool, find_run
@@ -21,15 +22,21 @@ from scheduler.cli.shell.output import clean, hours
 from scheduler.views.documents import run_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jobs.lane_report import LaneReport
     from platforms.base import Platform
     from scheduler.core.run import Lane, Run
     from scheduler.store.generations import Generation
 
-app = group("Sessions: list, logs, stop, declare lost.")
+app = group("Runs, one for each session: list, show, logs, stop, declare lost.", "list")
 
 Key = Annotated[
-    str, typer.Argument(metavar="KEY", help="Launch key of the run, as runs list shows it.", autocompletion=run_keys)
+    str, typer.Argument(metavar="RUN", help="ID of the run, as runs list shows it.", autocompletion=run_keys)
+]
+RunOrJob = Annotated[
+    str,
+    typer.Argument(metavar="RUN|JOB", help="ID of the run, or a job: its newest run.", autocompletion=run_keys),
 ]
 _LOOK_AGAIN_SECONDS = 1.0
 
@@ -42,7 +49,7 @@ def list_(
         str | None, typer.Option("--pool", help="Only runs on this pool.", autocompletion=pool_names)
     ] = None,
     job: Annotated[str | None, typer.Option("--job", help="Only runs with this job.", autocompletion=job_names)] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many, the newest.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")] = 50,
 ) -> None:
     """List runs, the newest first."""
     from scheduler.core.run import Ended
@@ -63,14 +70,15 @@ def list_(
 
 
 @command(app, "schedctl runs show uff-ufm-0007", kind=Tables)
-def show(cli: Cli, key: Key) -> None:
+def show(cli: Cli, name: RunOrJob) -> None:
     """Show one run with its lanes and events."""
     from jobs.lane_report import LaneReport
     from scheduler.core.ledger import fold
     from scheduler.store import events, generations, ledger, queue_waits, runs
 
     with cli.app.database.read() as tx:
-        (run,) = queue_waits.shown(tx, [find_run(tx, key)])
+        (run,) = queue_waits.shown(tx, [find_run(tx, name, or_job=True)])
+        key = run.key
         charges = fold(ledger.of_runs(tx, [key])).get(run.pool, ())
         heartbeats = runs.heartbeats(tx, [key])
         history = events.tail(tx, subject=key)
@@ -92,8 +100,8 @@ def show(cli: Cli, key: Key) -> None:
     cli.out.data({"run": document})
     cli.out.table(RUN_COLUMNS, [run_row(run, cli.out)])
     if waited:
-        told = f"{hours(document['charged_seconds'])} charged, of which {hours(waited)} were billed"
-        cli.out.line(f"{told} while it waited in the queue of {run.pool}.")
+        billed = f"{hours(document['charged_seconds'])} billed, {hours(waited)} of them"
+        cli.out.line(f"{billed} while it waited in the queue of {run.pool}.")
     cli.out.line()
     cli.out.table(
         (">lane", "job", "---code", "-->from step", ">step", "->loss", "-->steps/h", "phase", "outcome", "~message"),
@@ -108,36 +116,43 @@ def show(cli: Cli, key: Key) -> None:
         cli.out.line()
         cli.out.table((">lane", "was given", "~from the artifact store"), given)
     cli.out.line()
-    cli.out.table(
-        ("at", "event", "-by", "~why"),
-        [(cli.out.moment(e.at), e.kind, e.by, str(e.data.get("why", ""))) for e in history],
-    )
+    write_events(cli.out, history)
 
 
-@command(app, "schedctl runs logs uff-ufm-0007 -f", "schedctl runs logs uff-ufm-0007 --lane 1")
+@command(app, "schedctl runs logs ufm -f", "schedctl runs logs uff-ufm-0007 --tail 20 --lane 1")
 def logs(
     cli: Cli,
-    key: Key,
+    name: RunOrJob,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    lane: Annotated[int | None, typer.Option("--lane", min=0, help="Only this lane's lines.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only the last N lines so far.")] = None,
+    lane: Annotated[int | None, typer.Option("--lane", min=0, help="Only the lines of this lane.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="With what moves the cursor and colours a terminal; secrets stay hidden.")
     ] = False,
 ) -> None:
     """Write what a session printed. What steers a terminal is left out. With --json, one object a line."""
+    from itertools import islice
+
     from scheduler.core.run import Ended
     from scheduler.service.requests.sessions import followed_log, lane_lines, lines, log_pieces
 
     with cli.app.database.read() as tx:
-        run = find_run(tx, key)
-    platform = _platform(cli, run)
+        run = find_run(tx, name, or_job=True)
+    key, platform = run.key, _platform(cli, run)
+    if lane is None and name != key:
+        lane = next(own.index for own in run.lanes if own.job == name)
+
+    def printed(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        return lines(pieces) if lane is None else lane_lines(pieces, run, lane)
+
+    skipped = 0 if tail is None else max(0, sum(1 for _ in printed(log_pieces(platform, key))) - tail)
     pieces = (
         followed_log(cli.app.database, platform, key, lambda: Event().wait(_LOOK_AGAIN_SECONDS))
         if follow
         else log_pieces(platform, key)
     )
     written = False
-    for line in lines(pieces) if lane is None else lane_lines(pieces, run, lane):
+    for line in islice(printed(pieces), skipped, None):
         written = True
         _write_line(cli, line, raw=raw)
     if not written and not platform.capabilities.tails_logs and not isinstance(run.state, Ended):
@@ -146,11 +161,13 @@ def logs(
         cli.out.say(f"{key} has printed nothing that is kept.")
 
 
-@command(app, "schedctl runs stop uff-ufm-0007 --why 'wrong data'")
+@command(app, "schedctl runs stop uff-ufm-0007 --reason 'wrong data'")
 def stop(
     cli: Cli,
     key: Key,
-    why: Annotated[str, typer.Option("--why", help="For the session's log and whoever asks.")] = "stopped by hand",
+    why: Annotated[
+        str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown, and given to the session.")
+    ] = "stopped by hand",
 ) -> None:
     """Ask a running session to save and end. Its jobs go back to the queue: hold them to keep them from it."""
     from scheduler.service.requests import sessions
@@ -159,13 +176,13 @@ def stop(
         find_run(tx, key)
     asked = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)
     if not asked.told:
-        cli.out.warn("the artifact store cannot be written; the daemon tells the session when it can")
+        cli.out.warn("the artifact store cannot be written; the daemon passes the request on when it can")
     with cli.app.database.read() as tx:
         silence = sessions.unreachable(tx, asked.run)
     cli.out.data({"run": run_json(asked.run), "told": asked.told, "unreachable": silence or None})
     if silence:
         cli.out.line(
-            f"Nobody can reach {key} now: {silence}. It saves and ends when it finds its stop flag. If you know that "
+            f"Nobody can reach {key} now: {silence}. It saves and stops when it finds its stop flag. If you know that "
             f"it is dead: schedctl runs lost {key} --proof '...'"
         )
     else:
@@ -212,8 +229,8 @@ def lost(
         sessions.declare_lost(tx, found, proof, cli.now, cli.who)
     cli.out.data({"run": run_json(found.run), "ended": found.ended, "because": found.because})
     cli.out.line(
-        f"{key} is declared dead{until}. A session that shows up all the same is told to leave, and what it is "
-        f"billed is booked."
+        f"{key} is declared dead{until}. A session that shows up after all is asked to stop, and what it is "
+        f"billed is recorded."
     )
     cli.wake_daemon()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from scheduler.host.installation import Place, Step
 
-app = group("The daemon as a service of systemd: install, remove, look.")
+app = group("The daemon as a service of systemd: install, remove, look.", "status")
 
 OwnOption = Annotated[bool, typer.Option("--user", help="Your own service manager instead of the system's.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from scheduler.cli.commands.complete import job_names
 from scheduler.cli.commands.queue_list import empty_queue
 from scheduler.cli.parts.training_words import OVER
 from scheduler.cli.shell.command import Tables, command
@@ -13,15 +14,23 @@ from scheduler.cli.shell.context import Cli
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs": 8, OVER: 4}
+_ROWS = {"Actions required": 5, "Jobs": 8, "Sessions": 5, "Pools": 6, "Under way": 4, OVER: 4}
 
 
-@command(app, "schedctl status", "schedctl status --json", kind=Tables)
+@command(app, "schedctl status", "schedctl status ufm", "schedctl status --json", kind=Tables)
 def status(
     cli: Cli,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="All of this job instead.", autocompletion=job_names)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every row, however many there are.")] = False,
 ) -> None:
-    """Show what needs a person, what runs, what is left and what waits."""
+    """Show whether training is on track, the actions required, jobs with their ETA, sessions, hours and money."""
+    if job is not None:
+        from scheduler.cli.commands.queue_show import show_job
+
+        show_job(cli, job)
+        return
     from scheduler.cli.parts.screen import cut, headline, look, overview_json, sections, verdict_line
 
     found = look(cli)

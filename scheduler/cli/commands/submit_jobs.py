@@ -33,7 +33,7 @@ _RUNNERS = {".py": "{python}", ".sh": "bash"}
 _HERE = "command line"
 _HOW_FAR = (
     "Give --target-step N to a script that saves and resumes (docs/your-own-training.md), or to any other the longest "
-    "that it may take: --whole 3h"
+    "that it may take: --max-time 3h"
 )
 
 
@@ -57,20 +57,20 @@ def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, expect: str, wait
     folder, word = _placed(script)
     with cli.app.database.read() as tx:
         known = {record.spec.name for record in jobs.everything(tx)}
-    guessed = {"name": _free_name(folder, script, known), "role": "manager", "steps_per_hour": _STEPS_PER_HOUR}
+    guessed = {"name": _free_name(folder, script, known), "steps_per_hour": _STEPS_PER_HOUR}
     if (folder / _REQUIREMENTS).is_file():
         guessed["requirements"] = str(folder / _REQUIREMENTS)
     command = [_runner(script), word, *asked.arguments]
     if "whole" in given:
         del guessed["steps_per_hour"]
     elif "target_step" not in given:
-        raise UsageFault("how far shall it train?", "neither a step nor a time was given", _HOW_FAR)
+        raise UsageFault("no end is set", "neither --target-step nor --max-time was given", _HOW_FAR)
     specs = _family({**guessed, **given, "command": command, "code": str(folder)}, combinations(asked.sweeps))
     if not ({"steps_per_hour", "whole"} & given.keys()):
         speed = _speed(cli, specs[0], asked.probe_seconds)
         specs = [replace(spec, steps_per_hour=speed) for spec in specs]
     if "whole" in given and _speaks(folder / word):
-        cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --whole it would")
+        cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would")
     if dry_run:
         show_jobs(cli, specs)
         return

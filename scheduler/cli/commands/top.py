@@ -31,15 +31,15 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _JOBS, _SESSIONS = "Jobs", "Sessions"
 _HEAD_LINES = 3
 _LINES_OF_ALL = 40  # of a terminal that has room for what is over
-_LINES_OF_FEW = 30  # of a terminal where every line counts: no blank ones, and sessions are told with their jobs
+_LINES_OF_FEW = 30  # of a terminal where every line counts: no blank ones, and sessions stand with their jobs
 _TITLE_LINES, _TITLE_LINES_OF_FEW = 3, 2  # a blank line, the title, the names of the columns
 # What may be left out when room is short comes last.
 _SHARES = {
-    "Needs a person": 0.25,
-    "Under way": 0.2,
+    "Actions required": 0.25,
+    _JOBS: 0.5,
     _SESSIONS: 0.3,
     "Pools": 0.35,
-    _JOBS: 1.0,
+    "Under way": 0.2,
     OVER: 0.2,
 }
 _ROWS_MIN = 2
@@ -53,7 +53,9 @@ def top(
     cli: Cli,
     once: Annotated[bool, typer.Option("--once", help="Draw one picture and leave.")] = False,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Seconds between looks.")] = 2.0,
-    order: Annotated[str, typer.Option("--order", help="Order of the jobs: place, progress, state or name.")] = "place",
+    order: Annotated[
+        str, typer.Option("--order", help="Order of the jobs: place (queue position), progress, state or name.")
+    ] = "place",
 ) -> None:
     """Watch what runs, what is left and what waits. Keys: ? shows them all, q leaves.
 

@@ -1,4 +1,4 @@
-"""Advice for people: the verdict, the ladder as a table, every part with its formula, machines side by side."""
+"""Advice for people: the result, the options as a table, every part with its formula, machines side by side."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from jobs.advice.shape import Shape
     from scheduler.cli.shell.output import Output
 
-_TABLE = ("rung", "verdict", ">GiB", ">batch", ">tokens/s", ">hours", ">nine in ten", ">kWh", ">money")
+_TABLE = ("option", "result", ">GiB", ">batch", ">tokens/s", ">hours", ">p90", ">kWh", ">money")
 
 
 def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -> None:
-    """Write the choice and the ladder. Raises UsageFault for a deadline that is no time."""
+    """Write the choice and the options. Raises UsageFault for a deadline that is no time."""
     within = _seconds(deadline)
     if out.as_json:
         document = advice_json(advice)
@@ -55,7 +55,7 @@ def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
     setup, pace, tokens = one.setup, one.pace, advice.wishes.tokens
     document = choice_json(one, told=bool(tokens))
     basis = f"{pace.seen:,} measured steps" if pace.seen else "a prior; schedctl advise --calibrate measures"
-    late = f"{one.hours_p90:.1f} h in nine of ten cases"
+    late = f"{one.hours_p90:.1f} h in 90 % of cases (P90)"
     return [
         ("memory", f"{one.verdict}: {one.why}, {100 * one.margin:.0f} % left"),
         (

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from scheduler.cli.shell.output import Output
     from scheduler.core.run import Run
 
-RUN_COLUMNS = ("key", "-pool", "--~jobs", "state", "-started", "---ends", "-->length", "~outcome")
+RUN_COLUMNS = ("run", "-pool", "--~jobs", "state", "-started", "---ends", "-->length", "~outcome")
 
 
 def run_row(run: Run, out: Output) -> tuple[str, ...]:

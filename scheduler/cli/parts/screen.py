@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from jobs.size import size
 from scheduler.cli.parts.training_words import OVER, ago, arrow, bar, forecast_words, last_loss, number, when
 from scheduler.cli.shell.output import amount, share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from scheduler.store.jobs import JobRecord
     from scheduler.views.training import Training
 
+ACTIONS, JOBS, SESSIONS, POOLS, WORK = "Actions required", "Jobs", "Sessions", "Pools", "Under way"
+"""The sections of the screen, in their order."""
 ORDERS = ("place", "progress", "state", "name")
 _CLEAR_SECONDS = 6 * 86_400
 # What is going on comes before what is over.
@@ -60,14 +63,14 @@ def headline(found: Overview, out: Output) -> str:
         return daemon.problem
     if daemon.leader is None:
         return "This rehearsal is over."
-    anew = f"; settings read anew {out.instant(found.read_anew_at)}" if found.read_anew_at is not None else ""
-    return f"{daemon.leader} holds the lease; last cycle {out.instant(daemon.cycled_at)}{anew}."
+    reloaded = f"; settings reloaded {out.instant(found.read_anew_at)}" if found.read_anew_at is not None else ""
+    return f"The daemon {daemon.leader} works; last cycle {out.instant(daemon.cycled_at)}{reloaded}."
 
 
 def sections(
     found: Overview, out: Output, order: str = "place", keeps: Callable[[JobRecord], bool] | None = None
 ) -> list[Section]:
-    """Return what there is to see; what needs a person first, no empty sections.
+    """Return what there is to see: actions required, jobs with their ETA, sessions, hours. No empty sections.
 
     ``order`` is that of the jobs, ``keeps`` chooses among those that are not over.
     """
@@ -84,8 +87,8 @@ def sections(
     going = {one.job: one for one in found.trainings}
     made = [
         Section(
-            "Needs a person",
-            ("what", "whom", "-since", "~why", "_remedy"),
+            ACTIONS,
+            ("what", "subject", "-since", "~why", "_command"),
             tuple(
                 (need.what, need.subject, when(need.since, found.at, out.zone), need.why, need.remedy)
                 for need in found.needs
@@ -93,14 +96,14 @@ def sections(
             "schedctl status --all",
         ),
         Section(
-            "Under way",
-            ("what", "state", "-since", "~how far, or why"),
-            tuple((one.what, one.state, when(one.since, found.at, out.zone), one.told) for one in found.work),
-            "schedctl status --all",
+            JOBS,
+            ("--->#", "job", "state", "---progress", ">done", "-->loss", "-eta", "~next"),
+            tuple(_job(job, going[job.spec.name], found, out) for job in jobs),
+            "schedctl queue list",
         ),
         Section(
-            "Sessions",
-            ("job", "-pool", ">step", ">loss", "told", "--ends", "---session"),
+            SESSIONS,
+            ("job", "-pool", ">step", ">loss", "-->gpu memory", "reported", "--ends", "---run"),
             tuple(
                 _lane(going[lane.job], run, found.at, out)
                 for run in found.live
@@ -110,16 +113,16 @@ def sections(
             "schedctl runs list --live",
         ),
         Section(
-            "Pools",
+            POOLS,
             ("pool", "state", "-->live", "~quota", ">free", "--->of", "-resets"),
             tuple(_pools(found, out)),
             "schedctl quota",
         ),
         Section(
-            "Jobs",
-            ("--->#", "job", "state", "---progress", ">done", "-->loss", "-done by", "~why, or when"),
-            tuple(_job(job, going[job.spec.name], found, out) for job in jobs),
-            "schedctl queue list",
+            WORK,
+            ("what", "state", "-since", "~how far, or why"),
+            tuple((one.what, one.state, when(one.since, found.at, out.zone), one.told) for one in found.work),
+            "schedctl status --all",
         ),
         Section(
             OVER,
@@ -170,14 +173,15 @@ def overview_json(found: Overview) -> dict[str, Any]:
 
 
 def _lane(going: Training, run: Run, now: int, out: Output) -> tuple[str, ...]:
-    """Return a row short enough for 80 columns: what is out of the ordinary stands for the age of the last word."""
+    """Return a row short enough for 80 columns; a state out of the ordinary stands for the age of the last report."""
     if run.wait is not None:
         place = f"number {run.wait.place}" if run.wait.place else ""
-        return (going.job, run.pool, f"{going.step:,}", "", "waits", place, run.key)
+        return (going.job, run.pool, f"{going.step:,}", "", "", "waits", place, run.key)
     health = going.health if going.health != "trains" else ""
-    told = health or ("" if going.told_at is None else ago(now - going.told_at))
+    reported = health or ("" if going.told_at is None else ago(now - going.told_at))
     loss = f"{number(going.loss)} {arrow(going.trend)}".strip()
-    return (going.job, run.pool, f"{going.step:,}", loss, told, when(run.deadline, now, out.zone), run.key)
+    memory = "" if going.gpu_memory_bytes is None else size(going.gpu_memory_bytes)
+    return (going.job, run.pool, f"{going.step:,}", loss, memory, reported, when(run.deadline, now, out.zone), run.key)
 
 
 def _finished(job: JobRecord, at: int, going: Training, now: int, out: Output) -> tuple[str, ...]:
@@ -238,5 +242,5 @@ def cut(section: Section, most: int) -> tuple[Sequence[tuple[str, ...]], int]:
     """Return the rows that fit and how many do not."""
     if len(section.rows) <= most:
         return section.rows, 0
-    kept = max(0, most - 1)  # the line that tells of the others takes one
+    kept = max(0, most - 1)  # the line about the others takes one
     return section.rows[:kept], len(section.rows) - kept

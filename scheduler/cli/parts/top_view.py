@@ -30,7 +30,7 @@ KEYS = (
     ("l", "the log of its newest session as it grows"),
     ("h", "hold it, after a question; a session that runs saves and ends"),
     ("r", "release it, when it is held, failed or cancelled"),
-    ("p", "give it another weight"),
+    ("p", "give it another priority"),
     ("f", "show all jobs, those that run, that wait, or that need a look"),
     ("/", "show jobs whose name holds some letters"),
     ("s", f"change the order: {', '.join(ORDERS)}"),
@@ -111,7 +111,7 @@ class View:
         """Return the line that asks, or what came of the last answer."""
         words = {
             "hold": f"Hold {self.chosen}? y or n",
-            "weight": f"Weight of {self.chosen}: {self.typed}_",
+            "weight": f"Priority of {self.chosen}: {self.typed}_",
             "name": f"Names with: {self.typed}_",
         }
         return words.get(self.asked, self.said)
@@ -171,12 +171,12 @@ class View:
         except ValueError:
             weight = -1.0
         if not RANGES["weight"].holds(weight):
-            self.said = f"{self.typed} is no weight in the range {RANGES['weight']}"
+            self.said = f"{self.typed} is no priority in the range {RANGES['weight']}"
             return
         change = queue.change
         self._do(
             lambda now: change(self.cli.app.database, self.chosen, now, self.cli.who, weight=weight),
-            f"of weight {weight:g}",
+            f"of priority {weight:g}",
         )
 
     def _do(self, change: Callable[[int], object], done: str) -> None:
@@ -237,10 +237,10 @@ def explained(found: Overview, name: str, zone: str) -> list[str]:
         ("state", type(job.state).__name__.lower()),
         ("why", why(job.state, reason.to_json() if reason and isinstance(job.state, Queued) else None, zone, found.at)),
         *facts(going, found.at, zone),
-        ("weight", f"{job.spec.weight:g}"),
+        ("priority", f"{job.spec.weight:g}"),
     ]
     if placement is not None and not isinstance(job.state, Active):
         pairs.append(("planned", f"{placement.pool} from {when(placement.start, found.at, zone)}"))
-    pairs += [("needs you", f"{need.why}: {need.remedy}") for need in found.needs if need.subject == name]
+    pairs += [("action", f"{need.why}: {need.remedy}") for need in found.needs if need.subject == name]
     pairs.append(("more", f"schedctl plan explain {name}"))
     return [f"{title:<10}{text}" for title, text in pairs if text]

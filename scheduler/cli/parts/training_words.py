@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from jobs.size import size
 from scheduler.cli.shell.output import share
 
 if TYPE_CHECKING:
     from scheduler.views.training import Training
 
-OVER = "Finished in these days"
+OVER = "Finished in the last days"
 """The section of what is over, which goes first where room is short."""
 
 _CLEAR_SECONDS = 6 * 86_400
@@ -41,7 +42,7 @@ def number(value: float | None) -> str:
 
 
 def ago(seconds: int) -> str:
-    """Return how long ago something was told: ``12s``, ``5m``, ``3h``."""
+    """Return how long ago something was reported: ``12s ago``, ``5m ago``, ``3h ago``."""
     return f"{short_span(seconds)} ago"
 
 
@@ -64,11 +65,13 @@ def when(at: int | None, now: int, zone: str) -> str:
 
 
 def forecast_words(going: Training, now: int, zone: str) -> str:
-    """Return when a job will be done and how much later it may be: ``Fri 12:40 +3h``; nothing if nobody knows."""
+    """Return when a job will be done, and at the latest: ``Fri 12:40 (latest 15:40)``; nothing if nobody knows."""
     found = going.forecast
     if found is None:
         return ""
-    return f"{when(found.expected, now, zone)} +{short_span(found.latest - found.expected)}"
+    expected, latest = (when(at, now, zone) for at in (found.expected, found.latest))
+    day = expected.rpartition(" ")[0]
+    return f"{expected} (latest {latest.removeprefix(f'{day} ')})"
 
 
 def last_loss(going: Training) -> float | None:
@@ -83,7 +86,7 @@ def facts(going: Training, now: int, zone: str) -> list[tuple[str, str]]:
     done = share(going.step, going.target_step)
     level = {"": "", "→": ", level", "↓": ", falling", "↑": ", rising"}[arrow(going.trend)]
     speed = f"{going.steps_per_hour:,.0f} steps an hour" if going.steps_per_hour else ""
-    health = f"{going.health}, told {ago(now - going.told_at)}" if going.health and going.told_at else going.health
+    health = f"{going.health}, reported {ago(now - going.told_at)}" if going.health and going.told_at else going.health
     end = ""
     if going.forecast is not None:
         first, last = (when(at, now, zone) for at in (going.forecast.earliest, going.forecast.latest))
@@ -93,6 +96,7 @@ def facts(going: Training, now: int, zone: str) -> list[tuple[str, str]]:
         ("health", health),
         ("loss", f"{number(going.loss)}{level}" if going.loss is not None else ""),
         ("held-out", number(going.held_out_loss)),
-        ("speed", f"{speed}, a guess" if speed and going.guessed else speed),
-        ("done by", end),
+        ("speed", f"{speed}, estimated" if speed and going.guessed else speed),
+        ("GPU memory", "" if going.gpu_memory_bytes is None else size(going.gpu_memory_bytes)),
+        ("ETA", end),
     ]

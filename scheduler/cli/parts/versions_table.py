@@ -15,10 +15,13 @@ def show_versions(out: Output, found: Sequence[Model]) -> bool:
     """Write the versions of models, and which of these a person must promote; return whether there are versions."""
     rows = [_row(out, version) for one in found for version in one.versions]
     if rows:
-        out.table(("version", ">step", "state", "force", "-began with", "-serves", "--made", "~why"), rows)
+        out.table(
+            ("version", ">step", "state", "promoted", "-initialised from", "-deployed to", "--made", "~why"), rows
+        )
     for one in found:
         if one.paused:
-            out.say(f"{one.name}: one was taken back, so a person promotes: schedctl models promote {one.name}@N")
+            remedy = f"schedctl models promote {one.name}@N"
+            out.say(f"{one.name}: a version was rolled back, so a person must promote the next one: {remedy}")
     return bool(rows)
 
 
@@ -27,7 +30,7 @@ def _row(out: Output, version: ListedVersion) -> tuple[str, ...]:
         version.name,
         str(version.step),
         version.state,
-        "in force" if version.in_force else "",
+        "yes" if version.in_force else "",
         version.parent,
         ", ".join(version.serving),
         out.moment(version.created_at),

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 def show_week(out: Output, week: Week, folder: Path) -> None:
     """Write pools, jobs, goodput, broken rules and what did not go; all hours are metered hours."""
     out.table(
-        ("pool", "-->offered h", ">charged h", ">useful h", "->useful / charged", "-->fullest window", ">cost"),
+        ("pool", "-->available h", ">billed h", ">productive h", "->goodput", "-->fullest window", ">cost"),
         [_pool_row(pool) for pool in week.pools],
     )
     out.line()
     out.table(
         (
-            *("job", "state", ">step", "->target", "-->runs", "-->resumed", "--->elsewhere", "-->saved"),
-            *("--starts from", "held-out loss", "-~pools"),
+            *("job", "state", ">step", "->target", "-->runs", "-->resumed", "--->on another pool", "-->saved"),
+            *("--initialised from", "held-out loss", "-~pools"),
         ),
         [_job_row(job) for job in week.jobs],
     )
     out.line()
     out.line(
-        f"goodput: {week.goodput:.1%} of {_hours(week.charged_seconds)} charged hours became kept training; "
-        f"{counted(week.shared_runs, 'session')} trained two jobs side by side"
+        f"goodput: {week.goodput:.1%} of {_hours(week.charged_seconds)} billed hours were productive; "
+        f"{counted(week.shared_runs, 'session')} trained two jobs at once"
     )
     if week.violations:
         out.line(f"{len(week.violations)} rules were broken:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache, wraps
 from inspect import Signature, signature
 from pathlib import Path
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _JOB_FILE = (
     'name = "tiny"',
-    'role = "manager"',
     'command = ["{python}", "train.py"]',
     "target_step = 500",
     "steps_per_hour = 1000",
@@ -32,12 +32,26 @@ _SCRIPT = (
     "training.checkpoint(step, lambda folder: None, {})",
 )
 
+_RENAMED = {"--weight": "--priority", "--whole": "--max-time"}
+"""Options by their old names."""
+
 
 class Command(TyperCommand):
     """A command that also takes the options of ``schedctl`` itself."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse ``args``; warn of options by the names that they had before."""
+        own = args[: args.index("--")] if "--" in args else args
+        known = {option for param in self.params for option in param.opts}
+        for word in dict.fromkeys(word.partition("=")[0] for word in own):
+            if _RENAMED.get(word) in known:
+                sys.stderr.write(
+                    f"schedctl: warning: {word} is now called {_RENAMED[word]}; the old name still works\n"
+                )
+        return super().parse_args(ctx, args)
 
 
 class Tables(Command):
@@ -55,17 +69,28 @@ class Listing(Command):
 
 
 class Group(TyperGroup):
-    """A group of commands; it takes the shared options as well."""
+    """A group of commands; it takes the shared options as well. ``alone`` is the command that it is by itself."""
+
+    alone = ""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         options["suggest_commands"] = False  # its own are by spelling alone
         super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse ``args``; without any command among them they are those of the command ``alone``."""
+        if self.alone and not {"-h", "--help"} & set(args) and (not args or args[0].startswith("-")):
+            named = any(word in self.commands for word in args)
+            args = args if named else [self.alone, *args]
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with; an unknown one is answered with names like it.
 
         What asks before it does something (--yes) is named only to whoever began to type it: "start" is no "restart".
         """
+        if args[0] == "ls" and "list" in self.commands:
+            args = ["list", *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except Exception as error:
@@ -81,17 +106,10 @@ class Group(TyperGroup):
         return not asks or name[0] == word[0]
 
 
-class ListingGroup(Group):
-    """A group that alone shows one table, whose columns can be chosen."""
-
-    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or ()), *_list_options()], **options)
-
-
-def group(summary: str, *, help_alone: bool = True) -> typer.Typer:
-    """Return a new, empty group; alone it shows its help, or the list that its callback shows."""
-    kind = Group if help_alone else ListingGroup
-    return typer.Typer(help=summary, cls=kind, no_args_is_help=help_alone, add_completion=False, rich_markup_mode=None)
+def group(summary: str, alone: str = "") -> typer.Typer:
+    """Return a new, empty group; by itself it is its command ``alone``, or shows its help."""
+    kind = type("Group", (Group,), {"alone": alone})
+    return typer.Typer(help=summary, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
 
 
 def command(

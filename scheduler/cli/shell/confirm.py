@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
+REASON = ("--reason", "--why")
+"""The names of the option for a reason."""
+
 
 def confirm(cli: Cli, question: str, *, yes: bool) -> None:
     """Ask a person at the terminal whether to go on, unless ``yes``. Raises Refusal without their consent."""

@@ -106,7 +106,7 @@ class CommandError(Exception):
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
         # A command to copy is not followed by a full stop.
-        end = "" if remedy.endswith("?") or remedy.startswith("See: ") else "."
+        end = "" if remedy.endswith("?") or remedy.startswith(("See: ", "Use: ")) else "."
         super().__init__(f"{what}: {why}. {remedy}{end}")
         self.what = what
         self.why = why
@@ -225,7 +225,7 @@ def _lines(error: BaseException, code: Exit, options: Options) -> list[str]:
 
 def _document(error: BaseException, code: Exit) -> dict[str, Any]:
     problems = getattr(error, "problems", ())
-    fields = ("file", "key", "value", "why", "remedy")
+    fields = ("file", "line", "key", "value", "why", "remedy")
     return {
         "exit_code": int(code),
         "kind": type(error).__name__,
@@ -236,13 +236,15 @@ def _document(error: BaseException, code: Exit) -> dict[str, Any]:
 
 
 def _message(error: BaseException) -> str:
-    """Return the error's words; those of the command-line parser also name the command to ask for help."""
+    """Return the error's words; those about a command line also name the command to ask for help."""
     say = getattr(error, "format_message", None)
     if say is None:
         words = str(error)
         return words[:-1] if words.endswith("?.") else words
     context = getattr(error, "ctx", None)
-    words = str(say()).rstrip()
     if context is None or type(error).__name__ == "NoArgsIsHelpError":
-        return words
-    return f"{words}{'' if words.endswith(('.', '?')) else '.'} See: {context.command_path} --help"
+        return str(say()).rstrip()
+    from scheduler.cli.shell.parser_words import sentence
+
+    words = sentence(error)
+    return f"{words}{'' if words.endswith('?') else '.'} See: {context.command_path} --help"

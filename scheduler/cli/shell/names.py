@@ -18,15 +18,21 @@ if TYPE_CHECKING:
 _RUNS_SEARCHED = 500
 
 
-def find_run(tx: Connection, key: str) -> Run:
-    """Return a run by its launch key. Raises NotFound."""
+def find_run(tx: Connection, key: str, *, or_job: bool = False) -> Run:
+    """Return a run by its ID; with ``or_job`` also the newest run of a job, by the job's name. Raises NotFound."""
     from scheduler.store import runs
 
     try:
         return runs.get(tx, key)
     except runs.UnknownRun:
-        known = [run.key for run in runs.recent(tx, _RUNS_SEARCHED)]
-        raise NotFound("unknown run", f"{key} is no launch key", meant(key, known, "schedctl runs list")) from None
+        newest = runs.recent(tx, 1, job=key)
+        if newest and or_job:
+            return newest[0]
+        recent = newest or runs.recent(tx, _RUNS_SEARCHED)
+        known = [*(run.key for run in recent), *(lane.job for run in recent for lane in run.lanes if or_job)]
+        remedy = f"Did you mean {newest[0].key}?" if newest else meant(key, dict.fromkeys(known), "schedctl runs list")
+        why = f"{key} is {'neither a job that has run nor' if or_job else 'not'} the ID of a run"
+        raise NotFound("unknown run", why, remedy) from None
 
 
 def find_pool(pools: dict[str, Pool], name: str) -> Pool:

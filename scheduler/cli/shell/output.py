@@ -45,6 +45,8 @@ STYLES = {
     "lost": "red",
     "quarantined": "red",
 }
+_OLD_TITLES = {"weight": "priority", "whom": "subject", "held": "reserved", "key": "run", "done by": "eta"}
+"""Titles of columns by their old names."""
 _CODES = {"green": 32, "yellow": 33, "red": 31, "bold": 1}
 
 
@@ -108,12 +110,13 @@ class Output:
 
     def _chosen(self, titles: Sequence[str]) -> list[int]:
         """Return where the columns are that were asked for, in that order."""
-        unknown = [name for name in self.only if name not in titles]
+        wanted = [name if name in titles else _OLD_TITLES.get(name, name) for name in self.only]
+        unknown = [name for name in wanted if name not in titles]
         if unknown:
             from scheduler.cli.shell.exits import UsageFault
 
             raise UsageFault(f"--columns {unknown[0]}", "there is no such column", f"Use: {', '.join(titles)}")
-        return [titles.index(name) for name in self.only]
+        return [titles.index(name) for name in wanted]
 
     @property
     def columns(self) -> int:

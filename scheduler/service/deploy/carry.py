@@ -78,16 +78,16 @@ def _unwanted(deployer: Deployer, wanted: Deployment) -> bool:
 def _take_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
     """Undo what may have been begun; nothing is touched where the version never came."""
     target = deployer.targets[unwanted.target].open()
-    tell("takes back what was begun")
+    tell("rolls back what was begun")
     target.go_back(unwanted.model, unwanted.number)
     with deployer.write() as tx:
-        return deployments.fail(tx, unwanted, deployer.now(), "another version came in force meanwhile")
+        return deployments.fail(tx, unwanted, deployer.now(), "another version was promoted meanwhile")
 
 
 def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
     """Return what came of it, and the digest of what was sent; "" where nothing was."""
     target = deployer.targets[wanted.target].open()
-    tell("asks what serves there")
+    tell("asks what is deployed there")
     seen = target.read(wanted.model)
     if seen.before[:1] == (wanted.number,) and seen.version is not None:
         tell("goes back to it")  # it lies there still
@@ -113,7 +113,9 @@ def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str)
             case Outcome.RETURNED:
                 before = deployments.serving(tx, wanted.model, wanted.target)
                 if before is not None and before.number != done.version:
-                    deployments.give_back(tx, before, now, f"{wanted.version} was tried anew in vain", before.evidence)
+                    deployments.give_back(
+                        tx, before, now, f"{wanted.version} was tried again without success", before.evidence
+                    )
                 return deployments.give_back(tx, wanted, now, detail, evidence)
             case Outcome.DOWN:
                 before = deployments.serving(tx, wanted.model, wanted.target)

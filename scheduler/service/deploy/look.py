@@ -121,7 +121,7 @@ class Deployments:
             return f"{'nothing' if seen.version is None else f'{row.model}@{seen.version}'} served there"
         return "" if seen.proven else "it was not seen to answer any more"
 
-    def _intend(self, due: Due, now: int, cause: str = "it is in force") -> list[Deployment]:
+    def _intend(self, due: Due, now: int, cause: str = "it is promoted") -> list[Deployment]:
         try:
             with self._ports.write() as tx:
                 version = versions.get(tx, due.model, due.number)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,14 @@ from config.pool_settings import PoolSettings, QuotaSettings
 from config.settings import DaemonSettings
 from jobs.code.errors import CodeError
 from jobs.code.pack import names
+from jobs.definition import OLD_NAMES
 from jobs.duration import show_duration
 from jobs.environment.demands import read_demands
 from jobs.environment.errors import RequirementsError
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import is_remote
 from jobs.toml_file import read_toml
+from jobs.toml_lines import placed
 from platforms.base import BadOption, Misconfigured, PlatformError
 from platforms.registry import known
 from platforms.targets.base import BadTargetOption, TargetError
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 _SCRIPT = re.compile(r".*\.(py|sh|pl|R|jl)")
 _RUNNERS = re.compile(r"(\{python\}|.*/)?(python[0-9.]*|bash|sh|torchrun|accelerate)?")
 _NO_TEXT = "schedctl corpus add FOLDER, or set corpus.sources"
-_FILE_BYTES_MAX = 1 << 20
 _TRAINERS = frozenset({"{payload}/trainers/charlm.py", "{payload}/trainers/finetune.py"})  # they read the corpus
 
 
@@ -113,6 +113,20 @@ def of_units(config: Path | None, settings: Settings) -> list[Problem]:
     return found
 
 
+def of_names(files: Iterable[Path]) -> list[Problem]:
+    """Return the keys of jobs in model files or job files that are written by their old names."""
+    found = []
+    for file in files:
+        document = read_toml(file)
+        tables = {f"jobs.{entry.get('name')}.": entry for entry in _tables(document.get("jobs"))}
+        for label, table in {"": document, "defaults.": document.get("defaults"), **tables}.items():
+            for old, new in OLD_NAMES.items():
+                if isinstance(table, dict) and old in table:
+                    why = f"this key is now called {new}"
+                    found.append(_placed(str(file), f"{label}{old}", table[old], why, "rename it; the old name works"))
+    return found
+
+
 def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: str = "") -> list[Problem]:
     """Return what no session of these jobs will find; without ``file``, the catalogues tell where they stand."""
     pools = {pool.name: pool for pool in settings.pools if pool.enabled}
@@ -148,7 +162,7 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
         if spec.mixture is None and _TRAINERS.intersection(spec.command) and "--data" not in spec.command:
             word = next(word for word in spec.command if word in _TRAINERS)
             why = "it trains on the corpus, of which this job gets nothing"
-            found.append(_placed(where, f"{label}command", word, why, "add mixture = {}", searched=list(spec.command)))
+            found.append(_placed(where, f"{label}command", word, why, "add mixture = {}"))
         named = settings.corpus.sources or (settings.artifacts.root / "corpus").is_dir()
         if spec.mixture is not None and not named:
             found.append(Problem(where, f"{label}mixture", "", "no text is named to train on", _NO_TEXT))
@@ -158,9 +172,9 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             found.append(_placed(where, f"{label}mixture.corpus", version, why, "see: schedctl corpus show"))
         for word, why in of_trainer(spec, eligible):
             remedy = "change it in the command"
-            found.append(_placed(where, f"{label}command", word, why, remedy, searched=list(spec.command)))
+            found.append(_placed(where, f"{label}command", word, why, remedy))
         for word, why, remedy in _lost_words(spec, bundle, inside, here=here):
-            found.append(_placed(where, f"{label}command", word, why, remedy, searched=list(spec.command)))
+            found.append(_placed(where, f"{label}command", word, why, remedy))
     return found
 
 
@@ -227,25 +241,6 @@ def _catalogues(settings: Settings) -> dict[str, str]:
     }
 
 
-def _placed(file: str, key: str, value: object, why: str, remedy: str, searched: object = None) -> Problem:
+def _placed(file: str, key: str, value: object, why: str, remedy: str) -> Problem:
     """Return a problem with the line in its file, where that can be told."""
-    line = _line_of(file, key.rpartition(".")[2], value if searched is None else searched)
-    return Problem(f"{file}:{line}" if line else file, key, shown(value), why, remedy)
-
-
-def _line_of(file: str, key: str, value: object) -> int | None:
-    """Return the first line of a file that sets ``key`` to ``value``; None for none, and for what is no file."""
-    try:
-        with Path(file).open(encoding="utf-8") as stream:
-            text = stream.read(_FILE_BYTES_MAX)
-    except (OSError, ValueError):
-        return None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip().startswith(key):
-            try:
-                found = tomllib.loads(line).get(key)
-            except ValueError:
-                continue
-            if found == value or (isinstance(found, list) and value in found):
-                return number
-    return None
+    return placed(Problem(file, key, shown(value), why, remedy))

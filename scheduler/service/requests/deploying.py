@@ -54,7 +54,7 @@ def may_be_deployed(deployer: Deployer, version: Version, target: str) -> None:
         in_force = versions.in_force(tx, version.model)
     if rule.automatic and (in_force is None or in_force.number != version.number):
         raise VersionRefused(
-            f"{target} is automatic: it follows what is in force, which {version.name} is not. Put it in force: "
+            f"{target} is automatic: it follows the promoted version, which {version.name} is not. Promote it: "
             f"schedctl models promote {version.name}"
         )
 
@@ -115,12 +115,14 @@ def _drift(tx: Connection, model: str, target: str, seen: Served) -> str:
     if seen.damaged:
         return f"files were changed there: {'; '.join(seen.damaged)}"
     if wanted is None:
-        return "it serves a version, and none is in force" if seen.version is not None else ""
+        return "a version is deployed there, and none is promoted" if seen.version is not None else ""
     if seen.version != wanted.number:
-        return f"{'nothing' if seen.version is None else f'{model}@{seen.version}'} serves, {wanted.name} is in force"
+        return (
+            f"{'nothing' if seen.version is None else f'{model}@{seen.version}'} is deployed, {wanted.name} is promoted"
+        )
     if not seen.proven:
         return f"nobody has seen {wanted.name} answer since it was switched to"
     if row is None or row.number != wanted.number:
-        return f"our books do not know that {wanted.name} serves there"
+        return f"our records do not say that {wanted.name} is deployed there"
     sent = str(row.evidence.get("digest", ""))
     return "its files are others than were deployed" if sent and sent != seen.digest else ""

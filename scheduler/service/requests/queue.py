@@ -84,8 +84,8 @@ def release(database: Database, name: str, now: int, by: str) -> JobRecord:
             saved = checkpoints.find(tx, record.checkpoint)
             if saved is None or saved.state != "good":
                 raise QueueError(
-                    f"what {name} saved is gone, it cannot go on. To begin anew: schedctl queue remove {name}, then "
-                    "schedctl queue add"
+                    f"what {name} saved is gone, it cannot continue. To start from step 0: "
+                    f"schedctl queue remove {name}, then schedctl queue add"
                 )
         arrow = arrows.reopen if record.result_lost else arrows.release
         return _changed(tx, record, "release", lambda state: arrow(state, now), now, by, fresh=True)
@@ -125,9 +125,11 @@ def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
     return record
 
 
-def cancel(database: Database, name: str, now: int, by: str) -> JobRecord:
-    """Cancel a job; a running one saves and leaves first. Its checkpoints stay."""
-    return _change(database, name, "cancel", lambda state: arrows.ask_cancel(state, by, now), now, by)
+def cancel(database: Database, name: str, now: int, by: str, why: str = "") -> JobRecord:
+    """Cancel a job; a running one saves and leaves first. Its checkpoints stay. The event keeps ``why``."""
+    with database.write() as tx:
+        record = jobs.get(tx, name)
+        return _changed(tx, record, "cancel", lambda state: arrows.ask_cancel(state, by, now), now, by, why=why)
 
 
 def change(database: Database, name: str, now: int, by: str, **fields: Any) -> JobRecord:
@@ -218,7 +220,7 @@ def _change(database: Database, name: str, verb: str, arrow: Any, now: int, by: 
 
 
 def _changed(
-    tx: Connection, record: JobRecord, verb: str, arrow: Any, now: int, by: str, *, fresh: bool = False
+    tx: Connection, record: JobRecord, verb: str, arrow: Any, now: int, by: str, *, fresh: bool = False, why: str = ""
 ) -> JobRecord:
     name = record.spec.name
     try:
@@ -226,7 +228,10 @@ def _changed(
     except IllegalArrow:
         state = type(record.state).__name__.lower()
         raise QueueError(f"cannot {verb} {name}: it is {state}. See: schedctl queue show {name}") from None
-    jobs.change_state(tx, name, record.state, new, verb, now, by)
+    if why:
+        jobs.change_state(tx, name, record.state, new, verb, now, by, why=why)
+    else:
+        jobs.change_state(tx, name, record.state, new, verb, now, by)
     if fresh:
         jobs.note_failures(tx, name, 0)
     return jobs.get(tx, name)

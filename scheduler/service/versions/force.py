@@ -20,12 +20,12 @@ def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Ve
     if version.state not in {"accepted", "retired"}:
         remedy = "See why" if version.state in {"rejected", "inconclusive"} else "Wait for its verdict"
         raise VersionRefused(
-            f"{version.name} is {version.state}, only an accepted version is put in force. {remedy}: "
+            f"{version.name} is {version.state}, only an accepted version can be promoted. {remedy}: "
             f"schedctl models show {version.name}"
         )
     before = versions.in_force(tx, version.model)
     if before is not None and before.number == version.number:
-        raise VersionRefused(f"{version.name} is in force already. See: schedctl models show {version.model}")
+        raise VersionRefused(f"{version.name} is promoted already. See: schedctl models show {version.model}")
     if before is not None and before.state == "accepted":
         versions.move(tx, before, "replace", f"replaced by {version.name}", now, by)
     if version.state == "retired":
@@ -52,7 +52,7 @@ def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[V
     """
     gone = versions.in_force(tx, model)
     if gone is None:
-        raise VersionRefused(f"no version of {model} is in force. See: schedctl models list {model}")
+        raise VersionRefused(f"no version of {model} is promoted. See: schedctl models list {model}")
     if gone.state == "accepted":  # a person may have overruled it since
         gone = versions.move(tx, gone, "return", f"returned: {why}", now, by)
     before = _before(tx, gone)
@@ -76,10 +76,10 @@ def overrule(
     force = versions.in_force(tx, version.model)
     if verdict == "rejected" and force is not None and force.number == version.number:
         raise VersionRefused(
-            f"{version.name} is in force. Take it back: schedctl models rollback {version.model} --reason WHY"
+            f"{version.name} is promoted. Roll it back: schedctl models rollback {version.model} --reason WHY"
         )
     if verdict == "accepted" and version.state == "retired":
-        raise VersionRefused(f"{version.name} was accepted. Put it in force: schedctl models promote {version.name}")
+        raise VersionRefused(f"{version.name} was accepted. Promote it: schedctl models promote {version.name}")
     arrow = "overrule_accept" if verdict == "accepted" else "overrule_reject"
     evaluations.overrule(tx, Overrule(version.model, version.number, version.state, verdict, by, why, now))
     return versions.move(tx, version, arrow, f"overruled: {why}", now, by)

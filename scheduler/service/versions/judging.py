@@ -98,7 +98,7 @@ def _judgement(ports: Ports, case: Case) -> Judgement | None:
         try:
             before = scores_of(ports, case.compared, case.in_force)
         except NoScores as error:
-            raise NoScores(f"there is nothing to compare with, {case.in_force.name} is in force: {error}") from None
+            raise NoScores(f"there is nothing to compare with, {case.in_force.name} is promoted: {error}") from None
     return judge(case.spec.gates, scores, before)
 
 
@@ -107,7 +107,7 @@ def _write(tx: Connection, case: Case, judgement: Judgement, now: int) -> None:
     version, evaluation = case.version, case.evaluation
     in_force = versions.in_force(tx, version.model)
     if in_force != case.in_force:
-        raise Stale(f"what is in force of {version.model}", repr(case.in_force), repr(in_force))
+        raise Stale(f"the promoted version of {version.model}", repr(case.in_force), repr(in_force))
     evaluations.end(tx, evaluation, "scored", now)
     digest = gates_digest(case.spec, evaluation.scorer_digest)
     known = evaluations.same_verdict(tx, version, digest, evaluation.set_digest)

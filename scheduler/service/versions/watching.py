@@ -86,7 +86,7 @@ def take_back(tx: Connection, version: Version, seen: Watch, now: int, by: str) 
     """Take a version back because of its votes, which stay on record. Raises Stale when it is in force no more."""
     in_force = versions.in_force(tx, version.model)
     if in_force is None or in_force.number != version.number:
-        raise Stale(f"what is in force of {version.model}", version.name, in_force.name if in_force else "nothing")
+        raise Stale(f"the promoted version of {version.model}", version.name, in_force.name if in_force else "nothing")
     events.append(
         tx,
         ALARM,
@@ -150,7 +150,7 @@ class Watches:
         except Stale as error:  # a person was faster
             self._ports.log.info("watch.stale", version=version.name, why=str(error))
             return
-        told = f"{back.name} is in force again" if back else f"nothing is in force of {version.model}"
+        told = f"{back.name} is promoted again" if back else f"no version of {version.model} is promoted"
         self._ports.log.error(
             ALARM, version=version.name, why=f"{seen.told}; {told}", next=f"schedctl models show {version.name}"
         )

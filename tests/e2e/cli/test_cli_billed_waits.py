@@ -28,7 +28,7 @@ def test_a_billed_wait_is_told_of_its_session_and_its_quota(world: Database, sch
     waits(world, 1_790_000_000 - 4 * HOUR)
     shown = schedctl("--json", "runs", "show", KEY).document["run"]
     assert (shown["charged_seconds"], shown["waited_seconds"]) == (12_600, 5_400)
-    told = "3h 30m charged, of which 1h 30m were billed while it waited in the queue of kaggle."
+    told = "3h 30m billed, 1h 30m of them while it waited in the queue of kaggle."
     assert told in schedctl("runs", "show", KEY).out
     (meter,) = schedctl("--json", "quota").document["quotas"]
     assert (meter["used"], meter["waited"]) == (12_600, 5_400)

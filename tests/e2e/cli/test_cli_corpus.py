@@ -156,7 +156,7 @@ def test_sources_are_added_and_dropped(text: Path, home: Path, database: Databas
     assert set(schedctl("corpus", "build", "--json").document["corpus"]["shares"]["source"]) == {SOURCE, "extra.txt"}
     assert schedctl("corpus", "show", "--json").document["as_set"] is True
     assert schedctl("corpus", "drop", str(extra)).code == 0
-    assert "Settings or sources are others since it was built" in schedctl("corpus", "show").err
+    assert "Settings or sources have changed since it was built" in schedctl("corpus", "show").err
     refused = schedctl("corpus", "drop", str(text))
     assert (refused.code, "config.toml" in refused.err) == (6, True)
     assert schedctl("corpus", "drop", "elsewhere").code == 5

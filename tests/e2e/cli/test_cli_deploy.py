@@ -80,7 +80,7 @@ def test_a_version_that_does_not_answer_is_told_with_the_reason_and_the_old_one_
     accepted(b"bad")
     done = schedctl("models", "deploy", "ufm", "--to", "griffith")
     assert done.code == Exit.PLATFORM
-    assert "ufm@2 does not serve at griffith: the health check of version 2 failed with 1" in done.err
+    assert "ufm@2 is not deployed to griffith: the health check of version 2 failed with 1" in done.err
     assert serves(served) == weights(b"one")
     with database.read() as tx:
         assert [one.state for one in deployments.of_model(tx, "ufm")] == ["serving", "returned"]
@@ -99,7 +99,7 @@ def test_sync_brings_a_target_to_what_is_in_force_and_then_does_nothing(
     accepted(b"elsewhere", "uam")
     looked = schedctl("models", "sync", "griffith", "--dry-run")
     assert (looked.code, served.exists()) == (Exit.VIOLATIONS, False)
-    assert "nothing serves, ufm@1 is in force" in looked.out
+    assert "nothing is deployed, ufm@1 is promoted" in looked.out
     assert schedctl("models", "sync", "griffith").code == 0
     assert (serves(served), serves(served, "ucm")) == (weights(b"one"), weights(b"of ucm"))
     assert not (served / "uam").exists()
@@ -135,7 +135,7 @@ def test_sync_finds_a_link_that_a_person_moved(
     (served / "ufm" / "current").unlink()
     (served / "ufm" / "current").symlink_to("releases/1")
     told = schedctl("models", "sync", "griffith")
-    assert (told.code, "ufm@1 serves, ufm@2 is in force" in told.err) == (0, True)
+    assert (told.code, "ufm@1 is deployed, ufm@2 is promoted" in told.err) == (0, True)
     assert serves(served) == weights(b"two")
 
 

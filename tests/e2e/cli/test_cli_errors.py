@@ -58,8 +58,8 @@ def refuses(typed: Any, code: Exit, *words: str) -> None:
         ("quue list", Exit.USAGE, "Did you mean 'queue'?"),
         ("queue list --sate held", Exit.USAGE, "--state"),
         ("queue list --state running", Exit.USAGE, "Use one of queued, active"),
-        ("queue list extra", Exit.USAGE, "unexpected extra argument"),
-        ("queue show", Exit.USAGE, "Missing argument 'JOB'. See: schedctl queue show --help"),
+        ("queue list extra", Exit.USAGE, 'has no use for the argument "extra"'),
+        ("queue show", Exit.USAGE, "needs JOB: Name of the job. See: schedctl queue show --help"),
         ("queue move ucm 0", Exit.USAGE, "See: schedctl queue move --help"),
         ("queue priority ucm nan", Exit.USAGE, "is not in the range 0.001 to 1,000,000"),
         ("queue priority ucm 0", Exit.USAGE, "is not in the range 0.001 to 1,000,000"),
@@ -71,7 +71,7 @@ def refuses(typed: Any, code: Exit, *words: str) -> None:
         ("queue add missing.toml", Exit.CONFIG, "there is no such file"),
         ("queue add --name x --command y", Exit.CONFIG, "target_step: is missing"),
         ("queue add --name X! --command y --target-step 1", Exit.CONFIG, "this is no usable name"),
-        ("queue add --name x --command y --target-step 1 --weight=-3", Exit.CONFIG, "out of range"),
+        ("queue add --name x --command y --target-step 1 --priority=-3", Exit.CONFIG, "out of range"),
         ("queue add --name x --command y --target-step 1 --deadline soon", Exit.CONFIG, "2026-12-01T09:00:00Z"),
     ],
 )
@@ -97,7 +97,7 @@ def test_with_json_the_problems_of_a_file_are_fields(world: Database, home: Path
     assert error["exit_code"] == Exit.CONFIG
     keys = [problem["key"] for problem in error["problems"]]
     assert keys == ["role", "command", "target_step", "steps_per_hour"]
-    assert all(set(found) == {"file", "key", "value", "why", "remedy"} for found in error["problems"])
+    assert all(set(found) == {"file", "line", "key", "value", "why", "remedy"} for found in error["problems"])
 
 
 def test_a_usage_error_is_json_too(world: Database, schedctl: Schedctl) -> None:

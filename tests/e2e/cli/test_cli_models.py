@@ -25,7 +25,7 @@ from tests.lab.releases import weights
 from tests.lab.typed import Typed
 
 SHA = {"state", "why", "step", "model", "number", "created_at"}
-LISTED = {"name", "in_force", "parent", "serving"} | SHA
+LISTED = {"name", "in_force", "promoted", "parent", "serving"} | SHA
 VERSION = LISTED | {
     *("checkpoint", "digest", "code", "environment", "corpus", "mixture", "parent_number", "parent_key"),
     *("returned_parent", "children", "training", "evaluating", "evaluations", "verdicts", "overrules", "deployments"),
@@ -97,7 +97,7 @@ def test_a_version_goes_its_way_by_commands(judge: Judge, home: Path, schedctl: 
     assert verdict["evidence"]["findings"][0]["items"] == 20
     text = schedctl("models", "show", "ulm@1").out
     for part in (
-        "ulm@1, in force",
+        "ulm@1, promoted",
         "atomicity threshold at least 0.9",
         "passed",
         "item-19",
@@ -109,18 +109,18 @@ def test_a_version_goes_its_way_by_commands(judge: Judge, home: Path, schedctl: 
     assert again.code == Exit.REFUSED
     assert "these gates have judged ulm@1 on this test set already" in again.err
     taken = schedctl("models", "rollback", "ulm", "--reason", "it lies")
-    assert taken.out == "ulm@1 is taken back; nothing is in force.\n"
+    assert taken.out == "ulm@1 is rolled back; no version is promoted.\n"
     refused = schedctl("models", "promote", "ulm@1")
     assert refused.code == Exit.REFUSED
     assert "ulm@1 is rejected" in refused.err
     told = schedctl("models", "overrule", "ulm@1", "--reason", "it does not", "--json").document["model"]
     assert (told["versions"][0]["state"], told["in_force"], told["paused"]) == ("accepted", None, True)
-    assert schedctl("models", "promote", "ulm@1").out == "ulm@1 is in force.\n"
+    assert schedctl("models", "promote", "ulm@1").out == "ulm@1 is promoted.\n"
     listed = schedctl("models", "list", "--json").document["models"]
-    assert [set(one) for one in listed] == [{"name", "in_force", "paused", "versions", "promotions"}]
+    assert [set(one) for one in listed] == [{"name", "in_force", "promoted", "paused", "versions", "promotions"}]
     assert [set(one) for one in listed[0]["versions"]] == [LISTED]
     assert [move["kind"] for move in listed[0]["promotions"]] == ["promote", "rollback", "promote"]
-    assert "in force" in schedctl("models", "list").out
+    assert "PROMOTED" in schedctl("models", "list").out
 
 
 def test_a_refusal_shows_the_items_that_count_against_it(judge: Judge, schedctl: Callable[..., Typed]) -> None:
@@ -292,7 +292,7 @@ def test_votes_are_looked_at_and_take_a_version_back_when_asked(
     vote(60, worse=True)
     heard = schedctl("models", "watch", "ulm@1", "--votes", str(path))
     assert heard.code == Exit.VIOLATIONS
-    assert f"Take it back: schedctl models watch ulm@1 --votes {path} --rollback" in heard.err
+    assert f"Roll it back: schedctl models watch ulm@1 --votes {path} --rollback" in heard.err
     taken = schedctl("models", "watch", "ulm", "--votes", str(path), "--rollback", "--json")
     assert taken.code == Exit.VIOLATIONS
     told = json.loads(taken.out)
@@ -305,7 +305,7 @@ def test_votes_are_looked_at_and_take_a_version_back_when_asked(
     path.write_text("no vote\n")
     broken = schedctl("models", "watch", "ulm@1", "--votes", str(path))
     assert broken.code == Exit.REFUSED
-    assert f"{path}, line 1 tells nothing: no JSON object" in broken.err
+    assert f"{path}, line 1 cannot be used: no JSON object" in broken.err
     assert schedctl("models", "watch", "ulm@1", "--votes", str(home / "none.jsonl")).code == Exit.PLATFORM
 
 

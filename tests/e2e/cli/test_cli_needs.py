@@ -195,14 +195,14 @@ STANDING = asdict(Work("artifact store", "standing still", BEFORE, ""))
 KINDS: dict[str, list[Kind]] = {
     "job held": [Kind("held", become("held", Held("the platform", "permanently refused", BEFORE)))],
     "job failed": [Kind("failed", become("failed", Failed("oom", "out of memory", BEFORE)))],
-    "gate cannot open": [Kind("child", wait_for_failed)],
+    "dependency cannot be met": [Kind("child", wait_for_failed)],
     "job can never start": [Kind("wide", misfit, replan)],
     "secret missing": [Kind("sealed", lambda tx: None, replan)],
     "deadline at risk": [Kind("late", lambda tx: None, replan)],
     "pool cannot be used": [Kind("unusable", close("unusable", NOW + 9, "no credentials", Cause.CREDENTIALS))],
     "everything paused": [Kind("all pools", close(limits.EVERY, None, "power cut"))],
     "pool closed": [Kind("shut", close("shut", None, "account under review"))],
-    "place does not answer": [
+    "platform does not answer": [
         Kind(
             "silent", happen("pool.silent", "silent", since=BEFORE, why="no answer"), happen("pool.answers", "silent")
         ),
@@ -228,10 +228,10 @@ KINDS: dict[str, list[Kind]] = {
     "rolled back, still deployed": [
         Kind("served at griffith", judged("served", roll_back_while_deployed), accept_anyway("served"), typed=False)
     ],
-    "version taken back": [Kind("voted@1", vote_out, promote_voted)],
+    "version rolled back": [Kind("voted@1", vote_out, promote_voted)],
     "votes not read": [Kind("voted@1", happen("watch.blind", "voted@1", why="bad line"), after=WEEK, typed=False)],
     "deployment stopped": [Kind("deployed at griffith", fail_to_deploy)],
-    "letter not delivered": [Kind("email", fail_to_deliver, lambda tx: outbox.sent(tx, 1, NOW))],
+    "message not delivered": [Kind("email", fail_to_deliver, lambda tx: outbox.sent(tx, 1, NOW))],
     "report not made": [Kind("2026-W37", fail_to_report, lambda tx: due.forget(tx, service.REPORT_AGAIN))],
     "settings not taken over": [
         Kind("daemon", happen("daemon.reload_refused", "daemon", why="bad"), happen("daemon.reloaded", "daemon"))
@@ -309,7 +309,7 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
     assert all(
         need.why
         and (
-            need.since or what in {"job can never start", "secret missing", "deadline at risk", "letter not delivered"}
+            need.since or what in {"job can never start", "secret missing", "deadline at risk", "message not delivered"}
         )
         for (what, _), need in found.items()
     )
@@ -355,7 +355,7 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
         assert any(what in line and need.remedy in line for line in said)
     assert cut == 0 or f"and {cut} more" in told
     assert len(said) == len(found)
-    assert "Needs a person" in top
+    assert "Actions required" in top
     assert f"uff_needs {len(found)}" in household.get("/metrics").text
     with household.database.read() as tx:
         assert f"{len(found)} need a person" in status_line(tx, len(found))

@@ -106,7 +106,7 @@ def test_preview_shows_what_the_daemon_would_plan_and_stores_nothing(contest: Da
     assert [planned_lane["job"] for planned_lane in plan["placements"][0]["lanes"]] == ["big"]
     assert [found["job"] for found in plan["deferrals"]] == ["small"]
     text = schedctl("plan", "preview").out
-    assert f"worth {plan['value']:.2f} weighted hours" in text
+    assert f": value {plan['value']:.2f}" in text
     assert "[big=" in text
     assert dump(contest) == before
 
@@ -170,7 +170,7 @@ def test_equal_plans_are_said_to_be_equal(two_plans: Database, schedctl: Schedct
     [
         ("plan diff", Exit.NOT_FOUND, "there is no plan yet"),
         ("plan diff --since yesterday", Exit.USAGE, "2026-12-01T09:00:00Z"),
-        ("plan what-if", Exit.USAGE, "Give --add-job, --pool, --weight, --devices or --policy"),
+        ("plan what-if", Exit.USAGE, "Give --add-job, --pool, --priority, --devices or --policy"),
         ("plan what-if --devices smal=2", Exit.NOT_FOUND, "Did you mean small?"),
         ("plan what-if --devices small=0", Exit.USAGE, "a whole number from 1 to 1,024"),
         ("plan what-if --devices small", Exit.USAGE, "JOB=COUNT"),

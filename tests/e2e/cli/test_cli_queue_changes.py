@@ -180,7 +180,7 @@ def test_a_removed_job_frees_its_name_and_keeps_its_history(
     add = ("queue", "add", "--name", "ulm", "--command", "x", "--target-step", "700")
     told = schedctl(*add)
     assert told.code == 0, told.err
-    assert "begins anew" in told.err
+    assert "starts from step 0" in told.err
     found = schedctl("--json", "queue", "show", "ulm").document["job"]
     # Attempts count on: launch keys and manifests are named after them. Nothing else is inherited.
     assert (found["attempts"], found["done_step"], found["failures"], found["checkpoint"]) == (1, 0, 0, None)
@@ -196,7 +196,7 @@ def test_a_removed_job_frees_its_name_and_keeps_its_history(
         assert [one.manifest.step for one in checkpoints.newest(tx, "ulm")] == [100]
         verdicts = {one.record.manifest.step: one.verdict for one in judge(tx, Retention(), NOW, "ulm")}
     assert verdicts[100].stays
-    assert verdicts[500].why == "from before the job began anew"
+    assert verdicts[500].why == "from before the job was restarted"
     assert verify(world) == []
     assert schedctl(*add).code == 6
 

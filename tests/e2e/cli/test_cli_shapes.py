@@ -18,6 +18,7 @@ JOB = {
     "state",
     "state_detail",
     "weight",
+    "priority",
     "target_step",
     "done_step",
     "attempts",
@@ -32,6 +33,7 @@ JOB = {
 WHOLE_JOB = JOB | {"checkpoint", "spec"}
 RUN = {
     "key",
+    "run_id",
     "pool",
     "state",
     "state_detail",
@@ -100,6 +102,7 @@ POOL = {
     "device_counts",
     "devices_max",
     "sessions_live",
+    "gpu_memory_bytes",
     "session_cap_seconds",
     "session_seconds_min",
     "vram_gib",

@@ -53,7 +53,7 @@ def test_status_tells_what_needs_a_person_what_runs_and_what_is_left(world: Data
     shown = schedctl("status").out
     lines = shown.splitlines()
     assert lines[0].startswith("No daemon runs")
-    assert lines.index("Needs a person") < lines.index("Sessions") < lines.index("Pools") < lines.index("Jobs")
+    assert lines.index("Actions required") < lines.index("Jobs") < lines.index("Sessions") < lines.index("Pools")
     assert any("job held" in text and "urm" in text and "data are being cleaned" in text for text in lines)
     for job in ("uff-main", "ufm"):
         assert any(text.startswith(job) and "uff-uff-main-0001" in text for text in lines), shown
@@ -100,7 +100,7 @@ def test_top_fits_80_columns_and_24_lines(request: pytest.FixtureRequest, people
     assert len(lines) <= 23  # the last line stays free, or the terminal would scroll
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in drawn
-    for title in ("Needs a person", "Pools", "Jobs"):
+    for title in ("Actions required", "Jobs", "Pools"):
         assert title in lines or title in map(str.rstrip, lines)
     # So few lines are the jobs' before all; where each runs stands beside it.
     jobs_shown = lines[lines.index("Jobs") + 2 :]
@@ -116,7 +116,7 @@ def test_top_orders_the_jobs_as_asked(world: Database, schedctl: Schedctl, monke
     def order(name: str) -> list[str]:
         lines = schedctl("top", "--once", "--order", name).out.splitlines()
         rows = lines[[text.strip() for text in lines].index("Jobs") + 2 :]
-        return [row.split()[1] for row in takewhile(str.strip, rows)]
+        return [_without_place(row).split()[0] for row in takewhile(str.strip, rows)]
 
     assert order("place") == ["uff-main", "ufm", "ucm", "urm"]
     assert order("name") == ["ucm", "uff-main", "ufm", "urm"]

@@ -53,7 +53,7 @@ def test_a_script_becomes_a_job_with_its_folder_and_its_measured_speed(
     assert done.code == 0, done.err
     spec = queued()["my-model"].spec
     assert spec.command == ("{python}", "train.py", "--lr", "3e-6")
-    assert (spec.role, spec.target_step, spec.pools, spec.mixture) == ("manager", 300, ("desk",), None)
+    assert (spec.role, spec.target_step, spec.pools, spec.mixture) == ("job", 300, ("desk",), None)
     assert spec.code is not None
     assert (spec.code.source, spec.code.files) == (str(folder), 1)
     assert artifacts.size(f"code/{spec.code.digest}/listing.json")
@@ -130,7 +130,7 @@ def test_a_sweep_is_a_family_with_one_code(
     assert len(list(artifacts.keys("code/"))) == 2
     assert {record.spec.sweep for record in found.values()} == {"toy"}
     (line,) = [line.split() for line in schedctl("queue", "list").out.splitlines() if "toy" in line]
-    assert line[:9] == ["1", "toy", "(4", "jobs)", "manager", "4", "queued", "0", "1200"]
+    assert line[:9] == ["1", "toy", "(4", "jobs)", "job", "4", "queued", "0", "1200"]
     assert schedctl("queue", "list", "--all").out.count("toy-lr") == 4
     assert len(schedctl("queue", "list", "--json").document["jobs"]) == 4
     twice = schedctl("submit", "train.py", "--target-step", "300", *words)
@@ -143,7 +143,7 @@ def test_a_sweep_is_a_family_with_one_code(
     [
         (("gone.py", "--target-step", "3"), "there is no such file"),
         (("train.exe", "--target-step", "3"), "neither Python nor a shell script"),
-        (("train.py",), "neither a step nor a time was given"),
+        (("train.py",), "neither --target-step nor --max-time was given"),
         (("train.py", "--whole", "3h", "--target-step", "3"), "a job that is run whole has one step"),
         (("train.py", "--whole", "soon"), "whole"),
         (("train.py", "--target-step", "0"), "target_step = 0: this number is out of range"),
@@ -174,11 +174,11 @@ def test_a_script_that_knows_nothing_of_checkpoints_is_told_that_it_cannot_be_re
     (folder / "plain.py").write_text("open('output/model', 'w').write('trained')\n")
     done = schedctl("submit", "plain.py", "--whole", "3h")
     assert done.code == 0
-    assert "my-model is run whole, in one session that gives it 3h. It cannot be resumed" in done.err
+    assert "my-model gets a single session of at most 3h. It cannot be resumed" in done.err
     assert "Trying it here" not in done.err
     spec = queued()["my-model"].spec
     assert (spec.whole, spec.target_step) == (True, 1)
-    assert "one session that gives it 3h" in schedctl("queue", "show", "my-model").out
+    assert "at most 3h; it cannot be resumed" in schedctl("queue", "show", "my-model").out
     too_long = schedctl("submit", "plain.py", "--whole", "13h", "--pool", "kaggle", "--dry-run")
     assert too_long.code == 0
     assert "can never start here: needs one session of 13." in too_long.err

@@ -61,7 +61,7 @@ def test_a_weight_is_typed_and_a_wrong_one_is_refused_in_words(view: View, world
     with world.read() as tx:
         assert jobs.get(tx, "uff-main").spec.weight == 4
     press(view, "p", "x", "\r")
-    assert "x is no weight" in view.question()
+    assert "x is no priority" in view.question()
     press(view, "p", "7", "esc")
     with world.read() as tx:
         assert jobs.get(tx, "uff-main").spec.weight == 4
@@ -100,7 +100,7 @@ def test_explain_tells_how_a_job_trains_and_what_it_needs(view: View) -> None:
     assert "120 live, of 1,000 steps" in told
     assert "loss      2.25" in told
     view.chosen = "urm"
-    assert "needs you by tester: data are being cleaned: schedctl queue release urm" in "\n".join(
+    assert "action    by tester: data are being cleaned: schedctl queue release urm" in "\n".join(
         view.lines(found, "UTC")
     )
 

@@ -62,7 +62,7 @@ def test_no_job_at_all(home: Path, database: Database, schedctl: Schedctl) -> No
     plan_week(home, database)
     shown = schedctl("plan", "show")
     assert (shown.code, shown.err) == (0, "")
-    assert "worth 0.00 weighted hours" in shown.out
+    assert ": value 0.00" in shown.out
     assert schedctl("plan", "what-if", "--pool", "kaggle=5").out.endswith("The plan would be the same.\n")
 
 
@@ -138,7 +138,7 @@ def test_hours_kept_for_work_that_is_expected_are_told(home: Path, database: Dat
         jobs.add(tx, spec("ucm"), NOW)
         plans.save(tx, Plan(NOW, (), (waits,), made_by="first call", kept=kept), NOW)
     told = schedctl("plan", "show").out
-    assert "Kept on kaggle: 15h 54m for the next uff-main, expected " in told
+    assert "Reserved on kaggle: 15h 54m for the next uff-main, expected " in told
     assert "67 % sure." in told
     assert "1h 00m for the next ufm" in told
     assert "as its definition says." in told

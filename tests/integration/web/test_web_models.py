@@ -23,7 +23,7 @@ def version(site: Served) -> Version:
 def test_versions_are_listed_and_each_has_a_page(site: Served, version: Version) -> None:
     listed = site.get("/models").text
     assert f'<a class="key" href="/models/{version.model}%401">{version.name}</a>' in listed
-    assert "in force" in listed
+    assert "promoted" in listed
     shown = site.get(f"/models/{version.name}").text
     for part in ("atomicity threshold", "0.95", "item-7", "&lt;i&gt;1 gate passed&lt;/i&gt;"):
         assert part in shown

@@ -1,0 +1,139 @@
+"""Guesses: what users of Slurm, Kubernetes, Docker, SkyPilot, Git and W&B type first, and our command for it."""
+
+from __future__ import annotations
+
+import sys
+
+from scheduler.cli.shell.exits import UsageFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ALIASES: dict[str, str] = {
+    "jobs": "queue",
+    "logs": "runs logs",
+    "cancel": "queue cancel",
+    "gpus": "pools list --columns pool,accelerator,devices,memory,peak,sessions",
+}
+"""Second names of commands, which do what the command does."""
+
+# Our command: the words that mean it. Capitals stand for what the user names; a command after "|" is another meaning.
+# What begins with "!" is not a command of ours.
+_MEANT: dict[str, str] = {
+    "jobs": "ls, ps, list, squeue, get jobs, get job, job, job list, job ls",
+    "runs list": "get pods, get runs, sessions, run list, run ls, history, sacct, queue history",
+    "pools": "sinfo, nodes, get nodes, clusters, get pools, platforms",
+    "gpus": "nvidia-smi, gpu, show-gpus, accelerators, gpus list",
+    "cost": "costs, usage, billing, sreport, cost-report, spend, money",
+    "quota": "quotas, limits, budget, kaggle quota",
+    "events": "get events, event, audit",
+    "checkpoints list": "artifacts, artifact, checkpoint, artifact list",
+    "queue show JOB": "job JOB, describe, describe job, describe jobs, get jobs JOB, get job JOB, show, show job, "
+    "inspect, info, job show, job status, scontrol show job, queue describe, queue status, queue info, queue get",
+    "plan explain JOB": "why, explain, queue why, queue explain",
+    "plan show": "next, schedule, sprio",
+    "logs JOB": "log, attach, tail, job logs, queue logs, queue log, runs log, run logs, daemon logs JOB",
+    "top": "watch, htop, monitor",
+    "submit SCRIPT": "launch, run, train, exec, sbatch, srun, start, queue submit, queue run, queue launch, job submit",
+    "queue add FILE": "add, apply, create, queue create, queue apply, queue new",
+    "submit SCRIPT --target-step N --sweep KEY=VALUES": "sweep, agent",
+    "queue hold JOB | cancel JOB | pause": "stop, kill, down, terminate, queue stop",
+    "cancel JOB": "scancel, abort, queue kill, queue abort, job cancel, runs cancel, runs kill",
+    "queue remove JOB": "rm, delete, delete job, remove, queue rm, queue delete, queue del",
+    "queue hold JOB": "hold, suspend, queue pause, queue suspend",
+    "queue release JOB": "release, unhold, queue start, queue resume, queue unpause, queue unhold",
+    "queue retry JOB": "retry, requeue, queue requeue",
+    "queue edit JOB": "edit, edit job, update, queue set",
+    "queue priority JOB PRIORITY": "priority, nice, renice, queue nice",
+    "queue move JOB POSITION": "move, queue reorder, queue top",
+    "web serve": "dashboard, ui, web ui, web start, web open, serve, server",
+    "backup DIR": "db dump, snapshot, backup create",
+    "checkpoints pull JOB DIR": "pull, download, cp, export, artifact get, artifact download",
+    "models promote MODEL@N": "promote, deploy",
+    "report weekly": "reports, report show, report list, summary",
+    "config show report": "report recipients, report config",
+    "doctor": "check, health, diagnose",
+    "db upgrade": "migrate, db migrate, upgrade",
+    "config show": "settings, config list, config get, config view",
+    "!settings are a file | Edit {config}, then: schedctl config check": "config edit, config set, pools add, "
+    "pools create, pools edit",
+    "!systemd does it | Use: systemctl restart uff-scheduler": "service restart, service start, service reload, "
+    "daemon restart, restart",
+    "!systemd does it | Use: journalctl -e -u uff-scheduler": "service logs, service log, service journal, daemon logs",
+    "!platforms have credentials instead of a login | See: docs/kaggle.md, docs/sagemaker.md. To check them: "
+    "schedctl doctor": "login, auth, auth login, whoami, configure",
+    "!a person does it, with the daemon stopped | See: docs/service.md, Back up and restore": "restore, backup restore",
+}
+_NOT_OFFERED = ("queue remove", "queue hold", "cancel", "pause")  # they stop work
+
+
+def in_our_words(words: Sequence[str]) -> list[str]:
+    """Return a command line with options of other programs, and ``help``, written as ours are."""
+    written = list(words)
+    end = written.index("--") if "--" in written else len(written)
+    ours, after = written[:end], written[end:]
+    for at, word in reversed(list(enumerate(ours))):
+        if word in {"-ojson", "-o=json", "--output=json"}:
+            ours[at] = "--json"
+        elif word in {"-o", "--output"} and ours[at + 1 : at + 2] == ["json"]:
+            ours[at : at + 2] = ["--json"]
+    if ours[:1] == ["-V"]:
+        ours[0] = "--version"
+    elif ours[:1] == ["help"] or ours[1:] == ["help"]:
+        ours = [*(word for word in ours if word != "help"), "--help"]
+    return ours + after
+
+
+def meant(args: Sequence[str], config: str) -> list[str] | None:
+    """Return the command line that ``args`` mean, if a person at the terminal agrees to it; None for no known guess.
+
+    Raises UsageFault with what to type. ``config`` is the file of the settings.
+    """
+    found = _longest(args)
+    if found is None:
+        return None
+    commands, length = found
+    wrong, rest = f'There is no command "{" ".join(args[:length])}"', list(args[length:])
+    if commands.startswith("!"):
+        why, remedy = commands[1:].split(" | ")
+        raise UsageFault(wrong, why, remedy.format(config=config))
+    from shlex import join
+
+    choices = commands.split(" | ")
+    # Of several meanings, one without capitals is about everything, and takes no name.
+    typed = [_filled(one, rest if "JOB" in one or not choices[1:] else ()) for one in choices]
+    shown = [f"schedctl {join(command)}" for command in typed]
+    is_whole = not choices[1:] and not any(word.isupper() for word in typed[0])
+    if is_whole and not commands.startswith(_NOT_OFFERED) and _agreed(shown[0]):
+        return typed[0]
+    raise UsageFault(wrong, "schedctl has another word for it", f"Use: {', or: '.join(shown)}")
+
+
+def _longest(args: Sequence[str]) -> tuple[str, int] | None:
+    """Return the commands that the first of ``args`` mean, and how many of them are the guess."""
+    known = {guess: command for command, guesses in _MEANT.items() for guess in guesses.split(", ")}
+    for length in (3, 2, 1):
+        words = list(args[:length])
+        for guess in (" ".join(words), " ".join([*words[:-1], "JOB"])):
+            if len(words) == length and guess in known:
+                return known[guess], length - guess.endswith(" JOB")
+    return None
+
+
+def _filled(command: str, rest: Sequence[str]) -> list[str]:
+    """Return the words of a command with the user's own in place of its capitals, as far as they go."""
+    words, given = command.split(), list(rest)
+    for at, word in enumerate(words):
+        if word.isupper() and given and not given[0].startswith("-"):
+            words[at] = given.pop(0)
+    return [*words, *given]
+
+
+def _agreed(command: str) -> bool:
+    """Return whether a person at the terminal wants the command to be run."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(f"Did you mean: {command}? Run it? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -1,0 +1,82 @@
+"""Parser words: what is wrong with a command line, in our own words instead of the parser's."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any
+
+_NUMBER = re.compile(r"-\d+(\.\d+)?")
+_KINDS = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
+
+
+def sentence(error: Any) -> str:
+    """Return what is wrong, with what to type next as far as it is known; without a final full stop.
+
+    ``error`` is a usage error of the parser, with its context.
+    """
+    command = error.ctx.command_path
+    match type(error).__name__:
+        case "NoSuchOption":
+            return _option(error, command)
+        case "MissingParameter":
+            return _missing(error, command)
+        case "BadParameter":
+            return f"{_hint(error)} cannot be used: {_value(error.message)}"
+    message = str(error.message).rstrip(".")
+    if found := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", message):
+        return f'{command} has no use for the argument "{found[1]}"'
+    if found := re.fullmatch(r"Option '(.*)' requires (?:an argument|\d+ arguments)", message):
+        return f"{found[1]} needs a value"
+    if found := re.fullmatch(r"Option '(.*)' does not take a value", message):
+        return f"{found[1]} takes no value"
+    if found := re.fullmatch(r"No such command '(.*?)'(.*)", message):
+        return f'There is no command "{found[1]}"{found[2]}'
+    return message
+
+
+def _option(error: Any, command: str) -> str:
+    """Say that a command has no such option: a near name, or what else the word may be."""
+    name = str(error.option_name)
+    known = [option for param in error.ctx.command.params for option in param.opts if option.startswith("--")]
+    close = get_close_matches(name, known, n=1, cutoff=0.75)
+    said = f"{command} has no option {name}"
+    if close:
+        return f"{said}. Did you mean {close[0]}?"
+    if _NUMBER.fullmatch(name) or name[1:].isdigit():
+        return f"{said}. A number below zero is written after --, as in: -- {name}"
+    if command.endswith(" submit"):
+        return f"{said}. Options of the script go after --: schedctl submit train.py --target-step 2000 -- {name}"
+    return said
+
+
+def _missing(error: Any, command: str) -> str:
+    param = error.param
+    if param is None:
+        return f"{command} needs more arguments"
+    name = param.opts[0] if param.param_type_name == "option" else param.metavar or str(param.name).upper()
+    help_ = f": {param.help.rstrip('.')}" if getattr(param, "help", "") else ""
+    return f"{command} needs {name}{help_}"
+
+
+def _hint(error: Any) -> str:
+    if error.param_hint is not None:
+        return str(error.param_hint).strip("'")
+    param = error.param
+    if param is None:
+        return "a value"
+    return str(param.opts[0] if param.param_type_name == "option" else param.metavar or param.name)
+
+
+def _value(message: str) -> str:
+    """Return what is wrong with a value in our words."""
+    message = message.rstrip(".")
+    if found := re.match(r"Input should be a valid (integer|number|boolean)", message):
+        return f"this is not {_KINDS[found[1]]}"
+    if found := re.fullmatch(r"(.*) is not a valid (integer|float|boolean)(?: range)?", message):
+        return f"{found[1]} is not {_KINDS[found[2]]}"
+    if found := re.fullmatch(r"(.*) is not one of (.*)", message):
+        words = re.findall(r"'([^']*)'", found[2])
+        close = get_close_matches(found[1].strip("'"), words, n=1)
+        return f"{found[1]} is not one of {', '.join(words)}{f'. Did you mean {close[0]}?' if close else ''}"
+    return message.replace("is not in the range", "is outside the range")

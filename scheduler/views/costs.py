@@ -1,0 +1,84 @@
+"""Costs: the hours and the money of each job, pool and ISO week, spent and planned."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.core.window import Calendar, Window
+from scheduler.store import ledger, plans, prices, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
+
+OTHERS = ""
+"""The job of hours that the platform bills and no run of ours explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a job costs on a pool in the week that starts at ``week``; seconds of sessions, micro-dollars.
+
+    Jobs that share a session share its cost by their devices, so that the rows add up to the bill.
+    """
+
+    week: int
+    pool: str
+    job: str
+    seconds: int
+    microdollars: int
+    planned_seconds: int
+    planned_microdollars: int
+
+
+def costs(tx: Connection, pools: Mapping[str, Pool], since: int, zone: str, now: int) -> list[Cost]:
+    """Return the costs of all weeks from the one that holds ``since`` to the end of the newest plan, oldest first."""
+    calendar = Calendar("week", zone)
+    first = calendar.window_at(since).start
+    spent: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0, 0, 0, 0])
+    shares = {run.key: _shares([(lane.job, len(lane.devices)) for lane in run.lanes]) for run in runs.since(tx, first)}
+    for pool, charges in ledger.charges(tx, first).items():
+        for charge in charges:
+            for week in _weeks(calendar, max(charge.start, first), charge.end):
+                _add(spent, pool, charge, week, shares.get(charge.run or "", {OTHERS: 1.0}))
+    plan, known = plans.newest(tx), prices.priced(tx, pools)
+    for placement in plan.placements if plan else ():
+        price = known[placement.pool].price_microdollars_per_hour if placement.pool in known else 0
+        for week in _weeks(calendar, max(placement.start, now), placement.end):
+            seconds = min(placement.end, week.end) - max(placement.start, now, week.start)
+            for job, share in _shares([(lane.job, lane.devices) for lane in placement.lanes]).items():
+                row = spent[week.start, placement.pool, job]
+                row[2] += seconds * share
+                row[3] += seconds * share * price / 3_600
+    return [Cost(*at, *map(round, row)) for at, row in sorted(spent.items()) if any(map(round, row))]
+
+
+def _add(
+    spent: dict[tuple[int, str, str], list[float]], pool: str, charge: Charge, week: Window, shares: Mapping[str, float]
+) -> None:
+    for job, share in shares.items():
+        row = spent[week.start, pool, job]
+        row[0] += charge.within(week.start, week.end) * share
+        row[1] += charge.cost_within(week.start, week.end) * share
+
+
+def _weeks(calendar: Calendar, start: int, end: int) -> Iterator[Window]:
+    while start < end:
+        week = calendar.window_at(start)
+        yield week
+        start = week.end
+
+
+def _shares(devices: Sequence[tuple[str, int]]) -> dict[str, float]:
+    """Return the share of each job in a session, by its devices."""
+    total = sum(count for _, count in devices)
+    found: dict[str, float] = defaultdict(float)
+    for job, count in devices:
+        found[job] += count / total if total else 1 / len(devices)
+    return found

@@ -1,0 +1,183 @@
+"""First guesses: what users of Slurm, Kubernetes, Docker, SkyPilot, W&B and Git type does, or says, the right thing.
+
+Each row is what was typed and what must stand in the answer. ``does`` rows are answered by the command itself, with
+exit code 0. The others print the command to type.
+"""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.cli import main as entry
+from scheduler.cli.guesses import _MEANT, ALIASES
+from scheduler.cli.root import COMMANDS
+from scheduler.cli.shell.exits import Exit
+from scheduler.store import jobs
+from scheduler.store.engine import Database
+from tests.lab.reference import commands
+
+Schedctl = Callable[..., Any]
+
+DOES = [
+    ("jobs", "uff-main"),
+    ("jobs list", "uff-main"),
+    ("jobs show ufm", "uff-uff-main-0001"),
+    ("queue", "uff-main"),
+    ("queue ls", "uff-main"),
+    ("queue --state held", "urm"),
+    ("jobs --json", '"name": "uff-main"'),
+    ("jobs -o json", '"name": "uff-main"'),
+    ("-o json jobs", '"name": "uff-main"'),
+    ("status -o json", '"verdict"'),
+    ("status --output=json", '"verdict"'),
+    ("status ufm", "uff-uff-main-0001"),
+    ("logs ufm", "step 7"),
+    ("logs uff-main", "step 2"),
+    ("logs uff-uff-main-0001 --tail 1", "saved"),
+    ("runs logs uff-main -n 1", "step 2"),
+    ("runs", "uff-uff-main-0001"),
+    ("runs ls", "uff-uff-main-0001"),
+    ("runs list -n 1", "uff-uff-main-0001"),
+    ("runs show ufm", "uff-uff-main-0001"),
+    ("cancel urm", "urm is cancelled"),
+    ("cancel urm --reason 'wrong data'", "urm is cancelled"),
+    ("queue hold ucm --reason later", "ucm is held"),
+    ("cost", "ufm"),
+    ("cost --weeks 4", "ulm"),
+    ("gpus", "T4 x2"),
+    ("events", "job.hold"),
+    ("events urm -n 1", "job.hold"),
+    ("pools", "kaggle"),
+    ("checkpoints", "ulm"),
+    ("models", ""),
+    ("plan", "desk"),
+    ("quota kaggle", "GPU hours of the week"),
+    ("report", "Training report"),
+    ("config", "state_dir"),
+    ("-V", "Python"),
+    ("help", "Usage: schedctl"),
+    ("help queue", "Usage: schedctl queue"),
+    ("queue help", "Usage: schedctl queue"),
+]
+SAYS = [
+    ("ls", "schedctl jobs"),
+    ("ps", "schedctl jobs"),
+    ("list", "schedctl jobs"),
+    ("get jobs", "schedctl jobs"),
+    ("get job ufm", "schedctl queue show ufm"),
+    ("squeue", "schedctl jobs"),
+    ("sinfo", "schedctl pools"),
+    ("sacct", "schedctl runs list"),
+    ("history", "schedctl runs list"),
+    ("describe job ufm", "schedctl queue show ufm"),
+    ("describe ufm", "schedctl queue show ufm"),
+    ("show ufm", "schedctl queue show ufm"),
+    ("inspect ufm", "schedctl queue show ufm"),
+    ("explain ufm", "schedctl plan explain ufm"),
+    ("tail ufm", "schedctl logs ufm"),
+    ("log ufm -f", "schedctl logs ufm -f"),
+    ("launch train.py", "schedctl submit train.py"),
+    ("run train.py", "schedctl submit train.py"),
+    ("sbatch train.sh", "schedctl submit train.sh"),
+    ("apply job.toml", "schedctl queue add job.toml"),
+    ("sweep train.py", "--sweep KEY=VALUES"),
+    ("stop ufm", "schedctl queue hold ufm, or: schedctl cancel ufm, or: schedctl pause"),
+    ("kill ufm", "schedctl cancel ufm"),
+    ("scancel ufm", "schedctl cancel ufm"),
+    ("rm ufm", "schedctl queue remove ufm"),
+    ("delete job ufm", "schedctl queue remove ufm"),
+    ("queue rm ufm", "schedctl queue remove ufm"),
+    ("queue start ufm", "schedctl queue release ufm"),
+    ("queue pause ufm", "schedctl queue hold ufm"),
+    ("queue submit train.py", "schedctl submit train.py"),
+    ("nice ufm 4", "schedctl queue priority ufm 4"),
+    ("nvidia-smi", "schedctl gpus"),
+    ("costs", "schedctl cost"),
+    ("usage", "schedctl cost"),
+    ("dashboard", "schedctl web serve"),
+    ("ui", "schedctl web serve"),
+    ("login", "docs/kaggle.md"),
+    ("backup", "schedctl backup needs DIR"),
+    ("config edit", "config.toml, then: schedctl config check"),
+    ("service restart", "systemctl restart uff-scheduler"),
+    ("service logs", "journalctl -e -u uff-scheduler"),
+    ("report recipients", "schedctl config show report"),
+    ("promote ulm@1", "schedctl models promote ulm@1"),
+    ("pull ulm copy", "schedctl checkpoints pull ulm copy"),
+    ("submit train.py --lr 3e-6", "Options of the script go after --"),
+    ("pools close kagle", "Did you mean kaggle?"),
+    ("queue priority ucm -1", "A number below zero is written after --"),
+    ("queue list --state running", "Did you mean active?"),
+    ("runs logs nothing", "See: schedctl runs list"),
+    ("runs list --limit x", "is not a whole number"),
+    ("queue show", "needs JOB"),
+    ("quue list", "Did you mean 'queue'?"),
+    ("queue list --sate held", "Did you mean --state?"),
+]
+
+
+def test_there_are_74_first_guesses() -> None:
+    assert len(DOES) + len(SAYS) >= 74
+
+
+@pytest.mark.parametrize(("words", "answer"), DOES)
+def test_a_first_guess_does_what_was_meant(words: str, answer: str, world: Database, schedctl: Schedctl) -> None:
+    from shlex import split
+
+    typed = schedctl(*split(words))
+    assert (typed.code, answer in typed.out) == (0, True), typed
+
+
+@pytest.mark.parametrize(("words", "answer"), SAYS)
+def test_a_first_guess_is_answered_with_what_to_type(
+    words: str, answer: str, world: Database, schedctl: Schedctl
+) -> None:
+    typed = schedctl(*words.split())
+    assert typed.out == ""
+    assert answer in typed.err
+    assert len(typed.err.splitlines()) == 1
+    assert typed.code in {Exit.USAGE, Exit.NOT_FOUND}
+
+
+def test_every_guess_means_a_command_that_there_is_and_is_none_itself() -> None:
+    known = {words.removeprefix("schedctl ") for words, _ in commands()} | set(ALIASES) | set(COMMANDS)
+    for meant, guesses in _MEANT.items():
+        for command in [] if meant.startswith("!") else meant.split(" | "):
+            words = [word for word in command.split() if not word.isupper() and not word.startswith("-")]
+            assert {" ".join(words[:1]), " ".join(words[:2])} & known, command
+        assert set(guesses.split(", ")) & known == set()
+    every = [guess for guesses in _MEANT.values() for guess in guesses.split(", ")]
+    assert len(every) == len(set(every))
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", Exit.USAGE)])
+def test_on_a_terminal_the_command_is_offered(
+    answer: str, code: int, world: Database, schedctl: Schedctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", _Terminal(f"{answer}\n"))
+    monkeypatch.setattr("sys.stderr", written := _Terminal())
+    typed = schedctl("ls")
+    assert typed.code == code
+    assert ("uff-main" in typed.out) == (code == 0)
+    assert "schedctl jobs? Run it? [y/N]" in written.getvalue()
+
+
+@pytest.mark.parametrize("words", ["rm urm", "scancel urm", "stop urm", "queue pause ucm"])
+def test_what_stops_work_is_never_offered(
+    words: str, world: Database, monkeypatch: pytest.MonkeyPatch, home: object
+) -> None:
+    monkeypatch.setattr("sys.stdin", _Terminal("y\n"))
+    monkeypatch.setattr("sys.stderr", written := _Terminal())
+    with world.read() as tx:
+        before = jobs.everything(tx)
+    assert entry.main(words.split()) == Exit.USAGE
+    assert "Run it?" not in written.getvalue()
+    with world.read() as tx:
+        assert jobs.everything(tx) == before

@@ -1,0 +1,41 @@
+"""Names of the version before: what was written by them is read as it was, and the new name comes first."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.catalogue import job_from_table, read_catalogue
+from jobs.job_table import table_of
+from scheduler.service.requests.concerns import of_names
+
+PLAIN = {"name": "a", "command": ["x"], "target_step": 5, "steps_per_hour": 1}
+
+
+@pytest.mark.parametrize(
+    ("more", "priority"),
+    [({}, 1.0), ({"weight": 3}, 3.0), ({"priority": 4}, 4.0), ({"weight": 3, "priority": 4}, 4.0)],
+)
+def test_weight_is_the_old_name_of_priority(more: dict[str, Any], priority: float) -> None:
+    spec = job_from_table({**PLAIN, **more}, "a file")
+    assert spec.weight == priority
+    assert table_of(spec)["priority"] == priority
+
+
+def test_the_name_in_a_job_replaces_the_other_one_in_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    jobs = "".join(
+        f'[[jobs]]\nname = "{name}"\ncommand = ["x"]\ntarget_step = 5\nsteps_per_hour = 1\n{more}\n'
+        for name, more in (("a", ""), ("b", "weight = 5"), ("c", "priority = 6"))
+    )
+    file.write_text(f"[defaults]\npriority = 2\n{jobs}")
+    assert [job.weight for job in read_catalogue([file]).jobs] == [2.0, 5.0, 6.0]
+    (warning,) = of_names([file])
+    assert str(warning) == (
+        f"{file}:14: jobs.b.weight = 5: this key is now called priority; rename it; the old name works"
+    )
+
+
+def test_a_job_without_a_role_is_a_job() -> None:
+    assert job_from_table(PLAIN, "a file").role == "job"
+    assert job_from_table({**PLAIN, "role": "manager"}, "a file").role == "manager"
