@@ -126,12 +126,47 @@ def test_torchrun_is_refused_in_a_session(make_desk: Callable[..., Desk]) -> Non
     assert "torchrun ends at SIGUSR1" in refused.said
 
 
-def test_rows_that_cannot_be_shared_are_told_before_anything_is_loaded(model: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--batch 1 --accumulate 3", "cannot be shared by 2 devices: choose a number that 2 divides"),
+        ("--stage kto --batch 2 --accumulate 1", "each of 2 devices would take one at a time: choose a --batch of 2"),
+    ],
+)
+def test_rows_that_cannot_be_shared_are_refused_before_anything_is_loaded(
+    options: str, message: str, model: Path
+) -> None:
     program = REPOSITORY / "jobs/payload/trainers/finetune.py"
-    words = [sys.executable, str(program), "--model", str(model), "--batch", "1", "--accumulate", "3", "--devices", "2"]
+    words = [sys.executable, str(program), "--model", str(model), "--devices", "2", *options.split()]
     refused = subprocess.run(words, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
-    assert "cannot be shared by 2 devices" in refused.stderr
+    assert message in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "message"),
+    [
+        (("--length", "2049"), 1, "--length 2049 is more than the 2048 positions"),
+        (("--stage", "kto"), 4, "each of 4 devices would take one at a time"),
+    ],
+    ids=["length", "devices"],
+)
+def test_what_no_step_can_have_ends_the_session_before_it_trains(
+    options: tuple[str, ...], devices: int, message: str, make_desk: Callable[..., Desk]
+) -> None:
+    """The daemon refuses such a job, unless the model lies elsewhere."""
+    desk = make_desk("desk", "--lora", "4", *options)
+    result = desk.session(devices=devices)
+    assert (result["outcome"], result["error_class"], result["step"]) == ("failed", "code", None), desk.log()
+    assert message in result["message"]
+
+
+@pytest.mark.parametrize("stage", ["sft", "selftrain", "dpo", "kto", "grpo"])
+def test_rows_longer_than_the_model_are_refused_in_every_stage(stage: str, make_desk: Callable[..., Desk]) -> None:
+    reward = ("--reward", "x") if stage in ("selftrain", "grpo") else ()
+    run = make_desk("desk", "--stage", stage, "--lora", "4", "--length", "2049", "--generations", "2", *reward).run()
+    assert run.codes == [1], run.said
+    assert "Say --length 2048 or less, or scale its positions in config.json (rope_scaling)" in run.said
 
 
 def test_a_loss_that_is_no_number_leaves_the_weights_and_is_told(make_desk: Callable[..., Desk]) -> None:

@@ -1,4 +1,4 @@
-"""What keeps finetune.py from training is reported when a job is added, from its command and config.json."""
+"""What keeps finetune.py from training is found when a job is added, by its command and config.json."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ CHOICE = {"device_counts": (2, 8), "devices_max": 8}
 
 def concerns(
     *words: str, source: str = "", devices: tuple[int, int] = (1, 1), pool: dict[str, Any] = ONE
-) -> list[tuple[str, str]]:
+) -> list[tuple[str, str, str]]:
     spec = JobSpec(
         name="a",
         role="manager",
@@ -49,8 +49,10 @@ def test_rows_longer_than_the_model_are_reported(config: Any, most: int | None, 
     for named in (("--model", str(tmp_path)), ("--model=input:base",)):
         assert concerns(*named, "--length", str(most or 10**6), source=f"{tmp_path}#config.json") == []
         if most is not None:
-            ((word, why),) = concerns(*named, f"--length={most + 1}", source=str(tmp_path))
+            ((word, why, remedy),) = concerns(*named, f"--length={most + 1}", source=str(tmp_path))
             assert (word, f"more than the {most} positions" in why) == ("--length", True)
+            assert f"Say --length {most} or less" in why
+            assert remedy == "change it in the command"
 
 
 @pytest.mark.parametrize("written", [b"\xff", b"[" * 10_000, b"{"])
@@ -78,5 +80,5 @@ def test_what_some_number_of_devices_cannot_share_is_reported(
     words: str, devices: tuple[int, int], pool: dict[str, Any], said: str
 ) -> None:
     found = concerns("--model", "hf:a/b", *words.split(), devices=devices, pool=pool)
-    assert [word for word, _ in found] == ["--batch"] * bool(said)
-    assert all(said in why for _, why in found)
+    assert [word for word, *_ in found] == ["--batch"] * bool(said)
+    assert all(said in why for _, why, _ in found)

@@ -37,16 +37,17 @@ def check(cli: Cli) -> None:
     from scheduler.service.requests.one_account import require_one_account
 
     pools, models = sorted(cli.app.pools), [spec.name for spec in cli.app.catalogue.jobs]
-    settings = cli.app.settings
+    settings, specs = cli.app.settings, cli.app.catalogue.jobs
     if wrong := concerns.of_platforms(settings):
         raise ConfigError(wrong)
     require_one_account(settings)
     wrong, unmade = concerns.of_options(settings, cli.app.platform, cli.app.targets)
     if wrong:
         raise ConfigError(wrong)
+    concerns.require_trainable(settings, specs)
     doubtful = [*concerns.of_privacy(cli.options.config), *concerns.of_units(cli.options.config, settings)]
     doubtful += [*unmade, *concerns.of_names(settings.models)]
-    doubtful += concerns.of_jobs(settings, cli.app.catalogue.jobs, cli.app.bundle)
+    doubtful += concerns.of_jobs(settings, specs, cli.app.bundle)
     warnings = [{"file": one.place, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
     cli.out.data({"pools": pools, "models": models, "warnings": warnings})
     cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models) or 'none'}.")

@@ -12,6 +12,7 @@ from jobs.size import size
 from scheduler.cli.commands.queue_add import foreseen, warn_of
 from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
+from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.fingerprint import fingerprint, measure
 from scheduler.service.requests.questions import ask_what_if
 from scheduler.views.documents import plan_json
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from scheduler.cli.shell.context import Cli
 
 
-def show_jobs(cli: Cli, specs: Sequence[JobSpec]) -> None:
-    """Print the jobs, what would be uploaded, and what the next plan would do with them. Nothing is stored."""
+def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
+    """Print the jobs, what would be uploaded, and what the next plan would do with them. Nothing is stored.
+
+    ``where`` they are defined, as of ``add_specs``. Raises CatalogueError.
+    """
+    require_trainable(cli.app.settings, specs, where)
     plan, difference = ask_what_if(cli.planning_context, specs, [], None)
     reasons = foreseen(cli, specs)
     measured = measure(specs, cli.app.pools)

@@ -73,12 +73,13 @@ def add_jobs(
             if cli.app.catalogue.jobs
             else "The settings name no models: docs/configuration.md. A script needs none: schedctl submit"
         )
+    where = "" if from_models else str(file or "command line")
     if dry_run and specs:
         from scheduler.cli.commands.dry_run import show_jobs
 
-        show_jobs(cli, specs)
+        show_jobs(cli, specs, where)
         return
-    add_specs(cli, specs, "" if from_models else str(file or "command line"), go_on=go_on, expect=expect)
+    add_specs(cli, specs, where, go_on=go_on, expect=expect)
 
 
 def add_specs(
@@ -93,8 +94,10 @@ def add_specs(
     """Add jobs, all or none, say so, and warn about those that nothing here can run or finish in time.
 
     ``where`` they are defined is named in warnings; empty: in the settings. What one takes from the same places as the
-    one before, or the first as ``kept``, is not taken again. Raises QueueError, CodeError, TreeError, StoreError.
+    one before, or the first as ``kept``, is not taken again. Raises CatalogueError, QueueError, CodeError, TreeError,
+    StoreError.
     """
+    concerns.require_trainable(cli.app.settings, specs, where)
     found = foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     ready: list[JobSpec] = []

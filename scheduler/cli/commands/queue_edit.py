@@ -19,6 +19,7 @@ from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Failed
 from scheduler.service.requests import queue
+from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.queue import QueueError
 from scheduler.service.requests.recipe import contradictions
 from scheduler.service.requests.stored import stored
@@ -56,6 +57,8 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
         spec = _from_editor(old)
     if spec.command != old.command and not force:
         _check_recipe(cli, old, spec)
+    if any(getattr(spec, name) != getattr(old, name) for name in ("command", "inputs", "needs", "pools")):
+        require_trainable(cli.app.settings, [spec], str(file or f"queue edit {name}"))
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     spec = stored(cli.app, spec, keep_until, cli.out.say, old)
     record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)

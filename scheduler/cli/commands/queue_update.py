@@ -37,6 +37,7 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     wanted = inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
     app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
+    concerns.require_trainable(app.settings, [changed], "command line")
     taken = [
         inputs.take(
             app.database, app.artifacts, given, keep_until, cli.out.say, app.hub_token, app.published, heal=True

@@ -72,7 +72,7 @@ def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, expect: str, wait
     if "whole" in given and _speaks(folder / word):
         cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would")
     if dry_run:
-        show_jobs(cli, specs)
+        show_jobs(cli, specs, _HERE)
         return
     add_specs(cli, specs, _HERE, expect=expect)
     if wait or logs:

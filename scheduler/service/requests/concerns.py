@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from config.layers import exposed_secrets, read_layers
 from config.pool_settings import PoolSettings, QuotaSettings
 from config.settings import DaemonSettings
+from jobs.catalogue import CatalogueError
 from jobs.code.errors import CodeError
 from jobs.code.pack import names
 from jobs.definition import OLD_NAMES
@@ -130,11 +131,8 @@ def of_names(files: Iterable[Path]) -> list[Problem]:
 def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: str = "") -> list[Problem]:
     """Return what no session of these jobs will find; without ``file``, the catalogues tell where they stand."""
     pools = {pool.name: pool for pool in settings.pools if pool.enabled}
-    catalogues = {} if file else _catalogues(settings)
-    anywhere = ", ".join(map(str, settings.models))
     found: list[Problem] = []
-    for spec in specs:
-        where, label = (file, "") if file else (catalogues.get(spec.name, anywhere), f"jobs.{spec.name}.")
+    for spec, where, label in _defined(settings, specs, file):
         found += [
             _placed(where, f"{label}pools", name, "no such pool is enabled", did_you_mean(name, pools))
             for name in spec.pools
@@ -150,8 +148,7 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
                 read_demands(Path(wanted.source))
             except RequirementsError as error:
                 found.append(_placed(where, f"{label}requirements", wanted.source, error.why, error.remedy))
-        eligible = [pool for pool in pools.values() if not spec.pools or pool.name in spec.pools]
-        here = any(pool.platform == "local" for pool in eligible)
+        here = any(pool.platform == "local" for pool in _eligible(settings, spec))
         try:
             inside = names(spec.code) if spec.code is not None else None
         except CodeError as error:
@@ -170,12 +167,35 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
         if version and not (settings.artifacts.root / "corpus" / version).is_dir():
             why = "there is no such version of the corpus here"
             found.append(_placed(where, f"{label}mixture.corpus", version, why, "see: schedctl corpus show"))
-        for word, why in of_trainer(spec, eligible):
-            remedy = "change it in the command"
-            found.append(_placed(where, f"{label}command", word, why, remedy))
         for word, why, remedy in _lost_words(spec, bundle, inside, here=here):
             found.append(_placed(where, f"{label}command", word, why, remedy))
     return found
+
+
+def require_trainable(settings: Settings, specs: Iterable[JobSpec], file: str = "") -> None:
+    """Raise CatalogueError for jobs of finetune.py that no session, or none with so many devices, can train.
+
+    Arguments as of ``of_jobs``.
+    """
+    wrong = [
+        _placed(where, f"{label}command", word, why, remedy)
+        for spec, where, label in _defined(settings, specs, file)
+        for word, why, remedy in of_trainer(spec, _eligible(settings, spec))
+    ]
+    if wrong:
+        raise CatalogueError(wrong)
+
+
+def _defined(settings: Settings, specs: Iterable[JobSpec], file: str) -> Iterator[tuple[JobSpec, str, str]]:
+    """Yield each job with the file that defines it and what its keys begin with there."""
+    catalogues = {} if file else _catalogues(settings)
+    anywhere = ", ".join(map(str, settings.models))
+    for spec in specs:
+        yield spec, file or catalogues.get(spec.name, anywhere), "" if file else f"jobs.{spec.name}."
+
+
+def _eligible(settings: Settings, spec: JobSpec) -> list[PoolSettings]:
+    return [pool for pool in settings.pools if pool.enabled and (not spec.pools or pool.name in spec.pools)]
 
 
 def _lost_words(

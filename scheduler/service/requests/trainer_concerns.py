@@ -1,7 +1,7 @@
-"""Concerns about finetune.py: rows that its model is too short for, or that some number of devices cannot share.
+"""Jobs of finetune.py that cannot train: rows too long for the model, or that some number of devices cannot share.
 
-Found when a job is added, from the command and the model's config.json where it lies on this machine. A session
-finds the same before its first step, but perhaps days later.
+Refused when a job is added or changed and when settings are checked, by the command and by the model's config.json
+where it lies on this machine. A session refuses the same before its first step, but perhaps days later.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _CONFIG_BYTES_MAX = 1 << 20
 
 
-def of_trainer(spec: JobSpec, pools: Iterable[PoolSettings]) -> Iterator[tuple[str, str]]:
-    """Yield a word of the command of finetune.py and why no session, or none of some pool, can train with it."""
+def of_trainer(spec: JobSpec, pools: Iterable[PoolSettings]) -> Iterator[tuple[str, str, str]]:
+    """Yield an option of finetune.py, why no session, or none with so many devices, can train with it, and a remedy."""
     start = next((place for place, word in enumerate(spec.command) if word.endswith(TRAINER)), None)
     if start is None:
         return
@@ -55,14 +55,15 @@ def of_trainer(spec: JobSpec, pools: Iterable[PoolSettings]) -> Iterator[tuple[s
         try:
             check_length(length, config, model)
         except Refused as error:
-            yield "--length", str(error)
+            yield "--length", str(error), "change it in the command"
     options = Namespace(batch=batch, accumulate=accumulate, rows_at_once=at_once, stage=said.get("--stage") or "sft")
+    # With --devices, which counts those of each node, several nodes may use more: what fits them fits fewer too.
     counts = {min(count, devices_max or count) for pool in pools for count in _counts(spec, pool)}
     for devices in sorted(counts):
         try:
             rows_at_once(options, devices)
         except ValueError as error:
-            yield "--batch", str(error)
+            yield "--batch", str(error), "change it in the command, or the devices that needs asks for"
             return
 
 

@@ -1,5 +1,6 @@
 """Settings and jobs that can be read and still cannot work as meant: told with line and remedy, before a launch."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -232,10 +233,61 @@ def test_gates_that_a_test_set_can_never_decide_are_told_when_the_job_is_added(
     assert "items.jsonl, line 2: the id 'a' stands on an earlier line" in found.err, found.err
 
 
-def test_a_fine_tuning_that_no_session_can_begin_is_doubted(schedctl: Schedctl, database: Database, home: Path) -> None:
+LONG = "--length 1024 is more than the 512 positions of the model in"
+ALONE = "--stage kto compares the answers of a device with each other"
+
+
+@pytest.mark.parametrize(
+    ("options", "needs", "why", "remedy"),
+    [
+        ("--length 1024", "", LONG, "Say --length 512 or less"),
+        ("--length 512 --stage kto --batch 2 --accumulate 1", "", "", ""),
+        (
+            "--length 512 --stage kto --batch 2 --accumulate 1", "needs = { devices = [1, 2] }", ALONE,
+            "change it in the command, or the devices that needs asks for",
+        ),
+    ],
+    ids=["length", "one device", "two devices"],
+)  # fmt: skip
+def test_a_fine_tuning_that_no_session_can_begin_is_refused(
+    options: str, needs: str, why: str, remedy: str, schedctl: Schedctl, database: Database, home: Path
+) -> None:
+    """By every command that adds or changes a job, and by the check of settings: nothing is stored."""
     (home / "config.json").write_text('{"max_position_embeddings": 512}')
-    command = f"{{python}} {{payload}}/trainers/finetune.py --model {home} --length 1024 --stage kto --batch 1"
-    added = schedctl("queue", "add", "--name", "a", "--command", command, "--target-step", "5")
-    assert added.code == 0, added.err
-    assert "--length 1024 is more than the 512 positions" in added.err
-    assert "each of 1 devices would take one" in added.err
+    words = ["{python}", "{payload}/trainers/finetune.py", "--model", str(home), "--data", "texts"]
+    command = json.dumps([*words, *options.split()])
+    path = home / "job.toml"
+    path.write_text(f'name = "a"\nrole = "main"\ncommand = {command}\ntarget_step = 5\nsteps_per_hour = 1\n{needs}\n')
+    (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', f"{command}\n{needs}", 1))
+    code = 3 if why else 0
+    for line in (("queue", "add", str(path), "--dry-run"), ("queue", "add", str(path)), ("config", "check")):
+        found = schedctl(*line)
+        assert found.code == code, (line, found.err)
+        assert why in found.err
+        assert remedy in found.err
+    with database.read() as tx:
+        assert (jobs.find(tx, "a") is None) == bool(why)
+
+
+def test_a_job_of_the_queue_is_not_changed_into_one_that_cannot_train(
+    schedctl: Schedctl, database: Database, home: Path
+) -> None:
+    models = {size: home / f"model-{size}" for size in (512, 4096)}
+    for size, folder in models.items():
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"max_position_embeddings": {size}}}')
+    command = "{python} {payload}/trainers/finetune.py --model input:base --data texts"
+    words = ("--name", "a", "--command", command, "--target-step", "5", "--input", f"base={models[4096]}")
+    assert schedctl("queue", "add", *words).code == 0
+    with database.read() as tx:
+        before = jobs.get(tx, "a").spec
+    for change in (
+        ("queue", "edit", "a", "--set", f"inputs.base={models[512]}"),
+        ("queue", "clone", "a", "--set", f"inputs.base={models[512]}"),
+        ("queue", "update", "a", "--input", f"base={models[512]}"),
+    ):
+        found = schedctl(*change)
+        assert (found.code, LONG in found.err) == (3, True), (change, found.err)
+    with database.read() as tx:
+        assert [record.spec for record in jobs.everything(tx) if record.spec.name.startswith("a")] == [before]
+    assert schedctl("queue", "edit", "a", "--set", "target_step=6").code == 0
