@@ -67,7 +67,7 @@ fuzz: .venv/ready-dev ## Tell the daemon 100,000 odd documents and answers; no c
 
 fuzz-train: .venv-train/ready ## Give fine-tuning 100,000 odd records a stage; each is accounted for (hours; FUZZ_RECORDS=COUNT)
 	OMP_NUM_THREADS=1 FUZZ_RECORDS=$(or $(FUZZ_RECORDS),100000) .venv-train/bin/python -m pytest --confcutdir tests/training \
-		tests/training/test_records.py tests/training/test_preferences.py -k accounted_for --numprocesses 2 $(ARGS)
+		tests/training/test_records.py tests/training/test_preferences.py tests/training/test_rounds.py -k accounted_for --numprocesses 2 $(ARGS)
 
 mutants: .venv/ready-dev ## Put small bugs into IN=FOLDER, list those that no test notices (ARGS="--sample 100")
 	$(BIN)/python benchmarks/mutants.py $(IN) $(ARGS)

@@ -28,7 +28,8 @@ TELEMETRY = {  # figures of a training's steps, and the highest that is believed
 TEXT_MAX = 4_000  # characters
 MEASURES_MAX = 100  # metrics of one checkpoint
 NAME_MAX = 200  # characters
-DATA_ENTRIES_MAX = 30  # forms of records, and reasons why some are left out
+DATA_ENTRIES_MAX = 30  # forms of records, reasons why some are left out, and samples
+SAMPLE_MAX = 400  # characters
 REFUSALS_MAX = 20  # kept of one document
 
 _SAID_MAX = 200
@@ -134,15 +135,19 @@ def measures(values: Any) -> dict[str, float]:
 def training_data(value: Any) -> dict[str, Any]:
     """Return what a training learns: records by form, [why, count, first place] of others, tokens, padding.
 
-    ``cut`` records are longer than a row; ``padding`` is a share of the tokens of all rows. Raises Unfit.
+    ``cut`` records are longer than a row; ``padding`` is a share of the tokens of all rows; ``samples`` are texts in
+    which the learned parts are marked. Raises Unfit.
     """
     if not isinstance(value, dict):
         raise Unfit("not an object")
     forms, reasons = value.get("records"), value.get("left_out")
     if not isinstance(forms, dict) or not isinstance(reasons, list):
         raise Unfit("without records by form, or without those that are left out")
-    if max(len(forms), len(reasons)) > DATA_ENTRIES_MAX:
-        raise Unfit(f"of more than {DATA_ENTRIES_MAX} forms or reasons")
+    samples = value.get("samples") or []
+    if not isinstance(samples, list):
+        raise Unfit("without a list of samples")
+    if max(len(forms), len(reasons), len(samples)) > DATA_ENTRIES_MAX:
+        raise Unfit(f"of more than {DATA_ENTRIES_MAX} forms, reasons or samples")
     if not all(isinstance(reason, list | tuple) and len(reason) == 3 for reason in reasons):
         raise Unfit("not a reason, a count and a place for each that is left out")
     return {
@@ -152,6 +157,17 @@ def training_data(value: Any) -> dict[str, Any]:
         "rows": whole(value.get("rows", 0)),
         "tokens": whole(value.get("tokens", 0)),
         "padding": None if value.get("padding") is None else number(value["padding"], 0.0, 1.0),
+        "samples": [text(sample, SAMPLE_MAX) for sample in samples],
+    }
+
+
+def without_secrets(data: Mapping[str, Any], hide: Callable[[str], str]) -> dict[str, Any]:
+    """Return what :func:`training_data` read with ``hide`` applied to its words."""
+    return {
+        **data,
+        "records": {hide(form): count for form, count in data["records"].items()},
+        "left_out": [[hide(why), count, hide(place)] for why, count, place in data["left_out"]],
+        "samples": [hide(sample) for sample in data["samples"]],
     }
 
 

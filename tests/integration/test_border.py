@@ -199,6 +199,7 @@ def test_a_bad_field_costs_itself_alone(world: SimpleNamespace) -> None:
 
 def test_what_a_job_learns_is_an_event_until_it_changes(world: SimpleNamespace) -> None:
     learned = {"records": {"messages": 7}, "left_out": [["no answer", 2, "train-0.jsonl:3"]], "tokens": 500}
+    learned["samples"] = ["2+2=⟦4⟧"]
     world.cycle.run()
     for step, tokens in ((None, 500), (1, 500), (2, 700)):
         said(world, "ufm", step=step, phase="training", training_data={**learned, "tokens": tokens})
@@ -210,7 +211,7 @@ def test_what_a_job_learns_is_an_event_until_it_changes(world: SimpleNamespace) 
         assert training_data.of_job(tx, "victim") is None
         assert training_data.of_job(tx, "ufm") == changes[-1].data["learned"]
     assert [(event.subject, event.data["learned"]["tokens"]) for event in changes] == [("ufm", 500), ("ufm", 700)]
-    assert changes[0].data["learned"]["left_out"] == learned["left_out"]
+    assert all(changes[0].data["learned"][name] == learned[name] for name in ("left_out", "samples"))
     assert told(world, "uff-victim-0001")
 
 

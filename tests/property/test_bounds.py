@@ -49,6 +49,7 @@ HONEST: dict[str, Any] = {
         "rows": 4,
         "tokens": 500,
         "padding": 0.25,
+        "samples": ["2+2=⟦4⟧"],
     },
     "message": "",
     "longest_quiet_seconds": 12.0,

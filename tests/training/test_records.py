@@ -129,7 +129,7 @@ def test_each_form_is_read(form: str, tmp_path: Path, model: Path) -> None:
     rows = packed(tmp_path, of(record), tokenizer, stop_tokens(str(model), tokenizer))
     assert rows.facts["data"]["records"] == {form: 1}
     assert learned(rows, tokenizer)[0] == answer
-    assert repr(f"⟦{answer}⟧")[1:-1] in samples(rows, tokenizer)[0]
+    assert f"⟦{answer}⟧" in samples(rows, tokenizer)[0]
 
 
 def test_alpaca_without_a_chat_template_is_written_as_its_authors_did(tmp_path: Path, model: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_job_ends_with_the_status_of_bad_data_and_says_where(make_desk: Callab
     run = desk.run("--skip-at-most", "2%")
     assert run.codes == [0], run.said
     assert "records: 57 of text; left out: 1: it has none of the known fields" in run.said
-    assert "sample of row 0: '" in run.said
+    assert "sample 1: '" in run.said
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,6 +1,7 @@
 """Self-training: what a reward lets pass is learned, a cut goes on with the same bits, and what goes wrong is told."""
 
 import json
+import random
 import shlex
 import sys
 from collections.abc import Callable
@@ -11,7 +12,13 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("peft")
+from jobs.payload.trainers.trainer_kit import Training
+from jobs.payload.trainers.tuning.group import Group
+from jobs.payload.trainers.tuning.options import read_options
+from jobs.payload.trainers.tuning.rounds import Rounds
+from jobs.payload.trainers.tuning.tokenizer import load_tokenizer
 from tests.lab.desk import Desk, hidden
+from tests.lab.records import lines_of, odd_file
 
 # Counts the letter "e" of a text, or of letters that a record names.
 LETTERS = """
@@ -135,3 +142,68 @@ def test_records_are_data_for_another_job(make_rounds: Callable[..., Desk]) -> N
     kept = desk.kept("written.json")["records"]
     assert kept
     assert all(set(json.loads(json.dumps(one))) == {"prompt", "completion", "reward", "round", "model"} for one in kept)
+
+
+CHAT = [{"role": "user", "content": "say it"}]
+
+
+@pytest.fixture
+def make_read(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rounds]:
+    """Makes rounds of the prompts in a file, before any is answered."""
+    monkeypatch.setenv("SCHED_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+
+    def make(lines: bytes, template: str = "") -> Rounds:
+        path = tmp_path / "train-0.jsonl"
+        path.write_bytes(lines)
+        words = ["--model", str(model), "--stage", "selftrain", "--length", "64", "--new-tokens", "8", "--reward", "x"]
+        options = read_options([*words, "--cache", str(tmp_path / "cache")])
+        tokenizer = load_tokenizer(str(model))
+        tokenizer.chat_template = template or tokenizer.chat_template
+        return Rounds(options, Training(), Group("cpu"), tokenizer, [path])
+
+    return make
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_record_is_accounted_for(seed: int, odd_records: int, make_read: Callable[..., Rounds]) -> None:
+    lines = odd_file(random.Random(seed), odd_records)
+    rounds = make_read(lines)
+    assert len(rounds) == sum(rounds.facts["data"]["records"].values()) > 0
+    assert len(rounds) + sum(count for _, count, _ in rounds.facts["data"]["left_out"]) == lines_of(lines)
+    assert len(rounds.samples()) == 3
+
+
+def test_what_is_written_to_messages_is_learned_as_the_template_has_it(
+    make_read: Callable[..., Rounds], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As text of the template its special tokens would be learned as somebody's words."""
+    rounds = make_read(json.dumps({"prompt": CHAT}).encode())
+    answer = [{"role": "assistant", "content": "bc"}]
+    monkeypatch.setattr(rounds, "_kept", [{"prompt": CHAT, "completion": answer}])
+    rows = rounds._packed()
+    assert rows.facts["data"]["records"] == {"prompt": 1}
+    tokenizer = rounds._tokenizer
+    whole = tokenizer(tokenizer.apply_chat_template([*CHAT, *answer], tokenize=False), add_special_tokens=False)
+    size = len(whole["input_ids"])
+    assert rows.batch([0]).tokens[0, :size].tolist() == whole["input_ids"]
+    learned = [token for token in rows.batch([0]).targets[0].tolist() if token >= 0]
+    assert tokenizer.decode(learned) == "bc\n<eos>\n"
+    assert tokenizer.eos_token_id in learned
+
+
+@pytest.mark.parametrize(
+    ("prompt", "template", "why"),
+    [
+        ("a<eos>b", "", "its words hold <eos>, which is a special token"),
+        ([{"role": "user", "content": "a<eos>b"}], "", "its words hold <eos>, which is a special token"),
+        (CHAT, "{% for m in messages %}{{ m['content'] }}{% endfor %}", "it teaches no end: generation stops at"),
+        (["say"], "", "a message has no role"),
+    ],
+)
+def test_a_prompt_from_which_something_else_would_be_learned_is_left_out(
+    prompt: Any, template: str, why: str, make_read: Callable[..., Rounds]
+) -> None:
+    rounds = make_read(json.dumps({"prompt": prompt}).encode(), template)
+    assert len(rounds) == 0
+    ((reason, count, place),) = rounds.facts["data"]["left_out"]
+    assert (why in reason, count, place) == (True, 1, "train-0.jsonl:1")

@@ -20,6 +20,7 @@ def test_saves_do_not_count_as_training() -> None:
 def test_set_up_goes_on_when_a_session_reports_what_it_learns() -> None:
     meter = Meter(60.0, 75.0)
     data = {"records": {"text": 3}, "left_out": [], "cut": 0, "rows": 1, "tokens": 9, "padding": 0.5}
+    data["samples"] = ["2+2=⟦4⟧"]
     meter.feed({"training_data": data}, 90.0)
     meter.feed({"training_data": {"records": "x" * 99}}, 95.0)
     assert (meter.began_at, meter.training_data) == (None, data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ..bounds import without_secrets
 from ..log import hidden, log
 from .ending import FORMAT
 
@@ -65,7 +66,7 @@ class Status:
             "devices": list(self.devices),
             "gpu_memory_bytes": meter.gpu_memory_bytes,
             **meter.telemetry,
-            "training_data": _without_secrets(meter.training_data),
+            "training_data": meter.training_data and without_secrets(meter.training_data, hidden),
             "message": hidden(self.trouble),
             "command_at": self.command_at,
             "longest_quiet_seconds": round(self.longest_quiet),
@@ -114,12 +115,6 @@ def leave_result(transport: Transport, prefix: str, folder: Path, document: byte
     except OSError as error:
         log(lane, f"the result cannot be written to {folder}: {error}")
     return left
-
-
-def _without_secrets(data: dict[str, Any] | None) -> dict[str, Any] | None:
-    if data is None:
-        return None
-    return {**data, "left_out": [[hidden(why), count, hidden(place)] for why, count, place in data["left_out"]]}
 
 
 def lane_prefix(run: str, lane: int) -> str:

@@ -57,6 +57,7 @@ def show_job(cli: Cli, name: str) -> None:
             *_facts(cli, record, going, waits, lineage),
             ("share", share.words() if share else ""),
             ("learned", facts_told(learned) if learned else ""),
+            *((f"sample {at}", repr(text)) for at, text in enumerate((learned or {}).get("samples", []), 1)),
         ]
     )
     if speeds:

@@ -23,6 +23,7 @@ from jobs.payload.bounds import (
     shown,
     text,
     whole,
+    without_secrets,
 )
 from platforms.base import (
     HourPrice,
@@ -109,16 +110,13 @@ def quiet(said: LaneReport, redact: Callable[[str], str]) -> LaneReport:
     """Return a report without secrets in its words: a session may tell what it was given, and rows keep it."""
     accused = tuple(replace(one, why=redact(one.why)) for one in said.bad_manifests)
     devices = tuple(map(redact, said.devices))
-    data = said.training_data
-    if data is not None:
-        data = {**data, "left_out": [[redact(why), count, redact(place)] for why, count, place in data["left_out"]]}
     return replace(
         said,
         message=redact(said.message),
         why=redact(said.why),
         bad_manifests=accused,
         devices=devices,
-        training_data=data,
+        training_data=said.training_data and without_secrets(said.training_data, redact),
     )
 
 

@@ -29,6 +29,7 @@ LEARNED = {
     "rows": 4,
     "tokens": 500,
     "padding": 0.25,
+    "samples": [f"2+2=⟦4⟧ {EVIL}"],
 }
 PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/reports"]
 
@@ -201,7 +202,9 @@ def test_hostile_text_is_shown_as_text_everywhere(hostile: World, serve: Any) ->
         with hostile.database.read() as tx:
             learning = runs.live(tx)[0].lanes[0].job
         said = "records: 7 of messages; left out: 2: "
-        assert said in Page(site.get(f"/jobs/{quote(learning)}").text).text
+        page = Page(site.get(f"/jobs/{quote(learning)}").text)
+        assert said in page.text
+        assert "2+2=⟦4⟧" in page.text
         assert site.json(f"/api/v1/jobs/{learning}")["training_data"] == LEARNED
         command = [sys.executable, "-m", "scheduler", "--config", str(hostile.config), "queue", "show", learning]
         assert said in subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -204,6 +204,20 @@ def special_texts(tokenizer: Any) -> tuple[str, ...]:
     return tuple(sorted(special - {""}, key=lambda text: (-len(text), text)))
 
 
+def check_words(value: Any, marks: Sequence[str]) -> None:
+    """Raise OddRecord for a text or messages whose words cannot be encoded, or that would become special tokens."""
+    if isinstance(value, str):
+        if not _is_text(value):
+            raise OddRecord("it has half of a character (a lone surrogate)")
+        if mark := next((mark for mark in marks if mark in value), ""):
+            raise OddRecord(f"its words hold {mark}, which is a special token of the tokenizer")
+    elif isinstance(value, dict):
+        check_words([part for name, part in value.items() if name not in ("role", "type")], marks)
+    elif isinstance(value, list):
+        for part in value:
+            check_words(part, marks)
+
+
 def _without(value: Any, marks: tuple[str, ...]) -> Any:
     """Return a message with numbers in the places of special tokens, which only the template may write."""
     if isinstance(value, str):

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import tempfile
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +20,7 @@ import torch
 from . import checkpoint, fingerprint
 from .base import check_length
 from .card import find_card
-from .documents import data_digest, records, rendered, special_texts
+from .documents import check_words, data_digest, records, rendered, special_texts
 from .errors import Refused, UnreadableData
 from .forms import OddRecord, check_messages, read_record
 from .model import base_digest, make_model
@@ -27,9 +29,10 @@ from .packing import LEARNED
 from .remembered import facts_of, recall
 from .rewards import Reward, Spread, named
 from .rows import endless
+from .samples import UNWRITTEN, describe, learned_after, spread
 from .session import data_files, judge
-from .tally import Tally, check, facts_told, training_data
-from .tokenizer import digest, load_tokenizer, stop_tokens
+from .tally import Tally, check
+from .tokenizer import digest, load_tokenizer, some_stops
 
 if TYPE_CHECKING:
     import argparse
@@ -48,6 +51,7 @@ _FORMS = {
 _BETA = {"dpo": 0.1, "kto": 0.1, "grpo": 0.0}
 _DECIDES = {"dpo": ("beta",), "kto": ("beta",), "grpo": ("beta", "generations", "new_tokens", "temperature", "reward")}
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw8bit": "adamw_bnb_8bit"}
+_ANSWERS = frozenset({"chosen", "rejected", "completion"})
 RECORD = "record"  # the column that carries a whole record to the reward
 
 
@@ -73,13 +77,13 @@ def train(
     options.beta = _BETA[options.stage] if options.beta is None else options.beta
     tokenizer = load_tokenizer(source)
     paths = data_files(options, training)
-    rows, tally = read_rows(options, paths, tokenizer)
+    rows, tally, sizes = read_rows(options, paths, tokenizer)
     where = str(options.data or training.data_dir)
     if rows or tally.left_out:
         if os.environ.get("RANK", "0") == "0":
-            data = training_data(tally.facts(), len(rows), tally.tokens)
-            training.describe_data(data)
-            _tell(facts_told(data))
+            texts = [_sample(rows[at], tokenizer) for at in spread(len(rows))]
+            places = 0 if options.stage == "grpo" else _places(sizes, rows_at_once(options, devices), training.seed)
+            describe(training, tally.facts(), (len(rows), tally.tokens), texts, places)
         check(tally.facts(), options.skip_at_most, where)
     if not rows:
         raise UnreadableData(
@@ -107,36 +111,64 @@ def train(
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
 
-def read_rows(options: argparse.Namespace, paths: list[Path], tokenizer: Any) -> tuple[list[dict[str, Any]], Tally]:
-    """Return the records of a stage, and what became of every record.
+def read_rows(
+    options: argparse.Namespace, paths: list[Path], tokenizer: Any
+) -> tuple[list[dict[str, Any]], Tally, list[list[int]]]:
+    """Return the records of a stage, what became of every record, and the tokens of each text of each row.
 
-    All of a training must be texts, or all messages: raises UnreadableData where they are mixed.
+    All of a training must be texts, or all messages: where they are mixed the rarer kind is left out.
     """
-    rows: list[dict[str, Any]] = []
-    stops = stop_tokens(options.model, tokenizer)
-    if not stops:
-        raise UnreadableData(
-            f"generation with {options.model} stops at no token: name eos_token in tokenizer_config.json, or "
-            "eos_token_id in generation_config.json, of the model"
-        )
-    tally, kinds = Tally(), set()
-    marks = special_texts(tokenizer)
+    stops = some_stops(options.model, tokenizer)
+    tally, marks = Tally(), special_texts(tokenizer)
+    read: list[tuple[dict[str, Any], list[int], str]] = []
     for record, place in records(paths, tally):
         try:
             row = _row(options.stage, record)
-            _check_words(row, tokenizer, marks)
-            sizes = _sizes(options, row, tokenizer, stops)
+            if isinstance(row["prompt"], list) and not tokenizer.chat_template:
+                raise OddRecord("its prompt is messages, and the tokenizer has no chat template to write them with")
+            check_words([row[name] for name in ("prompt", *_ANSWERS) if name in row], marks)
+            read.append((row, _sizes(options, row, tokenizer, stops), place))
         except OddRecord as odd:
             tally.leave(place, str(odd))
+    kinds = Counter(type(row["prompt"]) for row, _, _ in read)
+    usual = max(kinds, key=lambda kind: kinds[kind], default=str)
+    rows, counts = [], []
+    for row, full, place in read:
+        if not isinstance(row["prompt"], usual):
+            named = ("text", "messages") if usual is list else ("messages", "text")
+            tally.leave(place, f"its prompt is {named[0]}, and those of most records are {named[1]}: give one kind")
             continue
+        sizes = [min(size, options.length) for size in full]
         tally.take(options.stage)
-        tally.cut += any(size > options.length for size in sizes)
-        tally.tokens += sum(min(size, options.length) for size in sizes)
-        kinds.add(type(row["prompt"]))
+        tally.cut += sizes != full
+        tally.tokens += sum(sizes)
         rows.append(row)
-    if len(kinds) > 1:
-        raise UnreadableData("some prompts are texts and some are messages; a training takes one kind")
-    return rows, tally
+        counts.append(sizes)
+    return rows, tally, counts
+
+
+def _places(sizes: list[list[int]], at_once: int, seed: int) -> int:
+    """Return for how many tokens there is room where rows that are computed at once are filled up to the longest text.
+
+    TRL draws another order than the one here, which gives nearly the same sum.
+    """
+    drawn = random.Random(seed).sample(sizes, len(sizes))
+    together = [[size for row in drawn[at : at + at_once] for size in row] for at in range(0, len(drawn), at_once)]
+    return sum(len(some) * max(some) for some in together)
+
+
+def _sample(row: dict[str, Any], tokenizer: Any) -> str:
+    """Return a record as TRL has it encoded; what is learned, or unlearned, stands in white brackets."""
+    prompt = _text(tokenizer, row["prompt"])
+    if RECORD in row:
+        return f"{prompt}{UNWRITTEN}"
+    part = {
+        name: learned_after(prompt, _text(tokenizer, row["prompt"] + row[name], ends=True))
+        for name in _ANSWERS & row.keys()
+    }
+    if "rejected" in part:
+        return f"{prompt}{part['chosen']} and not {part['rejected']}"
+    return f"{prompt}{part['completion']} ({'wanted' if row['label'] else 'unwanted'})"
 
 
 def _tell(words: str) -> None:
@@ -170,22 +202,6 @@ def _plain(value: Any) -> Any:
     return [{"role": message["role"], "content": message["content"]} for message in value]
 
 
-def _check_words(row: dict[str, Any], tokenizer: Any, marks: tuple[str, ...]) -> None:
-    """Raise OddRecord for words that cannot be encoded, or that TRL would take for special tokens."""
-    if isinstance(row["prompt"], list) and not tokenizer.chat_template:
-        raise OddRecord("its prompt is messages, and the tokenizer has no chat template to write them with")
-    for name, value in row.items():
-        if name in (RECORD, "label"):
-            continue
-        for text in [value] if isinstance(value, str) else [part["content"] for part in value]:
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise OddRecord("it has half of a character (a lone surrogate)") from None
-            if mark := next((mark for mark in marks if mark in text), ""):
-                raise OddRecord(f"its words hold {mark}, which is a special token of the tokenizer")
-
-
 def _sizes(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any, stops: Collection[int]) -> list[int]:
     """Return the tokens of each text that is learned.
 
@@ -199,7 +215,7 @@ def _sizes(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any, sto
         return [size]
     if size >= options.length:
         raise OddRecord(f"its prompt fills --length {options.length}")
-    answers = [row[name] for name in ("chosen", "rejected", "completion") if name in row]
+    answers = [row[name] for name in row if name in _ANSWERS]
     texts = [_tokens(tokenizer, prompt + answer, ends=True) for answer in answers]
     for tokens in texts:
         if why := endless(tokens, bytes([LEARNED]) * len(tokens), tokenizer, stops):
@@ -298,12 +314,15 @@ def _spread_watch() -> Any:
 
 def _tokens(tokenizer: Any, said: Any, *, ends: bool = False) -> list[int]:
     """Return the tokens that TRL makes of texts or messages; ``ends``: there is an answer at their end."""
-    text = f"{said}{tokenizer.eos_token or ''}" if isinstance(said, str) and ends else said
     special = {} if isinstance(said, str) else {"add_special_tokens": False}
-    tokens: list[int] = tokenizer(
-        text if isinstance(text, str) else rendered(tokenizer, text, asked=not ends), **special
-    )["input_ids"]
+    tokens: list[int] = tokenizer(_text(tokenizer, said, ends=ends), **special)["input_ids"]
     return tokens
+
+
+def _text(tokenizer: Any, said: Any, *, ends: bool = False) -> str:
+    if isinstance(said, str):
+        return f"{said}{tokenizer.eos_token or ''}" if ends else said
+    return rendered(tokenizer, said, asked=not ends)
 
 
 def _arguments(options: argparse.Namespace, training: Training, card: Card, folder: str) -> Mapping[str, Any]:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .documents import records, rendered
+from .documents import check_words, records, rendered, special_texts
 from .errors import Refused
-from .forms import OddRecord
+from .forms import ASSISTANT, OddRecord, check_messages
 from .loop import draw_seed
+from .packing import LEARNED
 from .rewards import Reward, named
-from .rows import Order, Rows, pack
-from .tally import Tally, check
+from .rows import Order, Rows, endless, pack
+from .samples import UNWRITTEN, spread
+from .tally import Tally, left_out
+from .tokenizer import some_stops
 
 if TYPE_CHECKING:
     import argparse
@@ -45,9 +48,11 @@ class Rounds:
         self.length = options.length
         self._options, self._training, self._group, self._tokenizer = options, training, group, tokenizer
         self._rewards = [Reward(command, options.reward_seconds) for command in options.reward]
+        self._stops = some_stops(options.model, tokenizer)
         tally = Tally()
         self._prompts = list(self._asked(paths, tally))
-        check(tally.facts(), options.skip_at_most, str(paths[0].parent) if paths else "the data")
+        size = {"rows": len(self._prompts), "tokens": tally.tokens, "length": 0}  # rows are as long as what it writes
+        self.facts: dict[str, Any] = {**size, "data": tally.facts()}
         self._round = -1
         self._kept: list[dict[str, Any]] = []
         self._told: list[dict[str, Any]] = []
@@ -61,6 +66,8 @@ class Rounds:
     def decides(self) -> dict[str, Any]:
         """What of the command line decides the next step."""
         job = {name: getattr(self._options, name) for name in _DECIDES}
+        if any(isinstance(record["prompt"], list) for record, _ in self._prompts):
+            job["messages learned as"] = "messages"  # by the program before, as the text of the template
         return {"stage": self._options.stage, **job, "reward": named(self._options.reward)}
 
     @property
@@ -108,16 +115,33 @@ class Rounds:
 
     def _asked(self, paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield records with their prompts as text; what has none is counted."""
+        marks = special_texts(self._tokenizer)
         for record, place in records(paths, tally):
             try:
+                check_words(record.get("prompt"), marks)
                 said = self._said(record)
-                said.encode()
-            except (OddRecord, UnicodeEncodeError) as odd:
-                half = "its prompt has half of a character (a lone surrogate)"
-                tally.leave(place, str(odd) if isinstance(odd, OddRecord) else half)
+                check_words(said, ())
+            except OddRecord as odd:
+                tally.leave(place, str(odd))
             else:
                 tally.take("prompt")
+                tokens, room = len(self._tokens(record, said)), self._room
+                tally.cut += tokens > room
+                tally.tokens += min(tokens, room)
                 yield record, said
+
+    def samples(self) -> list[str]:
+        """Return up to three prompts, with a place for what the model writes and learns."""
+        return [f"{self._prompts[at][1]}{UNWRITTEN}" for at in spread(len(self._prompts))]
+
+    @property
+    def _room(self) -> int:
+        """How many tokens of a prompt the model sees: its last ones."""
+        return int(self._options.length - self._options.new_tokens)
+
+    def _tokens(self, record: dict[str, Any], said: str) -> list[int]:
+        tokens: list[int] = self._tokenizer(said, add_special_tokens=isinstance(record["prompt"], str))["input_ids"]
+        return tokens
 
     def _said(self, record: dict[str, Any]) -> str:
         prompt = record.get("prompt")
@@ -125,8 +149,13 @@ class Rounds:
             return prompt
         if not isinstance(prompt, list) or not prompt:
             raise OddRecord("it has no prompt")
+        check_messages(prompt)
         if not self._tokenizer.chat_template:
             raise OddRecord("its prompt is messages, and the tokenizer has no chat template")
+        answered = rendered(self._tokenizer, [*prompt, {"role": ASSISTANT, "content": "a"}], asked=False)
+        tokens = self._tokenizer(answered, add_special_tokens=False)["input_ids"]
+        if why := endless(tokens, bytes([LEARNED]) * len(tokens), self._tokenizer, self._stops):
+            raise OddRecord(why)
         return rendered(self._tokenizer, prompt, asked=True)
 
     def _write(self, number: int, step: int) -> None:
@@ -141,14 +170,16 @@ class Rounds:
             (one for part in self._group.told(judged) for one in part), key=lambda one: (one["at"], one["number"])
         )
         passed = [one for one in found if one["reward"] >= options.least]
-        known = {(one["prompt"], one["completion"]) for one in self._kept}
+        known = {_named(one) for one in self._kept}
         for one in passed:
+            prompt = self._prompts[one["at"]][0]["prompt"]
+            answer = one["text"] if isinstance(prompt, str) else [{"role": ASSISTANT, "content": one["text"]}]
             record = {
-                "prompt": self._prompts[one["at"]][1], "completion": one["text"], "reward": one["reward"],
+                "prompt": prompt, "completion": answer, "reward": one["reward"],
                 "round": number, "model": {"job": self._training.job, "step": step},
             }  # fmt: skip
-            if one["text"] and (record["prompt"], record["completion"]) not in known:
-                known.add((record["prompt"], record["completion"]))
+            if one["text"] and _named(record) not in known:
+                known.add(_named(record))
                 self._kept.append(record)
         mean = sum(one["reward"] for one in found) / len(found)
         self._told.append(
@@ -171,8 +202,7 @@ class Rounds:
         """Return what the model writes for a prompt."""
         device, whole, options = self._card.device, self._model.whole, self._options
         record, said = self._prompts[at]
-        given = self._tokenizer(said, add_special_tokens=isinstance(record["prompt"], str))["input_ids"]
-        tokens = torch.tensor([given[-(options.length - options.new_tokens) :]], device=device)
+        tokens = torch.tensor([self._tokens(record, said)[-self._room :]], device=device)
         torch.manual_seed(seed)
         whole.eval()
         kind = "cuda" if self._card.accelerated else "cpu"
@@ -203,9 +233,17 @@ class Rounds:
         """Return what is learned in this round as rows. Each process packs for itself: it is little."""
         with tempfile.TemporaryDirectory(prefix="round-") as name:
             path = Path(name) / "train-0.jsonl"
-            path.write_text("".join(json.dumps(self._document(record)) + "\n" for record in self._kept))
-            return pack([path], self._tokenizer, self.length, self._options.cache, alone=self._options.alone)
+            path.write_text("".join(f"{_named(record)}\n" for record in self._kept))
+            options = self._options
+            rows = pack([path], self._tokenizer, self.length, options.cache, alone=options.alone, stops=self._stops)
+        why = left_out(rows.facts["data"])
+        if why and self._group.first:
+            print(f"finetune: left out of what passed: {why}", flush=True)
+        if not len(rows):
+            raise Refused(f"nothing of what passed can be learned: {why}")
+        return rows
 
-    @staticmethod
-    def _document(record: Mapping[str, Any]) -> dict[str, str]:
-        return {"prompt": record["prompt"], "completion": record["completion"]}
+
+def _named(record: Mapping[str, Any]) -> str:
+    """Return a line of training data with what was asked and written."""
+    return json.dumps({name: record[name] for name in ("prompt", "completion")})

@@ -25,9 +25,9 @@ from .remembered import facts_of, keep, recall
 from .rounds import Rounds
 from .rows import FORMAT as ROWS
 from .rows import Order, Rows, pack
-from .samples import samples
+from .samples import describe, samples
 from .shards import Sharing, is_shared, load_in_turn, parameters
-from .tally import check, facts_told, training_data
+from .tally import check
 from .tokenizer import digest, load_tokenizer, stop_tokens, vocabulary
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ def _train(
     sight = _sight(options, source, group)
     rows: Rows | Rounds
     rows, held_out, digests["data"] = _corpus(options, training, group, tokenizer, sight)
-    if options.stage == "sft":
-        _check_data(options, training, group, rows, tokenizer)
-    digests["tokenizer"] = digest(tokenizer)
     if options.stage == "selftrain":
         rows = Rounds(options, training, group, tokenizer, data_files(options, training))
+    _check_data(options, training, group, rows, tokenizer)
+    digests["tokenizer"] = digest(tokenizer)
     if not len(rows):
         raise UnreadableData(
             f"{data_folder(options, training)} has nothing to learn for a row of {options.length} tokens. {no_corpus}"
@@ -117,14 +116,17 @@ def _train(
     loop.run()
 
 
-def _check_data(options: argparse.Namespace, training: Training, group: Group, rows: Rows, tokenizer: Any) -> None:
-    """Print what will be learned. Raises UnreadableData where too much is left out, or a token has no place."""
+def _check_data(
+    options: argparse.Namespace, training: Training, group: Group, rows: Rows | Rounds, tokenizer: Any
+) -> None:
+    """Report what will be learned. Raises UnreadableData where too much is left out, or a token has no place."""
+    facts = rows.facts
     if group.first:
-        facts = rows.facts
-        data = training_data(facts["data"], facts["rows"], facts["tokens"], facts["rows"] * facts["length"])
-        training.describe_data(data)
-        print("\n".join(f"finetune: {line}" for line in (facts_told(data), *samples(rows, tokenizer))), flush=True)
-    check(rows.facts["data"], options.skip_at_most, str(data_folder(options, training)))
+        texts = rows.samples() if isinstance(rows, Rounds) else samples(rows, tokenizer)
+        describe(training, facts["data"], (facts["rows"], facts["tokens"]), texts, facts["rows"] * facts["length"])
+    check(facts["data"], options.skip_at_most, str(data_folder(options, training)))
+    if isinstance(rows, Rounds):
+        return
     most, known = rows.highest_token, vocabulary(options.model)
     if most >= known:
         raise UnreadableData(

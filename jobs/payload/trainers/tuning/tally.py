@@ -10,7 +10,6 @@ from .errors import UnreadableData
 _REASONS_MAX = 20  # kept; more are counted as one
 _MORE = "another reason"
 _SHOWN = 5
-_TEXT_MAX = 160  # characters of a reason or a place that a session reports
 SKIP_AT_MOST = 1.0  # percent of the records
 
 
@@ -63,12 +62,13 @@ def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
         )
 
 
-def training_data(facts: dict[str, Any], rows: int, tokens: int, places: int = 0) -> dict[str, Any]:
-    """Return what a session reports of its data; ``places``: for so many tokens there is room in its rows."""
+def training_data(facts: dict[str, Any], size: tuple[int, int], places: int) -> dict[str, Any]:
+    """Return what a session reports of its data, of ``size`` rows and tokens, with room for ``places`` tokens."""
     most = sorted(facts["left_out"], key=lambda part: -part[1])
-    reasons = [[why[:_TEXT_MAX], count, place[-_TEXT_MAX:]] for why, count, place in most[:_SHOWN]]
-    if rest := most[_SHOWN:]:  # a line of progress is shorter than 4 KiB
-        reasons.append([_MORE, sum(count for _, count, _ in rest), rest[0][2][-_TEXT_MAX:]])
+    reasons = [list(part) for part in most[:_SHOWN]]
+    if rest := most[_SHOWN:]:
+        reasons.append([_MORE, sum(count for _, count, _ in rest), rest[0][2]])
+    rows, tokens = size
     padding = round(1 - tokens / places, 4) if places else None
     told = {"records": facts["records"], "left_out": reasons, "cut": facts["cut"]}
     return {**told, "rows": rows, "tokens": tokens, "padding": padding}

@@ -14,7 +14,7 @@ import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import Refused
+from .errors import Refused, UnreadableData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,6 +88,17 @@ def stop_tokens(source: str, tokenizer: Any) -> frozenset[int]:
         said.append(tokenizer.eos_token_id)
     stops = {stop for part in said for stop in (part if isinstance(part, list) else [part]) if isinstance(stop, int)}
     return frozenset(stops)
+
+
+def some_stops(source: str, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens at which generation stops. Raises UnreadableData where it stops at none."""
+    stops = stop_tokens(source, tokenizer)
+    if not stops:
+        raise UnreadableData(
+            f"generation with {source} stops at no token: name eos_token in tokenizer_config.json, or eos_token_id in "
+            "generation_config.json, of the model"
+        )
+    return stops
 
 
 def vocabulary(source: str) -> int:
