@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 
 from jobs.payload.trainers.tuning.card import find_card
-from jobs.payload.trainers.tuning.model import make_model
+from jobs.payload.trainers.tuning.model import Model, make_model
 from jobs.payload.trainers.tuning.optimizer import make_adamw
 from jobs.payload.trainers.tuning.options import read_options
 
@@ -49,3 +49,30 @@ def test_the_optimizer_is_fused_on_an_accelerator_and_keeps_8_bits_where_it_is_t
     eight.step()
     assert eight.state[large[0]]["state1"].dtype == torch.uint8
     assert [group["weight_decay"] for group in eight.param_groups] == [0.1, 0.0], "decay spares vectors"
+
+
+def test_an_adapter_on_4_bits_gets_its_gradient_through_every_layer_on_a_processor_too(model: Path) -> None:
+    """Processors with AVX-512 for bf16 lay weights out for inference at the first forward pass without gradients."""
+    options = read_options(["--model", str(model), "--compile", "off", "--use-4bit", "--lora", "4"])
+    torch.manual_seed(1)
+    made = make_model(options, str(model), None, None, find_card(0))
+    tokens = torch.arange(1, 9)[None].to(find_card(0).device)
+    for name, part in made.named:  # that of nothing is nothing
+        if "lora_B" in name:
+            torch.nn.init.constant_(part, 0.1)
+    before = [part.grad for part in _backward(made, tokens)]
+    made.whole.eval()
+    with torch.no_grad():
+        made.summed_loss(tokens, tokens, None, None)
+    made.whole.train()
+    after = [part.grad for part in _backward(made, tokens)]
+    assert all(grad is not None and bool(grad.any()) for grad in before)
+    for one, other in zip(before, after, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def _backward(made: Model, tokens: torch.Tensor) -> list[torch.nn.Parameter]:
+    for part in made.trained:
+        part.grad = None
+    made.summed_loss(tokens, tokens, None, None).backward()
+    return made.trained

@@ -155,6 +155,7 @@ def make_model(
     origin = given if given and not options.lora else source
     whole, told = kind.from_pretrained(origin, output_loading_info=True, **loading)
     check_loaded(str(origin), told["missing_keys"])
+    _keep_gradients(whole)
     whole.config.use_cache = False
     if sees:
         whole.model.visual.requires_grad_(requires_grad=False)
@@ -202,6 +203,13 @@ def attention_kind(source: str) -> str:
         f"the model in {source} ({config.model_type}) cannot be made with the attention of torch (sdpa) nor its own "
         f"(eager): {why}. Name another model, or another version of transformers in the job's requirements"
     )
+
+
+def _keep_gradients(whole: Any) -> None:
+    """Let 4 bits on processors with AVX-512 for bf16 be as elsewhere: their own layout there lets no gradient pass."""
+    for part in whole.modules():
+        if hasattr(part, "support_avx512bf16_for_cpu"):
+            part.support_avx512bf16_for_cpu = False
 
 
 def _compute_again(model: Model, *, half: bool) -> None:
