@@ -44,6 +44,11 @@ class Family:
         """Return the values outside the blocks beside embedding, head and one norm."""
         return (self.last - 1) * hidden + (words if self.head_bias else 0)
 
+    def normed(self, hidden: int, heads: int) -> int:
+        """Return the values of a token that norms beside two are applied to; ``heads``: widths of queries and keys."""
+        more = (self.norms - 2) * hidden if self.last == 1 and self.norms > 2 else 0  # else the vectors are biases
+        return more + (heads if self.query_norms else 0)
+
     def is_on(self, config: Mapping[str, Any], key: str) -> bool:
         """Tell whether a config switches a bias on."""
         return key == "yes" or bool(key and config.get(key, key in self.biased))
@@ -63,7 +68,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl_text": _QWEN2,
     "qwen3": Family(query_norms="head", head_dim=128),
     "gemma": Family(tied=True, head_dim=256),
-    "gemma2": Family(norms=4, tied=True, head_dim=256),
+    "gemma2": Family(norms=4, tied=True, head_dim=256, unlike=("attn_logit_softcapping",)),
     "gemma3_text": Family(norms=4, query_norms="head", tied=True, head_dim=256),
     "phi": Family(
         gated=False, norms=2, last=2, qkv_bias="yes", out_bias="yes", mlp_bias="yes", head_bias=True,
@@ -88,7 +93,10 @@ FAMILIES: dict[str, Family] = {
     "glm4": Family(norms=4, out_bias="", biased=("attention_bias",), head_dim=128),
     "exaone4": Family(query_norms="head", qkv_bias="", out_bias=""),
     "smollm3": Family(mlp_bias="mlp_bias", tied=True),
-    "seed_oss": Family(out_bias="attention_out_bias", mlp_bias="mlp_bias", biased=("attention_bias",), head_dim=128),
+    "seed_oss": Family(
+        out_bias="attention_out_bias", mlp_bias="mlp_bias", biased=("attention_bias",), head_dim=128,
+        unlike=("attention_dropout", "residual_dropout"),
+    ),
     "ernie4_5": Family(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias", tied=True, head_dim=128),
     "arcee": Family(gated=False, mlp_bias="mlp_bias"),
     "nemotron": Family(gated=False, norms=4, last=2, mlp_bias="mlp_bias"),

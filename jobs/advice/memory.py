@@ -114,6 +114,7 @@ def layer_bytes(setup: Setup) -> float:
         else:
             inputs = sum(each * wide for _, wide in seen)
         found = 8 * h + attention + 6 * i + inputs
+    found += (8 if setup.method == "full" else 4) * shape.normed
     if stack.compiled:
         found *= _COMPILED
     return float(found)

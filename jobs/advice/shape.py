@@ -46,7 +46,8 @@ class Vision:
 class Shape:
     """A decoder of Llama's kind: all sizes in numbers of values. ``between`` is the width inside the MLP.
 
-    ``inside`` counts what a block has beside products, two norms and biases, ``outside`` what lies outside the blocks.
+    ``inside`` counts what a block has beside products, two norms and biases, ``outside`` what lies outside the blocks,
+    ``normed`` the values of a token that a block's other norms are applied to.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Shape:
     gated: bool = True
     inside: int = 0
     outside: int = 0
+    normed: int = 0
     vision: Vision | None = None
     source: str = ""
     hub: str = ""  # a repository of the Hub that has it
@@ -207,7 +209,8 @@ def from_config(config: Mapping[str, Any], name: str, source: str = "config.json
         source=source,
     )
     inside = family.inside(text, shape.hidden, shape.queries, shape.keys, heads, shape.between)
-    return replace(shape, inside=inside, outside=family.outside(shape.hidden, shape.words))
+    normed = family.normed(shape.hidden, shape.queries + shape.keys)
+    return replace(shape, inside=inside, outside=family.outside(shape.hidden, shape.words), normed=normed)
 
 
 _TRY = "Have it measured where it is to run: schedctl advise --calibrate"
