@@ -13,6 +13,7 @@ shape, to see that it runs. On one H100 or H200, with 17 GB of disk:
     python3 benchmarks/bench_trainer.py --storm --length 512 --at-once 4 (20 SIGKILLs; 3 minutes)
     python3 benchmarks/bench_trainer.py --cap 14.5 --shape 6.7b          (4 bits, rows of 1k to 16k, on so small a card)
     python3 benchmarks/bench_trainer.py --pair --shape 6.7b              (two devices; 4 minutes)
+    python3 benchmarks/bench_trainer.py --pause --shape 6.7b             (rows of several documents come; 2 minutes)
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started as a scr
 from benchmarks.trainer.baseline import baseline
 from benchmarks.trainer.cases import SHAPES, Case
 from benchmarks.trainer.pair import measure_pair
+from benchmarks.trainer.pause import measure_pause
 from benchmarks.trainer.saves import measure_saves
 from benchmarks.trainer.speed import TABLE, compare, measure_lengths, measure_price
 from benchmarks.trainer.start import measure_starts
@@ -55,6 +57,8 @@ def main() -> int:
             return measure_storm(options, folder)
         if options.pair:
             return measure_pair(options, folder)
+        if options.pause:
+            return measure_pause(options, folder)
         if options.saves:
             measure_saves(options, folder)
         elif options.start:
@@ -81,6 +85,7 @@ def _options() -> argparse.Namespace:
     what.add_argument("--start", action="store_true", help="seconds from the command to the first step")
     what.add_argument("--storm", action="store_true", help="a training that is killed --kills times")
     what.add_argument("--cap", type=float, metavar="GIB", help="4 bits, by length, on a card of so much memory")
+    what.add_argument("--pause", action="store_true", help="the longest between steps; fails where layers are compiled")
     what.add_argument("--pair", action="store_true", help="two devices beside one")
     parser.add_argument("--only", default="", metavar="TEXT", help="of --table and --price the cases that begin so")
     parser.add_argument("--folder", type=Path, help="keep models there for the next time (default: for this time)")
