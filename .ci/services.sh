@@ -10,7 +10,6 @@ have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null
 have_sandbox() { command -v bwrap >/dev/null && command -v setpriv >/dev/null && command -v prlimit >/dev/null; }
 have_sshd() { [ -x /usr/sbin/sshd ] && command -v rsync >/dev/null; }
 have_slurm() { command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null && command -v munged >/dev/null; }
-have_slurmrestd() { [ -x /usr/sbin/slurmrestd ] && compgen -G '/usr/lib/*/slurm-wlm/auth_jwt.so' >/dev/null; }
 have_slurmdbd() { command -v slurmdbd >/dev/null && command -v mariadbd >/dev/null; }
 have_elixir() { command -v mix >/dev/null; }
 have_pipx() { command -v pipx >/dev/null; }
@@ -53,8 +52,6 @@ install_sshd() { install_stopped openssh-server rsync; }
 
 install_slurm() { install_stopped slurmctld slurmd slurm-client munge; }
 
-install_slurmrestd() { install_stopped slurmrestd slurm-wlm-jwt-plugin; }
-
 install_slurmdbd() { install_stopped slurmdbd mariadb-server; }
 
 # provide NAME WHAT PACKAGE: installs with install_NAME what have_NAME does not find, or says what will be skipped.
@@ -83,7 +80,6 @@ provide systemd "systemd-nspawn, for the service under a real systemd" systemd-c
 provide elixir "Elixir, for its client in bridges/elixir" elixir
 provide sshd "sshd and rsync, for deployments to another machine" "openssh-server, with rsync"
 provide slurm "Slurm with munge, for sessions on a cluster" "slurmctld, slurmd, slurm-client, munge"
-provide slurmrestd "slurmrestd, for a cluster asked by HTTP" "slurmrestd, slurm-wlm-jwt-plugin"
 if [ "${1:-}" = nightly ]; then
     provide slurmdbd "slurmdbd with MariaDB, for the accounts of a cluster" "slurmdbd, mariadb-server"
     provide pipx "pipx, by which one person installs the program" pipx

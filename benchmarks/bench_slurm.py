@@ -4,9 +4,7 @@ A real controller and two nodes with four pretended GPUs each are started (Debia
 munge, as root). The bounds are one command, and 200 ms of processor time of ours: this process and all it started, but
 not the controller.
 
-    python benchmarks/bench_slurm.py [--jobs 1000] [--looks 10] [--rest]
-
-With --rest the pool asks slurmrestd (Debian's slurmrestd, slurm-wlm-jwt-plugin): two requests beside the one command.
+    python benchmarks/bench_slurm.py [--jobs 1000] [--looks 10]
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ from platforms.slurm.settings import read_settings
 from platforms.slurm.sightings import comment
 from platforms.targets.reach import Here
 from tests.lab.slurm import SlurmLab, slurm_lab
-from tests.lab.slurm_rest import RestLab
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,11 +52,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The cost of one look at a Slurm pool with many jobs.")
     parser.add_argument("--jobs", type=int, default=1_000)
     parser.add_argument("--looks", type=int, default=10)
-    parser.add_argument("--rest", action="store_true")
     options = parser.parse_args()
-    kind = RestLab if options.rest else SlurmLab
     try:
-        with tempfile.TemporaryDirectory(prefix="bench-slurm-") as name, slurm_lab(kind) as lab:
+        with tempfile.TemporaryDirectory(prefix="bench-slurm-") as name, slurm_lab() as lab:
             return _measured(lab, Path(name), options.jobs, options.looks)
     except pytest.skip.Exception as missing:
         print(f"not measured: {missing}", file=sys.stderr)
@@ -69,8 +64,7 @@ def main() -> int:
 def _measured(lab: SlurmLab, folder: Path, jobs: int, looks: int) -> int:
     os.environ["SLURM_CONF"] = str(lab.conf)
     context = PlatformContext(folder / "state", sys.executable, folder / "bundle", sessions_max=jobs)
-    asked = lab.options() if isinstance(lab, RestLab) else {}
-    platform = load({"slurm_conf": str(lab.conf), "command_seconds": "60", **asked}, context)
+    platform = load({"slurm_conf": str(lab.conf), "command_seconds": "60"}, context)
     keys = [f"uff-bench-{number:05d}" for number in range(jobs)]
     _submit(folder, keys)
     now = int(time.time())

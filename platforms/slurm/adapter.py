@@ -36,7 +36,6 @@ from platforms.slurm.books import NoBooks, reading
 from platforms.slurm.commands import Commands
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
 from platforms.slurm.records import END, ORDER, STARTED, Ended, Ordered, Started, told, write
-from platforms.slurm.rest import Rest
 from platforms.slurm.settings import NAME, read_settings
 from platforms.slurm.sightings import Evidence, NotSubmitted, comment
 
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from platforms.registry import PlatformContext
     from platforms.slurm.qos import Cap
     from platforms.slurm.sightings import Line, Poll
-    from platforms.slurm.way import Way
 
 _UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
 _REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back what they run, and end it if need be
@@ -88,7 +86,7 @@ class SlurmPlatform:
         if context.device_counts and self._settings.nodes > 1:
             why = "device_counts with sessions of several nodes"
             raise Misconfigured(NAME, "load", why, "Give sessions of several nodes a pool of their own")
-        self._way: Way = Rest(self._settings) if self._settings.slurmrestd else Commands(self._settings)
+        self._commands = Commands(self._settings)
         self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
         self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
@@ -155,10 +153,10 @@ class SlurmPlatform:
                 return
             mine = [line for line in poll.by_key.get(key, ()) if not is_over(line)]
             if waits := [line.job for line in mine if force or is_waiting(line)]:
-                self._way.cancel(waits)
+                self._commands.cancel(waits)
             if asked := [line.job for line in mine if line.job not in waits]:
-                self._way.ask_to_leave(key, asked)
-            if not mine and seen.state is SessionState.QUEUED and self._way.void(key):
+                self._commands.ask_to_leave(asked)
+            if not mine and seen.state is SessionState.QUEUED and self._commands.void(key):
                 self._never(key, "stopped before Slurm showed its job", now)
 
     def extend(self, key: str, deadline: int, now: int) -> None:
@@ -166,13 +164,13 @@ class SlurmPlatform:
         del now
         if is_folder_name(key):
             with self._folders.answering("extend"):
-                self._way.extend(key, int(self._real(deadline)))
+                self._commands.extend(key, int(self._real(deadline)))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield what a session printed; see Platform.logs."""
         while is_folder_name(key) and limit_bytes > 0:
             with self._folders.answering("logs"):
-                piece = self._way.logs(key, max(offset, 0), min(limit_bytes, _LOG_BYTES))
+                piece = self._commands.logs(key, max(offset, 0), min(limit_bytes, _LOG_BYTES))
             if not piece:
                 return
             yield piece
@@ -182,7 +180,7 @@ class SlurmPlatform:
         """Return what the tightest limit of GPU minutes leaves, the account's or the QOS's; see Platform.read_quota."""
         try:
             with self._folders.answering("read_quota"):
-                found = self._way.books() if self._has_books else None
+                found = self._commands.books() if self._has_books else None
         except NoBooks:
             self._has_books, found = False, None
         if found is None:
@@ -214,7 +212,7 @@ class SlurmPlatform:
                 removed = self._folders.over(kept, lambda key: self._observe(key, poll, now))
                 # First there: what remains here is asked for again, and what remains there would be forgotten.
                 if removed:
-                    self._way.remove(removed)
+                    self._commands.remove(removed)
                 self._folders.remove(removed)
             self._forget(removed)
             self._folders.clear()
@@ -224,7 +222,7 @@ class SlurmPlatform:
         """Bring the payload to the cluster; return its digest, which names it there."""
         with self._placing:
             packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
-            self._way.place(packed.sha256, packed.path)
+            self._commands.place(packed.sha256, packed.path)
         return packed.sha256
 
     def _poll(self, keys: Sequence[str]) -> Poll:
@@ -234,9 +232,9 @@ class SlurmPlatform:
         """
         made = self._folders.root.parent / f"made-{self._settings.owner}"
         if not made.exists():
-            self._way.make_folder()
+            self._commands.make_folder()
             made.touch()
-        poll = self._way.poll(keys)
+        poll = self._commands.poll(keys)
         for line in poll.lines:
             # A job that is over and was swept stays in Slurm's memory for some minutes.
             left = not is_over(line) or (line.key in keys and poll.evidence[line.key].claim)
@@ -260,7 +258,6 @@ class SlurmPlatform:
             agent,
             nodes,
             request.devices // nodes,
-            hears=self._way.signals,
         )
         words = [
             f"--comment={comment(request.key, self._settings.owner, until)}",
@@ -271,7 +268,7 @@ class SlurmPlatform:
         ]
         launch = json.dumps({**request.launch, "work_dir": "work"})
         try:
-            return self._way.submit(request.key, words, launch, batch.script(order))
+            return self._commands.submit(request.key, words, launch, batch.script(order))
         except (Refused, Misconfigured, NotSubmitted):
             self._folders.remove([request.key])
             self._forget([request.key])
@@ -323,13 +320,13 @@ class SlurmPlatform:
                 return Observed(key, SessionState.RUNNING, job, began, detail=detail, deadline=deadline)
             case Over(started=at, ended=last, detail=detail, cancel=again):
                 if at is None:
-                    return self._never(key, detail, now) if self._way.void(key) else self._unclear(key, detail)
+                    return self._never(key, detail, now) if self._commands.void(key) else self._unclear(key, detail)
                 last = self._accounted(key, at) if last is None else last
                 if again:
                     noticed = self._requeued.setdefault(key, now)
                     if last is None and now <= noticed + _REQUEUED_SECONDS * self._clock.scale:
                         return self._unclear(key, f"job {again} waits once more, and may not have ended yet")
-                    self._way.cancel([again])
+                    self._commands.cancel([again])
                 return self._over(key, at, replace(verdict, ended=verdict.latest if last is None else last), now)
             case Vanished():
                 last = self._accounted(key, started.at) if started else None
@@ -359,13 +356,13 @@ class SlurmPlatform:
         patience = max(_UNSEEN_SECONDS * self._clock.scale, 1)
         if now <= max(order.at, self._last_seen.get(key, 0)) + patience:
             return Observed(key, SessionState.QUEUED, "", detail="accepted by Slurm, not seen in its queue yet")
-        if not self._way.void(key):
+        if not self._commands.void(key):
             return self._unclear(key, "a job of it has just started")
         return self._never(key, f"{verdict.detail}, and its claim is taken, so that it never starts", now)
 
     def _accounted(self, key: str, at: int) -> int | None:
         """Return when Slurm's accounting has the run ended that began at ``at``, if it keeps any; real seconds."""
-        known = [span for span in self._way.accounted(key) if abs(span[0] - at) <= _ALIKE_SECONDS]
+        known = [span for span in self._commands.accounted(key) if abs(span[0] - at) <= _ALIKE_SECONDS]
         return min(known, key=lambda span: abs(span[0] - at))[1] if known else None
 
     def _over(self, key: str, at: int, verdict: Over, now: int) -> Observed:

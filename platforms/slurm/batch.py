@@ -68,7 +68,7 @@ END
 timeout --foreground --signal=KILL "$left" "$python" "$agent" "$PWD/launch.json" &
 child=$!
 trap 'asked=1; kill -TERM "$child" 2>/dev/null' TERM
-{deaf}# What interrupts a wait is not how the agent ended, though it may have ended meanwhile.
+# What interrupts a wait is not how the agent ended, though it may have ended meanwhile.
 while
     asked=
     wait "$child"
@@ -77,11 +77,6 @@ while
 do :; done
 trap '' TERM
 leave "$code"
-"""
-# What slurmrestd cannot do: turn requeueing off, and hand a signal to this script alone.
-_DEAF = """\
-scontrol update JobId="$SLURM_JOB_ID" Requeue=0 >/dev/null 2>&1 &
-(until [ -e asked ]; do sleep 5; done; kill -TERM $$) &
 """
 
 
@@ -95,7 +90,6 @@ class Order(NamedTuple):
     agent: str
     nodes: int = 1
     share: int = 1  # devices of a node
-    hears: bool = True  # Slurm hands it the word to leave; else it looks for a file
 
 
 def script(order: Order) -> str:
@@ -108,5 +102,4 @@ def script(order: Order) -> str:
         agent=shlex.quote(order.agent),
         nodes=order.nodes,
         share=order.share,
-        deaf="" if order.hears else _DEAF,
     )

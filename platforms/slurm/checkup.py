@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 from platforms.base import Checked, Unreachable
 from platforms.slurm.books import NoBooks
-from platforms.slurm.commands import Commands
-from platforms.slurm.rest_checkup import check_folder, rest_checks
+from platforms.slurm.commands import Commands, skew
 from platforms.slurm.settings import NAME, read_settings
-from platforms.slurm.skew import skew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,8 +38,6 @@ def checks(
     del environ, probe
     # Without the option the folder is in the pool's state folder, which the daemon makes.
     chosen = read_settings(settings, Path(), sys.executable)
-    if chosen.slurmrestd:
-        return rest_checks(chosen, now)
     commands = Commands(chosen)
     found: dict[str, Callable[[], Checked]] = {
         "controller": partial(_controller, commands),
@@ -51,7 +47,7 @@ def checks(
         "account": partial(_account, commands),
     }
     if "folder" in settings:
-        found["folder"] = partial(check_folder, commands, settings["folder"])
+        found["folder"] = partial(_folder, commands, settings["folder"])
     return found
 
 
@@ -187,3 +183,13 @@ def _clock(commands: Commands, now: float) -> Checked:
         words = f"the controller's clock is {off:+d} s off; what it tells is corrected by that"
         return Checked("warning", words, "Synchronise both with NTP")
     return Checked("ok", f"agrees with the cluster's to {max(1, abs(ahead))} s")
+
+
+def _folder(commands: Commands, folder: str) -> Checked:
+    """Look at what the pool's folder is on. Raises PlatformError."""
+    script = 'mkdir -p -- "$root" && [ -w "$root" ] && stat -f -c %T "$root"'
+    kind = commands.ask("look at the folder", script).strip()
+    if kind in {"ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs"}:
+        remedy = "Nothing on a cluster of one machine; else choose a folder of a shared file system"
+        return Checked("warning", f"{folder} is on {kind}, which nodes seldom share", remedy)
+    return Checked("ok", f"{folder} on {kind}; whether nodes share it is seen with the first job")

@@ -1,21 +1,97 @@
-"""Commands: Slurm asked by its own programs, with the folder's business in the same script."""
+"""Commands: Slurm asked by its own programs, and the pool's shared folder by the same scripts.
+
+Each script of bash runs within a time limit, on this machine or by ssh. What a broken connection or a silent controller
+leaves is Unreachable: nobody knows then.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from platforms.base import Unreachable
+from jobs.payload.bounds import INSTANT_MAX, digits
+from jobs.payload.clock import Clock
+from platforms.base import Misconfigured, Unreachable
 from platforms.slurm.books import NoBooks, tightest
 from platforms.slurm.qos import read_qos
-from platforms.slurm.settings import NAME
-from platforms.slurm.sightings import FIELDS, GONE, UNSURE, NotSubmitted, Poll, by_key, refusal
-from platforms.slurm.skew import skew
-from platforms.slurm.way import CLAIMED, ENTER, LOOK, PREPARE, Books, Way, packed, silent, why_of
+from platforms.slurm.settings import DOC, NAME
+from platforms.slurm.sightings import FIELDS, GONE, UNSURE, NotSubmitted, Poll, by_key, evidence, refusal
+from platforms.targets.base import TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
+    from platforms.slurm.books import Association
+    from platforms.slurm.qos import Qos
+    from platforms.slurm.settings import Settings
+    from platforms.slurm.sightings import Evidence
+    from platforms.targets.command import Ran
+
+_NO_FOLDER, _CLAIMED, _NO_FILE = 71, 73, 66
+_PRELUDE = """\
+export LC_ALL=C SLURM_TIME_FORMAT=%s
+umask 077
+root=$1 slurm_conf=$2
+shift 2
+case $root in "~/"*) root=$HOME/${root#"~/"} ;; esac
+[ -z "$slurm_conf" ] || export SLURM_CONF=$slurm_conf
+"""
+_ENTER = f'cd -- "$root" && [ -d .payload ] || exit {_NO_FOLDER}\nroot=$PWD\n'
+_LOOK = """
+for key; do
+    claim= ended= until=
+    [ -f "$key/claim/who" ] && [ ! -L "$key/claim/who" ] && IFS= read -r -n 200 claim <"$key/claim/who"
+    [ -f "$key/ended" ] && [ ! -L "$key/ended" ] && IFS= read -r -n 200 ended <"$key/ended"
+    [ -f "$key/until" ] && [ ! -L "$key/until" ] && IFS= read -r -n 200 until <"$key/until"
+    echo "$key|$claim|$ended|$until"
+done
+echo "== end"
+"""
+_PLACE = """
+mkdir -p -- "$root" && cd -- "$root" || exit 71
+[ ! -e ".payload/$1/payload/agent.py" ] || exit 0
+new=.payload/.new-$1-$$
+mkdir -p "$new" && base64 -d <<'END' | tar -xzf - -C "$new" || exit 1
+%s
+END
+mv -T "$new" ".payload/$1" 2>/dev/null || { rm -rf "$new"; [ -e ".payload/$1/payload/agent.py" ]; }
+"""
+_PREPARE = """
+[ ! -e "$key/claim" ] || exit 73
+mkdir -p "$key/work" && echo "$key" >"$key/order" || exit 1
+base64 -d >"$key/launch.json" <<'END' || exit 1
+%s
+END
+base64 -d >"$key/job.sh" <<'END' || exit 1
+%s
+END
+"""
+# What stands in place whole, or not at all: a claim that exists is never empty, so nothing can be moved onto it.
+_VOID = """
+key=$1
+[ -d "$key" ] || mkdir "$key" || exit 1
+new=$key/.void-$$
+[ ! -e "$key/claim/who" ] || exit 73
+mkdir "$new" && echo "void $(date +%s)" >"$new/who" || exit 1
+mv -T "$new" "$key/claim" 2>/dev/null || { rm -rf "$new"; exit 73; }
+"""
+_EXTEND = """
+[ -d "$1" ] && [ ! -e "$1/claim" ] || exit 0
+echo "$2" >"$1/.until" && mv -T "$1/.until" "$1/until"
+"""
+_LOGS = """
+file=$1/output.log
+[ -f "$file" ] && [ ! -L "$file" ] || exit 66
+tail -c "+$2" "$file" | head -c "$3" | base64 -w 0
+"""
+_REMOVE = """
+for key; do
+    rm -rf -- "./$key" || exit 1
+done
+"""
 _NO_ANSWER = 75
 # The controller's time comes from its configuration: squeue -v tells it as well, but to nobody who asks for one user.
 _POLL = (
@@ -31,7 +107,7 @@ case $own in *"|PENDING|"*)
 esac
 echo "== $code ${now##* } $places"
 """
-    + LOOK
+    + _LOOK
 )
 _SUBMIT = (
     """
@@ -40,7 +116,7 @@ shift 2
 known=$(squeue --noheader --states=all --user="$(id -un)" --name="$key" --format='%%k' </dev/null) || exit 75
 case $known in *"\\"of\\":\\"$owner\\""*) exit 73 ;; esac
 """
-    + PREPARE
+    + _PREPARE
     + """
 # The session gets what programs need to run, and nothing else of whoever submits it.
 env -i HOME="$HOME" PATH="$PATH" USER="$(id -un)" LANG=C.UTF-8 ${SLURM_CONF:+SLURM_CONF="$SLURM_CONF"} \\
@@ -74,39 +150,57 @@ sacct --noheader --parsable2 --allocations --duplicates --name="$1" --user="$(id
 true
 """
 _SPAN = re.compile(r"^(\d+)\|(\d+)$", re.MULTILINE)
-_PLACE = re.compile(r"(\d+):(\d+),")
+_PLACES = re.compile(r"(\d+):(\d+),")
 _JOB_ID = re.compile(r"^(?P<job>\d+)(;.*)?$", re.MULTILINE)
 _SAID = re.compile(r"sbatch: error: (?:Batch job submission failed: )?(.*)")
+_TOLERATED_SECONDS = 30  # of the controller's clock
 
 
-class Commands(Way):
-    """See Way."""
+class Books(NamedTuple):
+    """What the accounts grant: ``account`` is the tightest limit of GPU minutes there, None for none."""
 
-    signals = True
+    account: Association | None
+    qos: Qos
+
+    @property
+    def tightest(self) -> Association | None:
+        """The limit that leaves least, of the account's and the QOS's."""
+        found = [each for each in (self.account, self.qos.minutes) if each is not None]
+        return min(found, key=lambda each: each.left, default=None)
+
+
+class Commands:
+    """What a pool asks of Slurm and of its shared folder. All methods raise Unreachable and Misconfigured."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._placed: set[str] = set()
+        self._clock = Clock()
+        self._skew = 0  # seconds that the controller's clock is ahead of ours
 
     def poll(self, keys: Sequence[str]) -> Poll:
-        """See Way.poll."""
+        """Look at the queue, and at what the folders of ``keys`` tell."""
         began = self._clock.now()
-        ran = self._run("look at the queue", ENTER + _POLL, keys)
+        ran = self._run("look at the queue", _ENTER + _POLL, keys)
         queue, _, rest = ran.out.partition("\n== ") if not ran.out.startswith("== ") else ("", "", ran.out[3:])
         head, _, rest = rest.partition("\n")
         code, _, told = head.partition(" ")
         folders, end, _ = rest.rpartition("== end\n")
         if code != "0" or not end or ran.code != 0:
-            raise silent("look at the queue", ran)
+            raise _silent("look at the queue", ran)
         told, _, places = told.partition(" ")
         self._skew = skew(told, began, self._clock.now(), self._skew)
         rows = [text.split("|", FIELDS - 1) for text in queue.split("\n")]
-        known = {int(job): int(place) for job, place in _PLACE.findall(places)}
+        known = {int(job): int(place) for job, place in _PLACES.findall(places)}
         return Poll(by_key(rows, self._settings.owner, self._skew, known), self._told(folders, keys))
 
     def accounted(self, key: str) -> list[tuple[int, int]]:
-        """See Way.accounted."""
+        """Return the first and last second of each time that a job of this name ran; nothing without accounting."""
         ran = self._run("read the accounting", _ACCOUNTED, [key])
         return [(int(first) - self._skew, int(last) - self._skew) for first, last in _SPAN.findall(ran.out)]
 
     def books(self) -> Books:
-        """See Way.books."""
+        """Return what the accounts grant. Raises NoBooks where none can be read."""
         ran = self._run("read the accounts", _BOOKS, [self._settings.account, self._settings.qos])
         self._well("read the accounts", ran)
         who, _, rest = ran.out.partition("\n")
@@ -123,12 +217,15 @@ class Commands(Way):
             raise Unreachable(NAME, "read the accounts", str(error), "Set the option account") from None
 
     def submit(self, key: str, words: Sequence[str], launch: str, script: str) -> int:
-        """See Way.submit."""
-        ran = self._run("submit", ENTER + _SUBMIT % packed(launch, script), [key, self._settings.owner, *words])
-        if ran.code == CLAIMED:
+        """Submit a job, and return its id; 0 when the key is known already. Raises Refused when nothing started.
+
+        ``words`` are options of sbatch.
+        """
+        ran = self._run("submit", _ENTER + _SUBMIT % _packed(launch, script), [key, self._settings.owner, *words])
+        if ran.code == _CLAIMED:
             return 0
         if ran.code == _NO_ANSWER:
-            raise NotSubmitted(NAME, "submit", why_of(ran), "The pool rests until Slurm answers")
+            raise NotSubmitted(NAME, "submit", _why_of(ran), "The pool rests until Slurm answers")
         told, _, code = ran.out.rpartition("== ")
         found = _JOB_ID.search(told)
         if code.strip() == "0" and found:
@@ -137,18 +234,119 @@ class Commands(Way):
             raise refusal(said[-1])
         if ran.code == 1:
             raise NotSubmitted(NAME, "submit", ran.last_words, f"Check the disk of {self._settings.folder}")
-        raise Unreachable(NAME, "submit", f"sbatch gave no answer: {why_of(ran)}", "The job is looked for by its name")
+        raise Unreachable(NAME, "submit", f"sbatch gave no answer: {_why_of(ran)}", "The job is looked for by its name")
 
     def cancel(self, jobs: Sequence[int]) -> None:
-        """See Way.cancel."""
+        """End jobs. What is over already stays so."""
         self._scancel(map(str, jobs))
 
-    def ask_to_leave(self, key: str, jobs: Sequence[int]) -> None:
-        """See Way.ask_to_leave."""
-        del key
+    def ask_to_leave(self, jobs: Sequence[int]) -> None:
+        """Ask the script of a session, which these jobs run, to let it save and leave."""
         self._scancel(["--batch", "--signal=TERM", *map(str, jobs)])
+
+    def make_folder(self) -> None:
+        """Make the pool's folder, unless it is there."""
+        self._well("make the folder", self._run("make the folder", 'mkdir -p -- "$root/.payload"', []))
+
+    def place(self, digest: str, archive: Path) -> None:
+        """Bring the payload into the pool's folder, unless it is there."""
+        if digest not in self._placed:
+            packed = base64.encodebytes(archive.read_bytes()).decode()
+            self._well("place the payload", self._run("place the payload", _PLACE % packed, [digest]))
+            self._placed.add(digest)
+
+    def void(self, key: str) -> bool:
+        """Take the claim of a session, so that no job ever can; return False when it is taken."""
+        ran = self._run("give up a session", _ENTER + _VOID, [key])
+        if ran.code == _CLAIMED:
+            return False
+        self._well("give up a session", ran)
+        return True
+
+    def extend(self, key: str, until: int) -> None:
+        """Let a session that has not begun run until then, in real UTC seconds."""
+        self._well("extend a session", self._run("extend a session", _ENTER + _EXTEND, [key, str(until)]))
+
+    def logs(self, key: str, offset: int, limit_bytes: int) -> bytes:
+        """Return what a session printed from byte ``offset`` on; nothing when there is no such file."""
+        ran = self._run("read the output", _ENTER + _LOGS, [key, str(offset + 1), str(limit_bytes)])
+        if ran.code == _NO_FILE:
+            return b""
+        self._well("read the output", ran)
+        try:
+            return base64.b64decode(ran.out, validate=True)
+        except binascii.Error as error:
+            raise Unreachable(NAME, "read the output", "it broke off", "Ask again") from error
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """Remove the folders of sessions."""
+        self._well("clean up", self._run("clean up", _ENTER + _REMOVE, keys))
+
+    def ask(self, action: str, script: str) -> str:
+        """Return what a script prints, for checks."""
+        ran = self._run(action, script, [])
+        if "configuration source" in ran.err or "configuration source" in ran.out:
+            why, remedy = "there is no slurm.conf here", "Set slurm_conf, or host to go through a login node"
+            raise Misconfigured(NAME, action, why, remedy)
+        if ran.code != 0:
+            raise Unreachable(NAME, action, _why_of(ran), "Try this command there by hand")
+        return ran.out
+
+    def _told(self, folders: str, keys: Sequence[str]) -> dict[str, Evidence]:
+        """Return by key what a look at the folders printed."""
+        found = dict(map(evidence, filter(None, folders.split("\n"))))
+        if set(found) != set(keys):
+            raise Unreachable(NAME, "look at the queue", "its answer lacks sessions", "It is asked again")
+        return found
+
+    def _run(self, action: str, script: str, words: Sequence[str]) -> Ran:
+        settings = self._settings
+        given = [settings.folder, settings.slurm_conf, *words]
+        try:
+            ran = settings.reach.bash((_PRELUDE + script).encode(), given, settings.command_seconds)
+        except TargetUnreachable as error:
+            raise Unreachable(NAME, action, error.why, "Nothing is ended meanwhile") from error
+        except TargetError as error:
+            raise Misconfigured(NAME, action, str(error), f"See {DOC}") from error
+        if ran.code == _NO_FOLDER:
+            raise Unreachable(NAME, action, f"there is no folder {settings.folder}", "Mount its file system again")
+        if ran.code == 127 or "command not found" in ran.err:
+            raise Misconfigured(NAME, action, ran.last_words, "Install Slurm's client programs there")
+        return ran
+
+    def _well(self, action: str, ran: Ran) -> None:
+        if ran.code != 0:
+            raise _silent(action, ran)
 
     def _scancel(self, words: Iterable[str]) -> None:
         ran = self._run("cancel", 'scancel "$@" </dev/null', [*words])
         if ran.code != 0 and not GONE.search(ran.err):
-            raise silent("cancel", ran)
+            raise _silent("cancel", ran)
+
+
+def skew(told: str, began: float, ended: float, known: int) -> int:
+    """Return the seconds that the controller's clock is ahead of ours, 0 for less than anybody needs to know.
+
+    ``told`` is what it showed at a moment between ``began`` and ``ended`` of ours, all in real UTC seconds. ``known``
+    is what was found before. It stays while it explains what was told, so that both ends of a session move alike.
+    """
+    shown = digits(told, INSTANT_MAX)
+    if shown is None or began - _TOLERATED_SECONDS <= shown - known <= ended + _TOLERATED_SECONDS:
+        return known
+    found = round(shown - (began + ended) / 2)
+    return found if abs(found) > _TOLERATED_SECONDS else 0
+
+
+def _packed(*texts: str) -> tuple[str, ...]:
+    """Return texts as a script can carry them."""
+    return tuple(base64.encodebytes(text.encode()).decode().strip() for text in texts)
+
+
+def _silent(action: str, ran: Ran) -> Unreachable:
+    """Return that nobody knows."""
+    return Unreachable(NAME, action, _why_of(ran), "Nothing is ended meanwhile")
+
+
+def _why_of(ran: Ran) -> str:
+    """Return what a script that failed complained of."""
+    return ran.last_words or f"it ended with {ran.code}"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platforms.address import read_address
 from platforms.base import BadOption, Misconfigured
 from platforms.registry import read_count, reject_unknown
 from platforms.targets.base import BadTargetOption
@@ -32,13 +31,12 @@ _ASKED = {
 }
 _SSH = frozenset({"host", "port", "ssh_config", "known_hosts", "identity"})
 _KNOWN = frozenset(_ASKED) | _SSH | {
-    "command_seconds", "cpus", "folder", "gres", "nodes", "pending_max", "python", "slurmrestd", "token_file",
+    "command_seconds", "cpus", "folder", "gres", "nodes", "pending_max", "python",
 }  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:=&|()\[\]*+-]{0,250}", re.ASCII)
 _PATH = re.compile(r"(~/|/)[^'\"\\%\s]+")
 _HEARD_BYTES = 8 << 20  # of one answer: some ten thousand lines of squeue
-_UNIX = "unix:"
-_RESTD = "http://127.0.0.1:6820"  # where slurmrestd listens, as its manual has it
+_DROPPED = ("slurmrestd", "token_file")  # options of older versions
 _SOCKET_BYTES = 80  # a path of a Unix socket is at most 108, of which ssh needs some for itself
 
 
@@ -59,8 +57,6 @@ class Settings:
     nodes: int
     partition: str  # "": the cluster's default
     qos: str  # "": the account's default
-    slurmrestd: str  # "": Slurm is asked by its commands; "unix:" and a path, or an address
-    token_file: Path | None
 
     def words(self, devices: int) -> list[str]:
         """Return what sbatch is told of a session with so many devices, which its nodes share evenly."""
@@ -72,6 +68,10 @@ class Settings:
 
 def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -> Settings:
     """Return the settings of a pool. Raises Misconfigured."""
+    if dropped := [name for name in _DROPPED if name in options]:
+        why = f"{' and '.join(dropped)}: Slurm is no longer asked through slurmrestd"
+        remedy = "Remove them and go through the login node by ssh: host, folder, known_hosts; see docs/slurm.md"
+        raise BadOption(NAME, "load", why, remedy)
     reject_unknown(NAME, options, _KNOWN | {"expected_device", "slurm_conf"})
     for name in (*_ASKED, "gres"):
         if name in options and not _WORD.fullmatch(options[name]):
@@ -86,7 +86,6 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         raise BadOption(NAME, "load", "with host, folder and known_hosts are needed as well", f"See {DOC}")
     folder = options.get("folder", str(state_folder / "cluster"))
     command_seconds = read_count(NAME, options, "command_seconds", 10) or 1
-    token_file = Path(options["token_file"]).expanduser() if options.get("token_file") else None
     asked = [f"{word}={options[name]}" for name, word in _ASKED.items() if options.get(name)]
     return Settings(
         _ssh(options, folder, command_seconds) if far else Here(NAME, _HEARD_BYTES),
@@ -102,24 +101,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         read_count(NAME, options, "nodes", 1) or 1,
         options.get("partition", ""),
         options.get("qos", ""),
-        _slurmrestd(options.get("slurmrestd", ""), token=token_file is not None),
-        token_file,
     )
-
-
-def _slurmrestd(text: str, *, token: bool) -> str:
-    """Return where slurmrestd is. At a socket of this machine it can know who asks; elsewhere it needs a token."""
-    if not text and token:
-        raise BadOption(NAME, "load", "token_file without slurmrestd", f"Say where it listens, as {_RESTD}")
-    if not text:
-        return ""
-    if text.startswith(_UNIX):
-        if not _PATH.fullmatch(text.removeprefix(_UNIX)) or text.startswith(f"{_UNIX}~"):
-            raise BadOption(NAME, "load", f"slurmrestd = {text!r} is not usable", "Write unix:/the/socket's/path")
-        return text
-    if not token:
-        raise BadOption(NAME, "load", "slurmrestd needs a token, and over a network https", "Set token_file")
-    return read_address(NAME, "slurmrestd", text, _RESTD, token=True)
 
 
 def _ssh(options: Mapping[str, str], folder: str, command_seconds: int) -> Ssh:

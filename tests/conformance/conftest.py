@@ -38,8 +38,7 @@ from tests.lab.patience import pause, until
 from tests.lab.person import Person
 from tests.lab.sky_places import real_skypilot, skypilot
 from tests.lab.skypilot import SkyLab, sky_lab
-from tests.lab.slurm import SlurmLab, slurm_lab
-from tests.lab.slurm_rest import RestLab
+from tests.lab.slurm import slurm_lab
 
 
 @contextmanager
@@ -218,16 +217,14 @@ def sagemaker(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def slurm(folder: Path, kind: type[SlurmLab] = SlurmLab) -> Iterator[Place]:
+def slurm(folder: Path) -> Iterator[Place]:
     """Slurm's adapter on a real controller with two nodes. Fails when a job leaves a process behind."""
     bundle = folder / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
-    with slurm_lab(kind) as lab:
+    with slurm_lab() as lab:
         settings = {"slurm_conf": str(lab.conf), "command_seconds": "60"}
-        if isinstance(lab, RestLab):
-            settings |= lab.options()
 
         def adapter() -> Platform:
             return load("slurm", settings, context)
@@ -335,7 +332,6 @@ def sky() -> Iterator[SkyLab]:
 
 LONG: dict[str, Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Place]]] = {
     "skypilot-real": lambda folder, request: real_skypilot(folder, request.getfixturevalue("sky")),
-    "slurm-rest": lambda folder, request: slurm(folder, RestLab),
 }
 
 

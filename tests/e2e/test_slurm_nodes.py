@@ -15,7 +15,6 @@ import pytest
 
 from tests.lab.patience import until
 from tests.lab.slurm import SlurmLab, slurm_lab
-from tests.lab.slurm_rest import RestLab
 from tests.lab.typed import told
 
 CONFIG = """
@@ -34,7 +33,7 @@ devices_per_session = 4
 start_delay = "0s"
 setup = "1m"
 stop_margin = "20s"
-options = {{ nodes = "2", gres = "gpu:h100", slurm_conf = "{conf}", command_seconds = "60"{asked} }}
+options = {{ nodes = "2", gres = "gpu:h100", slurm_conf = "{conf}", command_seconds = "60" }}
 """
 JOB = """
 name = "{name}"
@@ -157,22 +156,17 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SlurmLab]:
-    """The cluster that the tests share, with a slurmrestd where there is one."""
-    with slurm_lab(SlurmLab if RestLab.missing() else RestLab) as made:
+    """The cluster that the tests share."""
+    with slurm_lab() as made:
         yield made
 
 
-@pytest.fixture(params=["commands", pytest.param("rest", marks=pytest.mark.nightly)])
-def cluster(lab: SlurmLab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A pool that nobody uses, which asks Slurm by its commands, or through slurmrestd."""
-    asked = ""
-    if request.param == "rest":
-        if not isinstance(lab, RestLab):
-            pytest.skip(RestLab.missing())
-        asked = "".join(f', {name} = "{value}"' for name, value in lab.options().items())
+@pytest.fixture
+def cluster(lab: SlurmLab, tmp_path: Path) -> Iterator[Cluster]:
+    """A pool that nobody uses."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(SCRIPT)
-    (tmp_path / "config.toml").write_text(CONFIG.format(conf=lab.conf, asked=asked))
+    (tmp_path / "config.toml").write_text(CONFIG.format(conf=lab.conf))
     environ = {**os.environ, "HOME": str(tmp_path), "SCHEDCTL_CONFIG": str(tmp_path / "config.toml")}
     made = Cluster(lab, tmp_path, environ)
     made.schedctl("init")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.store.hub import _meant
-from platforms.slurm.skew import skew
+from platforms.slurm.commands import skew
 from scheduler.notify.deliver import asked_seconds
 from scheduler.views.weekly_report import week_named
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from platforms.base import Unreachable
+from platforms.base import BadOption, Unreachable
 from platforms.slurm.checkup import Nodes, checks, cluster_of, nodes_of
+from platforms.slurm.settings import read_settings
 
 DRAINED = "gpu*|drained|2|1-00:00:00|gpu:h100:4|bad fan"
 DOWN = "gpu*|down*|1|1-00:00:00|gpu:h100:4|Not responding"
@@ -67,3 +68,10 @@ def test_nodes_are_read_with_gpus_and_time_limits_and_damaged_rows_are_left_out(
     _program(slurm / "sinfo", DRAINED)
     with pytest.raises(Unreachable, match="no node of the cluster is up"):
         cluster_of({})
+
+
+@pytest.mark.parametrize("dropped", ["slurmrestd", "token_file"])
+def test_options_of_slurmrestd_are_refused_with_the_options_of_ssh(dropped: str) -> None:
+    with pytest.raises(BadOption, match=rf"{dropped}: Slurm is no longer asked through slurmrestd") as error:
+        read_settings({dropped: "/somewhere"}, Path("/state"), "python3")
+    assert "by ssh: host, folder, known_hosts" in str(error.value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from platforms.slurm.skew import skew
+from platforms.slurm.commands import skew
 
 NOW = 1_795_000_000
 

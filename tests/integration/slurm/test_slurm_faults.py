@@ -13,7 +13,6 @@ from platforms.registry import checkup
 from scheduler.clock import real_now
 from tests.lab.patience import pause, until
 from tests.lab.slurm import SlurmLab, slurm_lab
-from tests.lab.slurm_rest import RestLab
 
 World = Any  # see conftest.py
 DAY = 86_400
@@ -21,19 +20,9 @@ DAY = 86_400
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SlurmLab]:
-    """The cluster that the tests of this file share, with a slurmrestd where there is one."""
-    with slurm_lab(SlurmLab if RestLab.missing() else RestLab) as made:
+    """The cluster that the tests of this file share."""
+    with slurm_lab() as made:
         yield made
-
-
-@pytest.fixture(params=["commands", pytest.param("rest", marks=pytest.mark.nightly)])
-def world(world: World, request: pytest.FixtureRequest) -> World:
-    """An empty pool that asks Slurm by its commands, or through slurmrestd."""
-    if request.param == "rest":
-        if why := RestLab.missing():
-            pytest.skip(why)
-        world.options = world.lab.options()
-    return world
 
 
 def wrap_sbatch(programs: Path, before: str, after: str) -> None:
@@ -141,7 +130,6 @@ def test_a_controller_without_its_state_leaves_what_ran_unknown_and_what_waited_
     assert world.jobs() == []
 
 
-@pytest.mark.parametrize("world", ["commands"], indirect=True)  # slurmrestd's: test_slurm_rest.py
 def test_a_lost_answer_of_sbatch_is_found_again_by_its_key(world: World, programs: Path) -> None:
     wrap_sbatch(programs, "", "kill -9 $$")
     with pytest.raises(Unreachable):
@@ -152,7 +140,6 @@ def test_a_lost_answer_of_sbatch_is_found_again_by_its_key(world: World, program
     assert world.jobs() == [("one", "RUNNING")]
 
 
-@pytest.mark.parametrize("world", ["commands"], indirect=True)  # slurmrestd's: test_slurm_rest.py
 def test_a_job_that_was_never_submitted_is_proved_so_and_one_that_comes_late_leaves(
     world: World, programs: Path
 ) -> None:
