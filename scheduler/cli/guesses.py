@@ -63,6 +63,7 @@ _MEANT: dict[str, str] = {
     "!systemd does it | Use: journalctl -e -u uff-scheduler": "service logs, service log, service journal, daemon logs",
     "!platforms have credentials instead of a login | See: docs/kaggle.md, docs/sagemaker.md. To check them: "
     "schedctl doctor": "login, auth, auth login, whoami, configure",
+    "!the manual page was removed | See: schedctl --help, schedctl COMMAND --help, docs/reference/commands.md": "man",
     "!a person does it, with the daemon stopped | See: docs/service.md, Back up and restore": "restore, backup restore",
 }
 _NOT_OFFERED = ("queue remove", "queue hold", "cancel", "pause")  # they stop work

@@ -53,7 +53,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backup": ("scheduler.cli.commands.backup", "Back up database, settings and artifacts; test the restore."),
     "db": ("scheduler.cli.commands.db", "The database: create, upgrade, back up, verify."),
     "config": ("scheduler.cli.commands.config", "The settings, and where each is set."),
-    "man": ("scheduler.cli.commands.man", "The manual page."),
     "version": ("scheduler.cli.commands.version", "The version of this program."),
 }
 

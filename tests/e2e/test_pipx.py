@@ -58,7 +58,7 @@ def test_pipx_installs_the_program_which_then_works(repository: Path, wheels: Pa
     assert [job["name"] for job in json.loads(run(schedctl, "queue", "list", "--json"))["jobs"]] == ["trainer"]
     names = {check["check"]: check["grade"] for check in json.loads(run(schedctl, "doctor", "--json"))["checks"]}
     assert names["package names"] == "ok", "config, jobs, platforms and scheduler are ours alone there"
-    assert "schedctl" in run(schedctl, "man")
+    assert "schedctl" in run(schedctl, "--help")
     run(pipx, "uninstall", "uff-scheduler")
     assert not schedctl.exists()
 

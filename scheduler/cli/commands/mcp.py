@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
@@ -26,13 +27,12 @@ def mcp(
     Without --allow-changes it only reads. docs/bridges.md says how agents are told of it.
     """
     from scheduler.bridge.mcp_server import server
-    from scheduler.cli.commands.man import page
     from scheduler.cli.commands.port import surface_of
 
     cli: Cli = ctx.obj
     surface = surface_of(cli)
     try:
-        made = server(surface, lambda: "\n".join(page(ctx)), changes=allow_changes)
+        made = server(surface, lambda: manual(ctx), changes=allow_changes)
     except ModuleNotFoundError as error:
         why = f"{error.name} is not installed"
         raise Refusal("no MCP server", why, "Install the extra: pip install 'uff-scheduler[mcp]'") from None
@@ -40,3 +40,15 @@ def mcp(
         made.run("stdio")
     finally:
         surface.commands.close()
+
+
+def manual(ctx: typer.Context) -> str:
+    """Return the help of every command, each below its words."""
+
+    def pages(words: str, found: Any, parent: Any) -> Iterator[str]:
+        context = typer.Context(found, info_name=words, parent=parent)
+        yield found.get_help(context)
+        for name in found.list_commands(context) if hasattr(found, "list_commands") else ():
+            yield from pages(name, found.get_command(context, name), context)
+
+    return "\n\n".join(pages("schedctl", ctx.find_root().command, None))

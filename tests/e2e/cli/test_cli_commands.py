@@ -10,6 +10,7 @@ import pytest
 from jobs.payload.store.manifest import sha256_file
 from jobs.spec import JobSpec
 from platforms.local.isolation import obstacle
+from scheduler.cli.shell.exits import Exit
 from scheduler.core import run as arrows
 from scheduler.core.job import Active, Cancelled, Held, Queued
 from scheduler.core.run import Outcome, Stopping
@@ -41,6 +42,14 @@ def test_the_fast_listing_answers_exactly_as_the_command_tree(
     slow = schedctl("queue", "list", *flags)
     assert fast == slow
     assert fast.code == 0
+
+
+def test_a_removed_command_says_what_serves_in_its_place(schedctl: Schedctl) -> None:
+    done = schedctl("man")
+    assert done.code == Exit.USAGE
+    assert done.err == (
+        "schedctl: schedctl man: this command was removed. See: schedctl --help, schedctl COMMAND --help, docs/cli.md\n"
+    )
 
 
 def test_the_listing_through_the_engine_is_the_same(
