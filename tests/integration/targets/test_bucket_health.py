@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -93,3 +95,53 @@ def test_a_bucket_without_a_check_is_proven_as_before_and_a_command_that_is_none
     assert target.read("ufm").proven is True
     with pytest.raises(TargetError, match="health is no command"):
         opened("x" * 3_000)
+
+
+def test_a_deployment_cut_off_before_any_request_points_at_whole_releases_alone(
+    opened: Callable[..., S3Target], tmp_path: Path
+) -> None:
+    """Before the pointer is written nobody sees what was sent, and the next deployment sends only what is missing."""
+
+    class Killed(BaseException):
+        """As the end of a process."""
+
+    one, *others = (make_release(tmp_path, version) for version in range(1, 40))
+    opened("").deploy(one)
+    serving = 1
+    for cut, release in enumerate(others, 1):
+        first, second = list[str](), list[str]()
+        with pytest.MonkeyPatch.context() as patch:
+            _note_puts(patch, target := opened(""), first, cut, Killed)
+            try:
+                target.deploy(release)
+            except Killed:
+                found = opened("").read("ufm", deep=True)
+                assert (found.version, found.damaged) == (release.version if "current.json" in first else serving, ())
+            else:
+                break
+        with pytest.MonkeyPatch.context() as patch:
+            _note_puts(patch, target := opened(""), second)
+            assert target.deploy(release).outcome is Outcome.SERVING
+        assert sorted(name for name in first + second if name in release.files) == sorted(release.files)
+        assert opened("").read("ufm", deep=True) == Served(release.version, release.digest, proven=True, before=ANY)
+        serving = release.version
+    else:
+        pytest.fail("it makes more requests than that")
+    assert cut > len(one.files)
+
+
+def _note_puts(
+    patch: pytest.MonkeyPatch, target: S3Target, names: list[str], cut: int = 0, killed: type[BaseException] = OSError
+) -> None:
+    """Note the names of what a target sends, and end its process before request number ``cut``."""
+    asked = target.client._make_api_call
+    number = count(1)
+
+    def ask(operation: str, words: dict[str, Any]) -> Any:
+        if next(number) == cut:
+            raise killed
+        if operation == "PutObject":
+            names.append(words["Key"].rpartition("/")[2])
+        return asked(operation, words)
+
+    patch.setattr(target.client, "_make_api_call", ask)
