@@ -1,5 +1,6 @@
 """What is measured from progress lines: time trained, speed, what a checkpoint costs."""
 
+from jobs.payload.bounds import TELEMETRY
 from jobs.payload.lane.meter import Meter
 
 
@@ -109,3 +110,73 @@ def test_what_is_not_a_number_is_passed_over() -> None:
     assert (meter.step, meter.loss, meter.held_out_loss, meter.gpu_memory_bytes) == (None, None, None, None)
     meter.feed({"step": 0, "gpu_memory_bytes": 5, "loss": 1}, 1.0)
     assert (meter.step, meter.loss, meter.gpu_memory_bytes) == (0, 1.0, 5)
+
+
+def test_the_last_checkpoint_is_given_time_by_the_five_before_it() -> None:
+    meter = Meter(60.0, 0.5)
+    assert meter.closing_seconds == 0.5
+    for number, seconds in enumerate((240.0, 40.0, 20.0, 20.0, 20.0)):
+        meter.published(number, 0.0, seconds)
+    assert meter.closing_seconds == 300.0
+    meter.published(5, 0.0, 20.0)
+    assert meter.closing_seconds == 50.0
+
+
+def test_a_save_is_under_way_until_it_has_ended_or_failed() -> None:
+    meter = Meter(60.0, 75.0)
+    assert meter.saving is False
+    meter.feed({"saving": 5}, 0.0)
+    assert meter.saving is True
+    meter.feed({"saved": 5}, 1.0)
+    assert meter.saving is False
+    meter.feed({"saving": 6}, 2.0)
+    meter.feed({"save_failed": "x" * 900}, 3.0)
+    assert (meter.saving, len(meter.save_failed)) == (False, 500)
+
+
+def test_speed_counts_from_the_first_step_that_is_reported() -> None:
+    meter = Meter(60.0, 75.0)
+    meter.feed({"loss": 3.0}, 100.0)
+    meter.feed({"step": 0}, 110.0)
+    assert meter.steps_per_second is None
+    meter.feed({"step": 20}, 120.0)
+    assert meter.steps_per_second == 2.0
+
+
+def test_a_session_that_goes_on_at_a_step_is_as_fast_as_its_own_steps() -> None:
+    meter = Meter(60.0, 75.0)
+    assert meter.save_failed == ""
+    meter.feed({"step": 50}, 100.0)
+    meter.feed({"step": 60, "saving": 62}, 104.0)
+    assert (meter.step, meter.steps_per_second) == (62, 3.0)
+    late = Meter(60.0, 75.0)
+    for line, now in (({"loss": 3.0}, 100.0), ({"step": 0}, 110.0), ({"step": 5}, 120.0)):
+        late.feed(line, now)
+    assert late.steps_per_second == 0.5
+
+
+def test_a_checkpoint_takes_the_mean_and_two_tell_too_little_of_the_last() -> None:
+    meter = Meter(60.0, 200.0)
+    for number, seconds in enumerate((20.0, 40.0)):
+        meter.published(number, 0.0, seconds)
+    assert (meter.checkpoint_seconds, meter.expected_checkpoint_seconds, meter.closing_seconds) == (30.0, 30.0, 200.0)
+    meter.not_stored(200.0)
+    assert meter.checkpoint_seconds == 30.0
+
+
+def test_a_save_that_was_not_announced_is_marked_when_it_has_ended() -> None:
+    meter = Meter(60.0, 75.0)
+    meter.feed({"step": 1}, 0.0)
+    meter.feed({"saved": 5}, 40.0)
+    assert meter.trained_at_save(5, 90.0) == 40.0
+
+
+def test_figures_are_read_within_their_bounds_and_kept_until_a_newer_one() -> None:
+    meter = Meter(60.0, 75.0)
+    name, high = next(iter(TELEMETRY.items()))
+    for value, kept in ((0.0, 0.0), (-0.5, 0.0), (high, high), (2 * high, high), ("x", high), (0.25, 0.25)):
+        meter.feed({name: value}, 0.0)
+        assert meter.telemetry[name] == kept
+    for size, kept in ((0, 0), (-1, 0), (7, 7)):
+        meter.feed({"gpu_memory_bytes": size}, 0.0)
+        assert meter.gpu_memory_bytes == kept
