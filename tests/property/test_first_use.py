@@ -178,6 +178,8 @@ def test_a_span_that_opened_before_the_books_begin_may_move_all_after_it() -> No
 
     assert room_after(10) == room_after(30) == 5 * HOUR  # an hour of them before the span closes
     assert room_after(40) == 4 * HOUR
+    beyond = BOOKS_SECONDS // DAY - 2  # days of which the first span is known
+    assert (room_after(beyond), room_after(beyond + 1)) == (5 * HOUR, 4 * HOUR)
 
 
 def test_a_limit_that_was_observed_rules_the_spans_it_covers() -> None:

@@ -1,5 +1,7 @@
 """What is measured from progress lines: time trained, speed, what a checkpoint costs."""
 
+from typing import Any
+
 from jobs.payload.bounds import TELEMETRY
 from jobs.payload.lane.meter import Meter
 
@@ -124,14 +126,13 @@ def test_the_last_checkpoint_is_given_time_by_the_five_before_it() -> None:
 
 def test_a_save_is_under_way_until_it_has_ended_or_failed() -> None:
     meter = Meter(60.0, 75.0)
-    assert meter.saving is False
-    meter.feed({"saving": 5}, 0.0)
-    assert meter.saving is True
-    meter.feed({"saved": 5}, 1.0)
-    assert meter.saving is False
-    meter.feed({"saving": 6}, 2.0)
-    meter.feed({"save_failed": "x" * 900}, 3.0)
-    assert (meter.saving, len(meter.save_failed)) == (False, 500)
+    states = [meter.saving]
+    lines: list[dict[str, Any]] = [{"saving": 5}, {"saved": 5}, {"saving": 6}, {"save_failed": "x" * 900}]
+    for at, line in enumerate(lines):
+        meter.feed(line, float(at))
+        states.append(meter.saving)
+    assert states == [False, True, False, True, False]
+    assert len(meter.save_failed) == 500
 
 
 def test_speed_counts_from_the_first_step_that_is_reported() -> None:
