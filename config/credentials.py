@@ -87,14 +87,9 @@ def hub_token(environ: Mapping[str, str], state_dir: Path) -> str:
 
     Raises ConfigError for a credential that cannot be used.
     """
-    return usual_secret(_HUB, environ, state_dir)
-
-
-def usual_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
-    """Return the credential of this name, else the variable; empty for neither. Raises ConfigError as `hub_token`."""
-    if any((folder / name).exists() for folder in secret_folders(environ, state_dir)):
-        return read_secret(name, environ, state_dir)
-    return environ.get(name, "")
+    if any((folder / _HUB).exists() for folder in secret_folders(environ, state_dir)):
+        return read_secret(_HUB, environ, state_dir)
+    return environ.get(_HUB, "")
 
 
 def _is_setting(name: str) -> bool:

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from config.corpus_settings import CorpusSettings
 from config.layers import Layers, origin
 from config.pool_settings import PoolSettings
 from config.report_settings import ReportSettings
-from config.rule_settings import RuleSettings, WebhookSettings, private_address
+from config.rule_settings import RuleSettings, WebhookSettings
 from config.section import (
     ClockScale,
     Instant,
@@ -109,11 +109,11 @@ class RetentionSettings(Section):
 
 
 class ExportSettings(Section):
-    """What other programs get: a calendar, and the series of every job as files, to MLflow, or for W&B."""
+    """What other programs get, as files: a calendar, and the series of every job."""
 
     calendar: Path | None = None
     series: Path | None = None
-    mlflow: Annotated[str, AfterValidator(private_address)] | None = None
+    mlflow: str | None = None  # of older versions, as wandb is: the daemon answers with what to do instead
     wandb: Path | None = None
 
 

@@ -19,7 +19,6 @@ from platforms.fingerprint import fingerprint
 from scheduler import clock, line
 from scheduler.core.run import Running
 from scheduler.core.window import WEEK
-from scheduler.notify.mirrors import Mirrors
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.endings import tell_endings
 from scheduler.service.outside.calls import ThreadedCalls
@@ -74,7 +73,6 @@ class Daemon:
     _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
     _calls: ThreadedCalls = field(default_factory=ThreadedCalls)
     _work: LongWork = field(default_factory=LongWork)
-    _mirrors: Mirrors = field(default_factory=Mirrors)
     _ports: Ports = field(init=False)
     _cycle: Cycle = field(init=False)
     _line: str = ""
@@ -290,8 +288,6 @@ class Daemon:
         apart(look_for_needs)  # letters go out whatever keeps the list from being made
         post(ports, self.app.mailing, apart, now)
         self._calls.gather("exports", {"": partial(apart, partial(export, ports, self.app.settings.export, now))})
-        mirrors = self._mirrors.work(ports, self.app.settings)
-        self._calls.gather("mirror", {name: partial(apart, work) for name, work in mirrors.items()})
 
     def _tell_progress(self) -> None:
         """Feed the watchdog: a cycle is finished, and the database takes what is written."""

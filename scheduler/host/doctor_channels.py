@@ -13,7 +13,6 @@ from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from config.settings import Settings
     from scheduler.notify.deliver import Channel
 
 _REMEDY = "Look at the settings: schedctl config show report"
@@ -33,20 +32,6 @@ def channel_check(channel: Channel) -> Callable[[], Checked]:
 def no_channel() -> Checked:
     """Return what it means that no channel is configured: no fault, but nobody is told anything."""
     return Checked("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
-
-
-def check_mlflow(settings: Settings) -> Checked:
-    """Ask the tracking server of the settings for our experiment."""
-    from scheduler.notify.mirrors import mlflow_header
-    from scheduler.notify.mlflow_mirror import MlflowFault, MlflowMirror
-
-    address = settings.export.mlflow or ""
-    try:
-        MlflowMirror(address, mlflow_header(settings)).check()
-    except MlflowFault as fault:
-        remedy = "Look at export.mlflow, and at the credential MLFLOW_TRACKING_TOKEN if it wants one"
-        return Checked("bad", f"{address}: {fault}", remedy)
-    return Checked("ok", f"{address} answers")
 
 
 def check_mail(channel: EmailChannel) -> Checked:

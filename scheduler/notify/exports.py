@@ -26,20 +26,25 @@ if TYPE_CHECKING:
     from scheduler.service.outside.ports import Ports
     from scheduler.store.series import Point
 
+_DROPPED = "the daemon no longer sends this. Set export.series, and run examples/trackers/send.py on that folder"
 _AHEAD_SECONDS = 28 * DAY
 _COLUMNS = ("attempt", "step", "at", *series.FIGURES)
 
 
 def export(ports: Ports, wanted: ExportSettings, now: int) -> None:
     """Write what is ``wanted``. What cannot be written is told as failed work, and tried again a minute later."""
+    dropped = [f"export.{name}" for name in ("mlflow", "wandb") if getattr(wanted, name) is not None]
+    why = f"{' and '.join(dropped)}: {_DROPPED}" if dropped else ""
     try:
         if wanted.calendar is not None:
             _write(wanted.calendar, calendar(ports, now).encode())
         if wanted.series is not None:
             _export_series(ports, wanted.series)
     except OSError as error:
-        ports.log.error("exports.failed", why=str(error), next="tried again in a minute")
-        fail(str(error))
+        why = str(error)
+    if why:
+        ports.log.error("exports.failed", why=why, next="tried again in a minute")
+        fail(why)
 
 
 def calendar(ports: Ports, now: int) -> str:

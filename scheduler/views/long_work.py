@@ -39,7 +39,6 @@ _WORDS = {
     "letters": "letters",
     "mail": "letters by {}",
     "exports": "exported files",
-    "mirror": "mirror to {}",
     "duty": "housekeeping: {}",
     "reports": "artifact store",
     "manifests": "artifact store",

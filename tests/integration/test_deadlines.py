@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request
@@ -31,13 +29,10 @@ from platforms.kaggle.api.wire import Endpoint, Wire
 from platforms.kaggle.kernel import bootstrap
 from platforms.skypilot.server import ApiServer
 from platforms.skypilot.settings import read_settings as sky_settings
-from platforms.slurm.rest_api import RestApi
-from platforms.slurm.settings import read_settings as slurm_settings
 from platforms.targets.base import TargetUnreachable
 from platforms.targets.loopback import Loopback
 from scheduler.host.doctor_channels import check_mail
 from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
-from scheduler.notify.mlflow_mirror import MlflowFault, MlflowMirror
 from scheduler.notify.webhook import WebhookChannel
 from tests.lab.patience import until
 
@@ -149,10 +144,6 @@ def mail_channel(port: int) -> EmailChannel:
     return EmailChannel("127.0.0.1", port, False, "", "", "s@example.org", ("a@example.org",), 2)
 
 
-def mlflow(port: int) -> None:
-    MlflowMirror(f"http://127.0.0.1:{port}", "").check()
-
-
 def hub_page(port: int) -> None:
     ask(f"http://127.0.0.1:{port}/api", "", lambda answer: answer.read())
 
@@ -163,12 +154,6 @@ def served(port: int) -> None:
 
 def sky(port: int) -> ApiServer:
     return ApiServer(sky_settings({"address": f"http://127.0.0.1:{port}", "call_seconds": "4"}, Path("/state")))
-
-
-def slurm(port: int) -> None:
-    options = {"slurmrestd": f"http://127.0.0.1:{port}", "command_seconds": "4", "token_file": os.devnull}
-    settings = slurm_settings(options, Path("/state"), "python3")
-    RestApi(replace(settings, token_file=None)).get("/jobs")
 
 
 def presigned(port: int) -> PresignedTransport:
@@ -231,10 +216,8 @@ CLIENTS: list[tuple[Callable[[int], Any], type[Exception]]] = [
         (slack, DeliveryFailed, HEAD),
         (bot, DeliveryFailed, HEAD),
         (lambda port: mail_channel(port).send("key", BODY), DeliveryFailed, b"220-"),
-        (mlflow, MlflowFault, HEAD),
         (hub_page, Again, HEAD),
         (served, TargetUnreachable, HEAD),
-        *((slurm, Unreachable, first) for first in (HEAD, LONG)),
         *((lambda port: sky(port).health(), Unreachable, first) for first in (HEAD, LONG)),
         (lambda port: sky(port).log("c"), Unreachable, LONG),
         (lambda port: sky(port).launch("c", {}), Unreachable, LONG),

@@ -172,3 +172,14 @@ def test_a_folder_that_cannot_be_written_is_told_and_hurts_nothing(world: Simple
     told(world, 600, step=50, loss=2.0, steps_per_second=0.1)
     export(world.ports, ExportSettings(series=tmp_path / "file"), world.clock.present)
     assert "exports.failed" in world.ports.log.said
+
+
+def test_settings_of_mirrors_are_read_and_answered_with_the_program_that_serves_now(
+    world: SimpleNamespace, tmp_path: Path
+) -> None:
+    told(world, 600, step=50, loss=2.0, steps_per_second=0.1)
+    wanted = ExportSettings(series=tmp_path / "series", mlflow="https://mlflow.example.org", wandb=tmp_path)
+    export(world.ports, wanted, world.clock.present)
+    assert (tmp_path / "series" / "ufm" / "series.csv").exists()
+    assert "export.mlflow and export.wandb: the daemon no longer sends this" in world.ports.log.lines[-1]
+    assert "examples/trackers/send.py" in world.ports.log.lines[-1]

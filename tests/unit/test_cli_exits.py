@@ -57,7 +57,6 @@ INNER = {
     "platforms.bundle.BadArchive",
     "platforms.relay._NotSmall",
     "scheduler.cli.parts.top_view._Left",
-    "scheduler.notify.mlflow_mirror.MlflowFault",
     "scheduler.service.outside.child_process.ChildFailed",
     "scheduler.service.versions.reading.NoScores",
     "scheduler.store.columns.WrongType",

@@ -60,7 +60,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     from platforms.base import Checked
     from scheduler.host import doctor as service
     from scheduler.host import doctor_machine as machine
-    from scheduler.host.doctor_channels import channel_check, check_mlflow, no_channel
+    from scheduler.host.doctor_channels import channel_check, no_channel
     from scheduler.host.doctor_secrets import check_secrets
     from scheduler.service.requests import concerns
     from scheduler.service.requests.one_account import require_one_account
@@ -93,8 +93,6 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
         checks[f"letters by {name}"] = channel_check(channel)
     if not app.channels:
         checks["letters"] = no_channel
-    if app.settings.export.mlflow is not None:
-        checks["mirror to MLflow"] = partial(check_mlflow, app.settings)
     for name, at in sorted(app.targets.items()):
         checks[f"target {name}"] = partial(_target, app, at)
     for platform in plugin.offered():
@@ -120,8 +118,6 @@ def _extras(app: App) -> set[str]:
         found.add("report")
     if any(name.startswith("apprise") for name in app.channels):
         found.add("notify")
-    if app.settings.export.wandb is not None:
-        found.add("wandb")
     if app.database_url.startswith("postgresql"):
         found.add("postgres")
     return found
