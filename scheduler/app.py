@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
+from urllib.parse import unquote
 
+from config.layers import SYSTEM_FILE, own_file
+from config.shipped import shipped
 from scheduler.clock import ScaledClock, stopwatch, system_clock
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
 from scheduler.core.window import Calendar, DailyHours, Period
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from config.known_secrets import KnownSecrets
     from config.pool_settings import PoolSettings, QuotaSettings
@@ -37,13 +41,15 @@ if TYPE_CHECKING:
     from scheduler.service.outside.solver_process import SolverHost
     from scheduler.store.engine import Database
 
-
 # A session that was told to end gets this many times its grace before it is ended from outside: saving a large
 # checkpoint takes longer than the trainer's own grace.
 _OVERDUE_GRACES = 5
 # Local search polishes plans where its real time is short in scheduled time.
 _PLANNING_SECONDS = 60
 _POLISH_WALL_SECONDS = 1.0
+_SOCKETS = "/var/run/postgresql"  # where libpq looks when an address names no host
+_SHIPPED = shipped("defaults.toml").parent
+_FOLDERS = {"uff-scheduler", ".aws", ".kaggle"}  # hidden as a whole, for a file in them may be replaced at any time
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ class App:
 
     def _hidden(self) -> list[Path]:
         """Return what no session on this machine may see."""
-        from config.private_places import private_places
+        from scheduler.app import private_places
 
         return private_places(self.settings, self.redact.places, self.database.path, os.environ)
 
@@ -395,3 +401,20 @@ def _quota(settings: QuotaSettings) -> Quota:
             return MoneyQuota(settings.name, settings.limit_microdollars, calendar, **provenance)
         case _:
             assert_never(kind)
+
+
+# What of this machine belongs to the daemon alone, so that no session may see it.
+def private_places(
+    settings: Settings, secrets: Iterable[Path], database: Path | None, environ: Mapping[str, str]
+) -> list[Path]:
+    """Return the state folder, the store, the settings, the ``database`` with its side files, and ``secrets``."""
+    files = [*settings.files, own_file(None, environ), SYSTEM_FILE, *secrets]
+    found = [settings.state_dir, settings.artifacts.root]
+    found += [file.parent if file.parent.name in _FOLDERS else file for file in files if file.parent != _SHIPPED]
+    if database is not None:
+        found += [Path(f"{database}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
+    elif settings.database_url:
+        # The server believes the user behind a socket.
+        hosts = re.findall(r"[?&\s]host=([^&\s]+)", settings.database_url) or [_SOCKETS]
+        found += [Path(place) for place in map(unquote, hosts) if place.startswith("/")]
+    return [place.absolute() for place in found]

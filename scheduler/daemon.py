@@ -14,20 +14,23 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from config.credentials import credential_files
+from config.errors import ConfigError, Problem
 from config.logging import configure
+from platforms.base import PlatformError
 from platforms.fingerprint import fingerprint
 from scheduler import clock, line
+from scheduler.app import App
 from scheduler.core.run import Running
 from scheduler.core.window import WEEK
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.endings import tell_endings
 from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service.requests.one_account import require_one_account
 from scheduler.service_manager import ServiceManager
-from scheduler.store import due, events, runs
+from scheduler.store import counts, due, events, queue_waits, runs
 from scheduler.store import lease as leases
 from scheduler.store.engine import DatabaseCorrupt, Fenced, StoreFailure
 from scheduler.views.long_work import LongWork
-from scheduler.views.status_line import status_line
 from scheduler.wake import Waker
 
 if TYPE_CHECKING:
@@ -35,8 +38,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from apscheduler.schedulers.base import BaseScheduler
+    from sqlalchemy import Connection
 
-    from scheduler.app import App
+    from platforms.late import LatePlatform
     from scheduler.core.run import Run
     from scheduler.service.outside.ports import Log, Ports
     from scheduler.store.lease import Lease
@@ -54,6 +58,8 @@ _PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want
 _WATCH_SECONDS = 2.0  # between two looks at whether the clock was set
 _JUMP_SECONDS = 2.0  # what a clock that is slewed does not reach between two looks
 CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it anew
+# What the lock, the lease and the books of a running daemon stand on.
+_FIXED = ("state_dir", "database_url", "clock")
 
 
 class LostLeadership(Exception):
@@ -310,7 +316,7 @@ class Daemon:
         """Take over new settings if all of them can be used; otherwise say why, and go on with the old ones."""
         if self.load is None:
             raise AssertionError("a reload is asked for only where settings can be read")
-        from scheduler.reload import reloaded
+        from scheduler.daemon import reloaded
 
         self.manager.reloading()
         try:
@@ -393,3 +399,55 @@ class Daemon:
     def _ask_to_stop(self) -> None:
         self._stop.set()
         self._news.put(_STOP)
+
+
+# New settings for a running daemon, tried as a whole before any of them counts.
+def reloaded(old: App, load: Callable[[], App]) -> App:
+    """Return the app on the settings as they are now, with everything made that can fail to be made.
+
+    A pool that works and would not with the new settings counts as a failure; one that waits for a person anyhow does
+    not. It shares the open database of ``old``. Raises ConfigError (also for what cannot change without a restart),
+    CatalogueError, PlatformError or StoreError; then ``old`` is as good as before.
+    """
+    new = load()
+    moved = [key for key in _FIXED if getattr(new.settings, key) != getattr(old.settings, key)]
+    if moved:
+        why, remedy = "cannot change while the daemon runs", "restart the daemon to use it, or change it back"
+        raise ConfigError([Problem(new.settings.origin(key), key, "", why, remedy) for key in moved])
+    require_one_account(new.settings)
+    vars(new)["database"] = old.database  # a cached property: what is there already is not made anew
+    for part in ("catalogue", "artifacts", "mailing"):
+        getattr(new, part)
+    for name, platform in new.platforms.items():
+        try:
+            platform.open()
+        except PlatformError:
+            # A pool that waits for a person keeps nobody from new settings; one that works is not broken by them.
+            if name in old.platforms and _works(old.platforms[name]):
+                raise
+    return new
+
+
+def _works(platform: LatePlatform) -> bool:
+    try:
+        platform.open()
+    except PlatformError:
+        return False
+    return True
+
+
+# What a prompt and the service manager show.
+def status_line(tx: Connection, needs: int = 0) -> str:
+    """Return counts of what runs and waits, and of what needs a person, without names: ``2 running, 5 waiting``.
+
+    Sessions that wait in their platform's queue do not run: ``1 running, 1 in a queue, 5 waiting``.
+    """
+    jobs = counts.jobs_by_state(tx)
+    in_queue = queue_waits.count(tx)
+    parts = [f"{counts.live_sessions(tx) - in_queue} running"]
+    parts += [f"{in_queue} in a queue"] if in_queue else []
+    parts.append(f"{jobs['queued']} waiting")
+    parts += [f"{jobs[state]} {state}" for state in ("held", "failed") if jobs[state]]
+    if needs:
+        parts.append(f"{needs} {'needs' if needs == 1 else 'need'} a person")
+    return ", ".join(parts)

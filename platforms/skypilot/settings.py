@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from platforms.address import read_address
 from platforms.base import Misconfigured
 from platforms.registry import read_count, reject_unknown
 
@@ -27,6 +27,7 @@ _KNOWN = frozenset(_ASKED) | {
 _WORD = re.compile(r"[A-Za-z0-9_~/.][A-Za-z0-9_.,:/+@*~-]{0,250}", re.ASCII)
 _OWNER = re.compile(r"[0-9a-f]{8}", re.ASCII)
 _MONEY = re.compile(r"\d{1,6}(\.\d{1,4})?", re.ASCII)
+_HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +97,24 @@ def _asked(options: Mapping[str, str]) -> dict[str, Any]:
             NAME, "load", "autodown_minutes = 0: nothing would end a forgotten cluster", "Write 1 or more"
         )
     return {**asked, "autostop": {"idle_minutes": minutes, "down": True}}
+
+
+# Plain ones, that no token crosses a network to in the clear.
+def read_address(platform: str, option: str, text: str, example: str, *, token: bool) -> str:
+    """Return an address without the / at its end. Raises Misconfigured when it is no plain one of http or https.
+
+    ``token``: one is sent along. No secret stands in an address.
+    """
+    try:
+        parts = urlsplit(text)
+        usable = bool(parts.scheme in {"http", "https"} and parts.hostname and (parts.port is None or parts.port > 0))
+    except ValueError:
+        parts, usable = urlsplit(""), False
+    if not usable or parts.username is not None or parts.query or parts.fragment:
+        why = f"{option} = {text.rpartition('@')[2]!r} is no plain http or https address"
+        raise Misconfigured(platform, "load", why, f"Write one like {example}; credentials go into token_file")
+    if token and parts.scheme == "http" and parts.hostname not in _HERE:
+        raise Misconfigured(
+            platform, "load", f"a token would cross the network to {parts.hostname} in the clear", "Use https"
+        )
+    return text.rstrip("/")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -31,11 +31,9 @@ from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
 from platforms.slurm import batch
-from platforms.slurm.admission import admit
 from platforms.slurm.books import NoBooks, reading
 from platforms.slurm.commands import Commands
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
-from platforms.slurm.records import END, ORDER, STARTED, Ended, Ordered, Started, told, write
 from platforms.slurm.settings import NAME, read_settings
 from platforms.slurm.sightings import Evidence, NotSubmitted, comment
 
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
     from platforms.slurm.qos import Cap
+    from platforms.slurm.settings import Settings
     from platforms.slurm.sightings import Line, Poll
 
 _UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
@@ -53,6 +52,53 @@ _REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back 
 _ALIKE_SECONDS = 60  # real: between the start that accounting has and the one that was seen
 _LOG_BYTES = 4 << 20  # of one answer; more is asked for again
 _TERM_SECONDS = 120  # before the time limit
+ORDER, STARTED, END = "order.json", "started.json", "end.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """What was ordered, in scheduled UTC seconds.
+
+    ``length`` is how long it may run at most; 0 in orders of older versions, whose script keeps to ``deadline``.
+    """
+
+    at: int
+    deadline: int
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """When a session was first seen to run, in real UTC seconds as Slurm tells it."""
+
+    job: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did.
+
+    ``taken``: Slurm took it away, by a failed node or a preemption.
+    """
+
+    started: int | None
+    ended: int
+    detail: str
+    told: bool
+    taken: bool = False
+
+
+def write(text: str, folder: Path) -> None:
+    """Write an order into a session's folder."""
+    (folder / ORDER).write_text(text)
+
+
+def told(key: str, end: Ended) -> Observed:
+    """Return an end as it was first told."""
+    if end.started is None:
+        return Observed(key, SessionState.ABSENT, "", detail=end.detail)
+    return Observed(key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told, taken=end.taken)
 
 
 class _Known(NamedTuple):
@@ -395,3 +441,24 @@ class SlurmPlatform:
 
 def _is_live(seen: Observed) -> bool:
     return seen.state not in {SessionState.ENDED, SessionState.ABSENT}
+
+
+# Whether a pool's cluster has room for one more session. Pure.
+def admit(
+    request: LaunchRequest, poll: Poll, settings: Settings, caps: Sequence[Cap], sessions: tuple[int, int]
+) -> None:
+    """Raise Refused when there is no room for one more; ``sessions`` are how many are live, and how many may be."""
+    if request.devices % settings.nodes:
+        why = f"{counted(request.devices, 'device')} cannot be shared by {settings.nodes} nodes evenly"
+        raise Refused(NAME, "launch", why, "Choose devices_per_session that nodes divides", permanent=True)
+    live, most = sessions
+    if live >= most:
+        raise Refused(NAME, "launch", f"{live} of at most {most} sessions are live", "Wait until one ends")
+    waiting = sum(is_waiting(line) for line in poll.lines)
+    if waiting >= settings.pending_max:
+        why = f"{counted(waiting, 'job')} of this pool wait in Slurm's queue, and pending_max allows no more"
+        raise Refused(NAME, "launch", why, "Wait until one starts")
+    # It would wait in the queue, while another pool could run it.
+    devices = request.devices if settings.gres else 0
+    if why := next(filter(None, (cap.refuses(devices) for cap in caps)), ""):
+        raise Refused(NAME, "launch", why, "Let the pool ask for no more: devices_max, sessions_max")

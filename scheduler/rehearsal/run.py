@@ -7,31 +7,30 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
 from config.layers import PREFIX
+from config.shipped import shipped
 from jobs.plural import counted
 from platforms.base import PlatformError
 from scheduler import clock
 from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
-from scheduler.rehearsal import slurm_pool, stand_in_aws, stand_in_kaggle, stand_in_packages
-from scheduler.rehearsal.folder import (
-    Rehearsal,
-    RehearsalError,
-    settings_for,
-    write_settings,
-)
+from scheduler.rehearsal import slurm_pool, stand_in_aws, stand_in_kaggle
+from scheduler.rehearsal.folder import Rehearsal, RehearsalError, settings_for, write_settings
 from scheduler.report.week import to_json, week_of
 from scheduler.store import jobs, ledger, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from jobs.spec import JobSpec
     from scheduler.app import App
     from scheduler.report.week import Week
 
@@ -43,6 +42,24 @@ _PROGRESS_WALL_SECONDS = 0.5
 _LEAD_WALL_SECONDS = 1.5  # what the emulators take to start, which is nobody's scheduled time
 _LINE_EVERY_WALL_SECONDS = 15.0
 _PICTURE_WIDTH = 1_400
+_VERSION = "1.0"
+_PACKAGES = {
+    "rehearsal_rates": '''"""Learning rates."""
+
+
+def warm(step, steps, highest):
+    """Return a rate that grows to the highest during the first steps."""
+    return highest * min(1.0, (step + 1) / steps)
+''',
+    "rehearsal_points": '''"""Training data: noisy points of a line."""
+
+
+def point(chance):
+    """Return x and y of the next one."""
+    x = chance.uniform(-1, 1)
+    return x, 3 * x + 1 + chance.gauss(0, 0.1)
+''',
+}
 
 
 @contextmanager
@@ -175,7 +192,7 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
         )
     keep_until = rehearsal.epoch + app.policy.retention.grace_seconds
     specs = [
-        stored(app, stand_in_packages.named_by(rehearsal, replace(spec, seed=spec.seed + seed)), keep_until, _say)
+        stored(app, named_by(rehearsal, replace(spec, seed=spec.seed + seed)), keep_until, _say)
         for spec in app.catalogue.jobs
     ]
     queue.add(app.database, specs, rehearsal.epoch, "rehearse")
@@ -331,3 +348,42 @@ def line_of(app: App, start: int, end: int) -> str:
     lanes = sum(len(run.lanes) for run in live)
     at = show(min(now, end), app.settings.zone)
     return f"{share:4.0%} {at} | {counted(len(live), 'session')}, {counted(lanes, 'lane')} | {hours} | {steps}"
+
+
+# A folder with two small packages, which the shipped own folder asks for.
+def named_by(rehearsal: Rehearsal, spec: JobSpec) -> JobSpec:
+    """Return a job that finds its packages in the rehearsal's folder, if it is the shipped one that wants them."""
+    if spec.requirements is None or not Path(spec.requirements.source).is_relative_to(shipped("own_folder")):
+        return spec
+    index = rehearsal.folder / "packages"
+    for name, source in _PACKAGES.items():
+        _put_wheel(index, name, source)
+    address = index.as_uri()
+    # Settings of this machine, such as an index of its own, are of no use for what no index has.
+    return replace(
+        spec,
+        environment={
+            **spec.environment,
+            "PIP_CONFIG_FILE": "/dev/null",
+            "PIP_INDEX_URL": address,
+            "UV_DEFAULT_INDEX": address,
+        },
+    )
+
+
+def _put_wheel(index: Path, name: str, source: str) -> None:
+    """Add a package to an index as pip and uv read one: a page for each name, with links to its wheels."""
+    about, wheel = f"{name}-{_VERSION}.dist-info", f"{name}-{_VERSION}-py3-none-any.whl"
+    files = {
+        f"{name}.py": source,
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {_VERSION}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: schedctl\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = f"{about}/RECORD"
+    files[record] = "".join(f"{path},,\n" for path in (*files, record))
+    page = index / name.replace("_", "-")
+    page.mkdir(parents=True)
+    with zipfile.ZipFile(page / wheel, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    (page / "index.html").write_text(f'<!DOCTYPE html><html><body><a href="{wheel}">{wheel}</a></body></html>\n')

@@ -20,7 +20,7 @@ from scheduler.store import jobs, outbox, plans
 from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
-from scheduler.web import advise, archive, assets, plan, quota, show, week
+from scheduler.web import archive, assets, plan, quota, show, week
 from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
@@ -50,6 +50,46 @@ _ROWS_SHOWN = 100
 _CURVES_SHOWN = 24
 _LINES_SHOWN = 30
 _LOG_PATIENCE_SECONDS = 1.0  # a platform that takes longer is read by the page's script
+Words = Annotated[str, Query(max_length=200)]
+Number = Annotated[int, Query(ge=1, le=1 << 20)]
+Tokens = Annotated[float, Query(ge=1, le=1e15)]
+MACHINES = "5060ti, 5060ti x2, 4090, 5090, h100"
+_MACHINES_MAX = 8
+
+
+def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[str, Any]:
+    """Return what the page shows: shipped models alone, so that no visitor names a file of this machine."""
+    from jobs.advice.card import find_cards
+    from jobs.advice.choice import Wishes
+    from jobs.advice.compare import compare, picture
+    from jobs.advice.errors import Unknown
+    from jobs.advice.setup import METHODS
+    from jobs.advice.shape import shipped
+
+    known = shipped()
+    names = sorted(name for name in known if "/" not in name)
+    found: list[Any] = []
+    trouble, drawn = "", ""
+    shape = known.get(model.strip().lower())
+    words = [word.strip() for word in on.split(",") if word.strip()][:_MACHINES_MAX]
+    try:
+        machines = [(*find_cards(word), None) for word in words]
+        if shape is None:
+            trouble = f"{model}: no such model is shipped. The command reads any config.json: schedctl advise --help"
+        elif machines:
+            chosen = tuple(one for one in METHODS if one == method)
+            found = compare(shape, machines, Wishes(seq=seq, tokens=tokens, methods=chosen), ())
+            drawn = picture(found)
+    except Unknown as error:
+        trouble = str(error)
+    return {
+        "asked": {"model": model, "on": on, "method": method, "seq": seq, "tokens": tokens},
+        "names": names,
+        "methods": METHODS,
+        "found": found,
+        "picture": drawn,
+        "trouble": trouble,
+    }
 
 
 class Pages:
@@ -247,14 +287,14 @@ class Pages:
 
     def advise(
         self,
-        model: advise.Words = "deepseek-coder-6.7b",
-        on: advise.Words = advise.MACHINES,
-        method: advise.Words = "",
-        seq: advise.Number = 2_048,
-        tokens: advise.Tokens = 20e6,
+        model: Words = "deepseek-coder-6.7b",
+        on: Words = MACHINES,
+        method: Words = "",
+        seq: Number = 2_048,
+        tokens: Tokens = 20e6,
     ) -> HTMLResponse:
         """What a model needs on machines that may not be here."""
-        found = advise.advice(model, on, method, seq, tokens)
+        found = advice(model, on, method, seq, tokens)
         with self._source.read() as tx:
             return self._page("advise.html", "advise", tx, **found)
 

@@ -13,13 +13,13 @@ import pytest
 
 from jobs.corpus import NoSuchVersion
 from jobs.spec import JobSpec, Mixture
+from scheduler.cli.commands.queue_restart import restart
 from scheduler.core import job as arrows
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.core.window import DAY
 from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import corpus, queue
-from scheduler.service.requests.restart import restart
 from scheduler.service.upkeep.retention import retain_trees
 from scheduler.store import events, jobs, runs, trees
 from scheduler.store.engine import Database

@@ -19,6 +19,7 @@ from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
 from platforms.registry import PlatformContext, load
 from platforms.relay import checkpoint_keys
+from scheduler.cli.commands.queue_restart import restart
 from scheduler.core.job import Queued, finish
 from scheduler.core.pool import Pool
 from scheduler.core.retention import Retention
@@ -29,7 +30,6 @@ from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests.queue import QueueError
-from scheduler.service.requests.restart import restart
 from scheduler.service.upkeep.retention import judge
 from scheduler.store import checkpoints, events, generations, jobs
 from scheduler.views.week_facts import facts_within

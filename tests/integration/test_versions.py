@@ -14,7 +14,7 @@ from platforms.artifacts.base import StoreUnreachable
 from scheduler.core.reasons import AwaitsVerdict
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import gather
-from scheduler.service.launch.start import pin_parent
+from scheduler.service.launch.launch import pin_parent
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.retention import judge
 from scheduler.service.versions import judging

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.first_use import BOOKS_SECONDS
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
-from scheduler.core.quota import FirstUseQuota, ObservedLimit, longest, usage
+from scheduler.core.quota import BOOKS_SECONDS, FirstUseQuota, ObservedLimit, longest, usage
 from scheduler.core.window import DAY, HOUR
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from tests.lab.night import share

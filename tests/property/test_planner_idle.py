@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.instants import next_change
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.planner import Options, Planner, dispatch, verify
+from scheduler.service.cycle.cycle import next_change
 from tests.lab.night import share
 from tests.lab.planner.idle import idle
 from tests.lab.planner.strategies import snapshots

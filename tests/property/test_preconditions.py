@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.spec import Needs
-from scheduler.core.instants import next_change
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
@@ -21,6 +20,7 @@ from scheduler.core.reasons import CannotLaunch
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner import Options, Planner
+from scheduler.service.cycle.cycle import next_change
 from scheduler.service.faults.postponements import Obstacle, Postponements
 from tests.lab.night import share
 from tests.lab.planner.strategies import EPOCHS

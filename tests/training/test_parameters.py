@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.advice.errors import Unknown
-from jobs.advice.families import FAMILIES
-from jobs.advice.shape import from_config
+from jobs.advice.shape import FAMILIES, from_config
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 

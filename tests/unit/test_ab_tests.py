@@ -9,7 +9,7 @@ import pytest
 from jobs.ab_test import arm_of
 from jobs.catalogue import CatalogueError, read_catalogue
 from jobs.scores import Score, Scores
-from scheduler.judge.arms import compare_arms
+from scheduler.service.requests.ab_tests import compare_arms
 
 GOOD = """
 [[ab]]

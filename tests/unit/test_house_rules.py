@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PACKAGES = ("scheduler", "platforms", "jobs", "config")
-LINES_LIMIT = 400
+LINES_LIMIT = 600
 
 # What the images that train bring along; the agent itself must do without.
 TRAINERS_MAY = {
@@ -99,7 +99,7 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def test_a_file_stays_under_400_lines(repository: Path) -> None:
+def test_a_file_stays_under_600_lines(repository: Path) -> None:
     lines = {
         path.relative_to(repository).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for path in python_files(repository, *PACKAGES, "tests", "benchmarks")

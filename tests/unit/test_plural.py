@@ -20,10 +20,10 @@ def test_no_text_counts_sessions_jobs_or_rows_without_asking_how_many(repository
         "scheduler/cli/commands/queue_list.py",  # a sweep has several
         "scheduler/cli/parts/sweep.py",  # the most there may be
         "scheduler/cli/parts/week_summary.py",  # of how many
-        "scheduler/report/idle.py",  # one is told apart
+        "scheduler/report/week.py",  # one is told apart
         "platforms/local/adapter.py",  # of how many
         "platforms/skypilot/adapter.py",  # of how many
-        "platforms/slurm/admission.py",  # of how many
+        "platforms/slurm/adapter.py",  # of how many
     }
     wrong = re.compile(r"\{[^{}\n]*\} (sessions|jobs|runs|checkpoints|rows|problems|lanes|recipients|launches|days)\b")
     found = [

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.quality_gate import QualityGate, read_gates
 from jobs.readers import Wrong
-from scheduler.judge.enough import smallest_set
+from scheduler.service.requests.gate_concerns import smallest_set
 
 
 def test_gates_are_read_and_written_back() -> None:

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from platforms.base import Observed, SessionState, Unreachable
+from platforms.sagemaker.adapter import Look, Poller
 from platforms.sagemaker.answers import Throttled
-from platforms.sagemaker.poller import Look, Poller
 
 FAR = 1_000_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from config.pool_settings import PoolSettings
 from jobs.spec import Input, JobSpec, Needs
-from scheduler.service.requests.trainer_concerns import of_trainer
+from scheduler.service.requests.concerns import of_trainer
 
 ONE = {"devices_per_session": 1}
 FOUR = {"devices_per_session": 4}

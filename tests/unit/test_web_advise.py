@@ -3,7 +3,7 @@
 import pytest
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from scheduler.web.advise import MACHINES, advice
+from scheduler.web.pages import MACHINES, advice
 
 
 def test_the_form_answers_for_every_machine() -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
+from typing import Any, BinaryIO, Literal
 
 from jobs.corpus.build.domains import DomainTagger, Keywords
-from jobs.corpus.build.duplicates import METHOD, clusters
-from jobs.corpus.build.rules import Rules
-from jobs.corpus.build.split import held_out_clusters
-from jobs.corpus.build.spool import Entry, Spool
+from jobs.corpus.build.duplicates import METHOD, clusters, identity, normalised, signature
+from jobs.corpus.build.rules import Rules, Tags
 from jobs.corpus.errors import BadParameter, NothingToTrainOn
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.manifest import (
@@ -28,11 +27,18 @@ from jobs.corpus.manifest import (
     write_json,
 )
 from jobs.corpus.options import Options, Rule
+from jobs.corpus.read.decode import clean
+from jobs.corpus.read.document import Document
 from jobs.corpus.read.sources import Loader, Source, label_of
 from jobs.corpus.shards import Shard, ShardFile
 from jobs.corpus.staging import publish, staging
 
 _REPORT_EVERY = 256
+# A domain with fewer clusters cannot spare one for measuring.
+_CLUSTERS_TO_SPARE = 10
+# However few texts there are, most of them are for training.
+_MOST_CLUSTERS = 0.1
+_MOST_BYTES = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +222,153 @@ class _Writer:
     def close(self) -> None:
         self._train.close()
         self._held_out.close()
+
+
+# Which duplicate clusters are kept from training.
+def held_out_clusters(
+    cluster_of: Sequence[str],
+    text_bytes: Sequence[int],
+    domains_of: Sequence[Sequence[str]],
+    fraction: float,
+    seed: int,
+    wanted: int = 0,
+) -> frozenset[str]:
+    """Clusters that hold about `fraction` of the bytes, `wanted` of them at least, chosen by digest of seed and name.
+
+    The first three arguments are per text. Every domain of ten clusters or more gets one to measure on, if
+    any of them fits the target; the rest is filled up in digest order. That order does not depend on what
+    else is in the corpus, so a corpus that grows keeps nearly all of its held-out texts held out. Clusters
+    that would overshoot the target by more than a tenth are passed over, but a corpus of two clusters or more
+    always gets something held out (if `fraction` is above 0). So that there are `wanted` clusters, more is held
+    out, but no more than a tenth of all clusters, nor 0.15 of all bytes.
+    """
+    sizes: Counter[str] = Counter()
+    members: defaultdict[str, set[str]] = defaultdict(set)
+    for cluster, size, domains in zip(cluster_of, text_bytes, domains_of, strict=True):
+        sizes[cluster] += size
+        for domain in domains:
+            members[domain].add(cluster)
+    if fraction == 0 or len(sizes) < 2:
+        return frozenset()
+    order = sorted(sizes, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+    limit = 1.1 * fraction * sizes.total()
+    chosen: set[str] = set()
+    taken = 0
+    wishes = [members[name] for name in sorted(members) if len(members[name]) >= _CLUSTERS_TO_SPARE]
+    for wished in wishes:
+        if chosen.isdisjoint(wished):
+            found = next((name for name in order if name in wished and taken + sizes[name] <= limit), None)
+            if found:
+                chosen.add(found)
+                taken += sizes[found]
+    enough = min(wanted, int(_MOST_CLUSTERS * len(sizes)))
+    for most, by_bytes in ((limit, True), (_MOST_BYTES * sizes.total(), False)):
+        for name in order:
+            if taken >= limit * 0.9 / 1.1 if by_bytes else len(chosen) >= enough:
+                break
+            if name not in chosen and taken + sizes[name] <= most:
+                chosen.add(name)
+                taken += sizes[name]
+    return frozenset(chosen or {min(sizes, key=lambda name: (sizes[name], name))})
+
+
+# Cleaned and deduplicated; only signatures and tags stay in memory.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kept document: where its row lies in the spool, and what clustering and the manifest need."""
+
+    offset: int
+    length: int
+    text_bytes: int
+    source: str
+    signature: bytes
+    stage: str | None
+    manager: str | None
+    held: int  # keywords, as bits
+    tags: Tags  # of rules
+
+
+class Spool:
+    """Collects documents into `file`; `entries` maps the identity of each kept text to its entry."""
+
+    def __init__(self, file: BinaryIO, findings: Findings, keywords: Keywords, rules: Rules) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.documents_read = 0
+        self._file = file
+        self._end = 0
+        self._findings = findings
+        self._keywords = keywords
+        self._rules = rules
+
+    def add(self, document: Document) -> None:
+        """Take one document; empty texts and exact duplicates become findings."""
+        self.documents_read += 1
+        text, controls, surrogates = clean(document.text)
+        if controls:
+            self._note(Kind.CONTROL_CHARACTERS, document, f"{controls} removed")
+        if surrogates:
+            self._note(Kind.LONE_SURROGATE, document, f"{surrogates} replaced")
+        words = normalised(text)
+        if not words:
+            self._note(Kind.EMPTY_TEXT, document, "white space only; left out")
+            return
+        name = identity(words)
+        tags = self._rules.of(document)  # of copies too: what is odd about rules must not depend on who came first
+        try:
+            row = _row(name, text, document)
+        except RecursionError:
+            self._note(Kind.TOO_DEEP, document, "metadata nested too deeply to write; left out")
+            return
+        known = self.entries.get(name)
+        if known:
+            self._note(Kind.DUPLICATE, document, f"same text as in {known.source}; left out")
+            # Copies may differ in tags and metadata. Which one stays must not depend on who came first.
+            if self.row(known) <= row:
+                return
+        self._file.seek(self._end)
+        self._file.write(row)
+        self.entries[name] = Entry(
+            offset=self._end,
+            length=len(row),
+            text_bytes=len(text.encode()),
+            source=document.source,
+            signature=known.signature if known else signature(words),
+            stage=document.stage,
+            manager=document.manager,
+            held=self._keywords.held(text),
+            tags=tags,
+        )
+        self._end += len(row)
+
+    def row(self, entry: Entry) -> bytes:
+        """Read the row of an entry back, which is without its tags."""
+        self._file.seek(entry.offset)
+        return self._file.read(entry.length)
+
+    def _note(self, kind: Kind, document: Document, detail: str) -> None:
+        self._findings.add(kind, document.source, document.line, detail)
+
+
+def _row(name: str, text: str, document: Document) -> bytes:
+    row: dict[str, Any] = {
+        "id": name,
+        "text": text,
+        "source": document.source,
+        **_cleaned(document.fields),
+    }
+    if document.metadata:
+        row["metadata"] = document.metadata
+    # ASCII, because metadata may hold lone surrogates, which JSON can carry and UTF-8 cannot. Sorted,
+    # so that copies of a record are equal however their fields were ordered.
+    return json.dumps(row, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def _cleaned(value: Any) -> Any:
+    """The value with its texts as clean as that of a document."""
+    if isinstance(value, str):
+        return clean(value)[0]
+    if isinstance(value, Mapping):
+        return {name: _cleaned(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(part) for part in value]
+    return value

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from jobs.catalogue import job_from_table, job_from_toml
 from jobs.definition import OLD_NAMES
 from jobs.job_table import table_of, toml_of
+from jobs.payload.bounds import read_json
+from jobs.payload.store.manifest import blob_key
 from scheduler.cli.commands.queue_add import add_specs, read_spec, warn_of_gates, warn_of_job, warn_of_secrets
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
@@ -21,7 +23,6 @@ from scheduler.core.job import Failed
 from scheduler.service.requests import queue
 from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.queue import QueueError
-from scheduler.service.requests.recipe import contradictions
 from scheduler.service.requests.stored import stored
 from scheduler.store import checkpoints, jobs
 from scheduler.views.documents import job_json
@@ -29,7 +30,9 @@ from scheduler.views.documents import job_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jobs.payload.store.manifest import Manifest
     from jobs.spec import JobSpec
+    from platforms.artifacts.base import BlobStore
     from scheduler.cli.shell.context import Cli
 
 _HEADING = """# The definition of {name}. Save it and leave the editor to change the job.
@@ -38,6 +41,8 @@ _HEADING = """# The definition of {name}. Save it and leave the editor to change
 
 
 _NAME_MAX = 40
+RECIPE = "recipe.json"
+_BYTES_MAX = 1 << 20
 
 
 def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *, force: bool = False) -> None:
@@ -155,3 +160,44 @@ def clone_job(cli: Cli, name: str, settings: Sequence[str]) -> None:
     table = {**table_of(old), "name": next(other for other in free if other not in known)}
     spec = job_from_table(changed_table(table, settings), f"queue clone {name}")
     add_specs(cli, [spec], f"queue clone {name}", kept=old)
+
+
+# What a checkpoint says of how it was made, against the options of a command that would go on from it.
+def contradictions(artifacts: BlobStore, manifest: Manifest, before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Return how the options of a command would differ from the recipe of a checkpoint that ``before`` made.
+
+    A recipe is an object of values by the names of options. One that is no such thing tells nothing. Raises StoreError.
+    """
+    written = next((component for component in manifest.components if component.name == RECIPE), None)
+    if written is None or written.bytes > _BYTES_MAX:
+        return []
+    try:
+        recipe = read_json(artifacts.read(blob_key(manifest.job, written.sha256), _BYTES_MAX))
+    except ValueError:
+        return []
+    found = []
+    for name, was in sorted(recipe.items()) if isinstance(recipe, dict) else ():
+        old, new = _option(before, name), _option(after, name)
+        if new is None and old is not None:
+            found.append(f"{name} was {was} and is left out")
+        elif new is not None and new != old and not _same(was, new):
+            found.append(f"{name} was {was} and would be {new}")
+    return found
+
+
+def _option(words: Sequence[str], name: str) -> str | None:
+    """Return the value of an option of a command, the last where it is named twice; a flag's is empty."""
+    flag, found = f"--{name.replace('_', '-')}", None
+    for place, word in enumerate(words):
+        spelt, equals, value = word.replace("_", "-").partition("=")[0], *word.partition("=")[1:]
+        if spelt == flag:
+            following = words[place + 1] if place + 1 < len(words) else ""
+            found = value if equals else "" if following.startswith("--") else following
+    return found
+
+
+def _same(was: Any, word: str) -> bool:
+    try:
+        return float(word) == float(was)
+    except (TypeError, ValueError):
+        return word == str(was) or (word == "" and was is True)

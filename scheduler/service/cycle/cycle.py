@@ -7,18 +7,19 @@ starts from the database and the platforms alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from scheduler.core.instants import next_change
+from scheduler.clock import at_least
 from scheduler.core.job import Active
+from scheduler.core.quota import RollingQuota, rolling_edges, windows
 from scheduler.core.reconcile import Facts, Finish, Step, reconcile
-from scheduler.core.run import Run, Running, stop
+from scheduler.core.run import Run, Running, Wait, stop
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.after_restore import catch_up, is_wanted
 from scheduler.service.cycle.late_sessions import LateSessions
-from scheduler.service.cycle.queue_waits import QueueWaits
 from scheduler.service.cycle.stops import Stops
 from scheduler.service.cycle.stuck import Stuck
 from scheduler.service.deploy.look import Deployments
@@ -51,17 +52,19 @@ from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.retention import sweep_ended
 from scheduler.service.versions.look import Models
 from scheduler.service.versions.watching import Watches
-from scheduler.store import checkpoints, events, jobs, plans, runs, watched
+from scheduler.store import checkpoints, events, jobs, plans, queue_waits, runs, watched
 from scheduler.store.conditions import RUN_UNCLEAR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from jobs.lane_report import LaneReport
     from scheduler.core.job import Wish
     from scheduler.core.plan import Plan
+    from scheduler.core.reconcile import Sighting
+    from scheduler.core.snapshot import PoolView, Snapshot
     from scheduler.service.facts.observation import Observation
     from scheduler.service.outside.ports import Ports
     from scheduler.store.watched import Watched
@@ -72,6 +75,9 @@ _PLAN_AGAIN_SECONDS = 600  # something due could not be launched
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
 _AWAITED = ("data", "inputs", "wheels", "quota", "components")  # for these launches wait: one came, a plan is made
 _EVENTS_MAX = 200
+# An expected start moves with each pass of a scheduler. It is told anew once it moved by this or a tenth of the wait.
+_TENTH = 10
+_MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,3 +371,89 @@ class Cycle:
             found = events.kinds_after(tx, newest, _EVENTS_MAX)
         as_planned = found and all(kind in _AS_PLANNED for _, kind in found)
         return found[-1][0] if as_planned else newest
+
+
+# Why sessions wait in their platforms' queues and when they are to start, kept for plans and people.
+#
+# An event is written when a session comes to wait, for another reason, until another time, or no more. It brings a new
+# plan: sessions that would be launched now wait as long.
+class QueueWaits:
+    """Notes the waits of live runs."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._told: dict[str, Wait] | None = None  # by launch key, as it was last written; None: not read yet
+
+    def note(self, live: Sequence[Run], seen: Observation, now: int) -> None:
+        """Write down what changed. Of a run that was not seen nothing did."""
+        keys = {run.key for run in live}
+        if self._told is None:
+            with self._ports.database.read() as tx:
+                self._told = queue_waits.of(tx, keys)
+        told = {key: wait for key, wait in self._told.items() if key in keys}
+        changed: dict[str, Wait | None] = {}
+        for key, sighting in seen.sightings.items():
+            if key not in keys:
+                continue
+            with seen.isolated(key):
+                before, wait = told.get(key), _wait(sighting, told.get(key), now)
+                if (wait is None) != (before is None) or (wait and before and self._differs(before, wait, now)):
+                    changed[key] = wait
+        if changed:
+            with self._ports.write() as tx:
+                for key, wait in changed.items():
+                    queue_waits.note(tx, key, wait, now)
+        self._told = {key: wait for key, wait in (told | changed).items() if wait is not None}
+
+    def _differs(self, before: Wait, wait: Wait, now: int) -> bool:
+        if before != replace(wait, starts_at=before.starts_at, place=before.place):
+            return True
+        if (before.starts_at is None) != (wait.starts_at is None):
+            return True
+        if _moved(before.place, wait.place) or before.starts_at is None or wait.starts_at is None:
+            return _moved(before.place, wait.place)
+        least = at_least(self._ports.clock, _MOVED_SECONDS, _MOVED_WALL_SECONDS)
+        return abs(wait.starts_at - before.starts_at) > max(least, (wait.starts_at - now) // 10)
+
+
+def _moved(before: int | None, place: int | None) -> bool:
+    """Tell whether a place in a queue is worth telling again: among the first each is, further back a tenth."""
+    if before is None or place is None:
+        return before != place
+    return abs(place - before) > min(before, place) // _TENTH
+
+
+def _wait(sighting: Sighting, before: Wait | None, now: int) -> Wait | None:
+    """Return why a session waits; an estimate that is not told this once is the one before."""
+    if sighting.state != "queued" or sighting.wait is None:
+        return None
+    known = before.starts_at if before else None
+    since = now if before is None or before.since is None else before.since
+    told = sighting.wait
+    return Wait(told.why, known if told.starts_at is None else told.starts_at, told.place, since=since)
+
+
+# When the passing of time alone lets something start that could not start before.
+def next_change(snapshot: Snapshot) -> int | None:
+    """Return the first instant after ``now`` at which a waiting job is released, or a pool opens or has room again.
+
+    In UTC seconds; None when there is none before the horizon. A plan is made then, though nothing happened.
+    """
+    now, until = snapshot.now, snapshot.now + snapshot.horizon_seconds
+    waiting = [view for view in snapshot.jobs if not view.running and view.blocked is None]
+    if not waiting:
+        return None
+    releases = (instant for view in waiting for instant in (view.retry_at, view.not_before) if instant is not None)
+    openings = chain.from_iterable(_openings(view, now, until) for view in snapshot.pools)
+    return min((instant for instant in chain(releases, openings) if now < instant <= until), default=None)
+
+
+def _openings(view: PoolView, now: int, until: int) -> Iterator[int]:
+    if view.closed_until is not None:
+        yield view.closed_until
+    yield from (window.start for window in view.pool.open_windows(now, until))
+    for quota in view.pool.quotas:
+        if isinstance(quota, RollingQuota):
+            yield from rolling_edges(view.charges, quota.span_seconds)
+        else:
+            yield from (window.start for window in windows(quota, view.charges, now, until))

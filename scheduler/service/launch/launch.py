@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from config.errors import ConfigError
 from platforms.artifacts.base import StoreError
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState
+from platforms.image import options_for
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
@@ -16,37 +17,47 @@ from scheduler.core.closure import Cause
 from scheduler.core.job import Queued
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
 from scheduler.core.precondition import Precondition
+from scheduler.core.reasons import ParentUnusable
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts.apply import reject
 from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.parents import choose_parent, pinned_parent
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import let_in, refused_by
 from scheduler.service.faults.postponements import LaunchNews, Obstacle
 from scheduler.service.faults.rests import QUOTA_DENIED, rest
-from scheduler.service.launch.inputs import trees_of
+from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.lanes import note_lanes
-from scheduler.service.launch.packages import package_trees
+from scheduler.service.launch.packages import package_trees, with_packages
 from scheduler.service.launch.patience import quiet_seconds
-from scheduler.service.launch.prepare import of_one_image, prepare
 from scheduler.service.launch.request import Order, launch_request
-from scheduler.service.launch.start import parent_of, pin_parent
+from scheduler.service.launch.training_data import with_data
 from scheduler.service.outside import border
-from scheduler.store import checkpoints, events, jobs, ledger, limits, prices, rates, runs, trees, watched
+from scheduler.service.quota.audit import launchable
+from scheduler.store import checkpoints, events, generations, jobs, ledger, limits, prices, rates, runs, trees, watched
 from scheduler.store.errors import Stale, StoreFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from sqlalchemy import Connection
 
+    from jobs.payload.store.manifest import Manifest
     from scheduler.core.plan import Placement, Plan
+    from scheduler.core.pool import Pool
     from scheduler.service.outside.ports import Ports
     from scheduler.store.jobs import JobRecord
 
 _WHOLE = 0.98  # of the planned time must be left for a job that is run in one piece
 _REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
+_CHECKS: tuple[tuple[Precondition, Callable[[Ports, Sequence[Placement]], list[Placement]]], ...] = (
+    (Precondition.DATA, with_data),
+    (Precondition.INPUTS, with_inputs),
+    (Precondition.PACKAGES, with_packages),
+    (Precondition.QUOTA_READING, launchable),
+)
 
 
 def reserve(
@@ -392,3 +403,62 @@ def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int) -> None:
     with ports.write() as tx:
         reject(ports, tx, run, why, now)
         limits.close_pool(tx, run.pool, closed_until, why, now, cause=Cause.REFUSED)
+
+
+# See to it that what a plan wants to start now has all that it needs before quota is set aside.
+def prepare(
+    ports: Ports, due: Sequence[Placement], unopened: Collection[str]
+) -> tuple[list[Placement], list[Obstacle]]:
+    """Return the placements all of whose jobs have what they need, and what the others lack.
+
+    Work that brings it is begun, or goes on. Pools that are ``unopened`` have no platform yet.
+    """
+    each = {id(placement): [replace(placement, lanes=(lane,)) for lane in placement.lanes] for placement in due}
+    lanes = [lane for alone in each.values() for lane in alone]
+    obstacles = [_obstacle(lane, Precondition.PLATFORM) for lane in lanes if lane.pool in unopened]
+    lanes = [lane for lane in lanes if lane.pool not in unopened]
+    for precondition, check in _CHECKS:
+        kept = {id(lane) for lane in check(ports, lanes)} if lanes else set()
+        obstacles += [_obstacle(lane, precondition) for lane in lanes if id(lane) not in kept]
+        lanes = [lane for lane in lanes if id(lane) in kept]
+    ready = {id(lane) for lane in lanes}
+    return [placement for placement in due if all(id(lane) in ready for lane in each[id(placement)])], obstacles
+
+
+def _obstacle(alone: Placement, precondition: Precondition) -> Obstacle:
+    return Obstacle(alone.lanes[0].job, alone.pool, precondition)
+
+
+def of_one_image(tx: Connection, placement: Placement, pool: Pool) -> Placement:
+    """Return a placement without the lanes whose jobs want another image than the first: a session has one."""
+    images = [
+        options_for(jobs.get(tx, lane.job).spec, pool.platform, pool.options).get("image") for lane in placement.lanes
+    ]
+    lanes = tuple(lane for lane, image in zip(placement.lanes, images, strict=True) if image == images[0])
+    return replace(placement, lanes=lanes)
+
+
+# From whose weights a job begins. Chosen at its first launch, kept until it has a checkpoint of its own.
+def pin_parent(ports: Ports, tx: Connection, record: JobRecord, now: int) -> bool:
+    """Choose the checkpoint that a job starts from, where it starts from another's; return whether it can be launched.
+
+    One that was chosen before stays, unless it turned out to be damaged since. None is given out while it is verified.
+    """
+    start = record.spec.start_from
+    if start is None or record.checkpoint is not None:
+        return True
+    chosen = choose_parent(tx, record, start)
+    name = record.spec.name
+    if isinstance(chosen, ParentUnusable):
+        ports.log.warning("reserve.parentless", job=name, why=chosen.sentence())
+        return False
+    if chosen == pinned_parent(tx, record):
+        return True
+    generation = generations.current(tx, name) or generations.begin(tx, name, record.attempts + 1, now)
+    generations.pin(tx, generation, start.parent, chosen.step, chosen.key, now, "daemon")
+    return True
+
+
+def parent_of(tx: Connection, record: JobRecord) -> Manifest | None:
+    """Return what the next session of a job without a checkpoint of its own starts from; None for nothing."""
+    return pinned_parent(tx, record) if record.checkpoint is None else None

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jobs.ab_test import arm_of
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
+from jobs.quality_gate import QualityGate
 from scheduler.core.window import DAY, Calendar
+from scheduler.judge.comparison import comparison_finding
 from scheduler.service.versions.making import VersionRefused
 from scheduler.service.versions.reading import NoScores, scores_of
 from scheduler.store import evaluations, jobs, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from typing import Literal
 
     from sqlalchemy import Connection
 
     from jobs.ab_test import AbTest
-    from jobs.scores import Scores
+    from jobs.scores import Score, Scores
     from jobs.spec import JobSpec
     from scheduler.judge.judgement import Finding
     from scheduler.service.outside.ports import Ports
 
 ARMS = ("a", "b")
+Pair = tuple["Scores", "Scores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
 
 def result(ports: Ports, test: AbTest) -> Result:
     """Return what the scored runs of a test say. Raises StoreError."""
-    from scheduler.judge.arms import aims_of, compare_arms
+    from scheduler.service.requests.ab_tests import aims_of, compare_arms
 
     with ports.database.read() as tx:
         arms = [_arm(tx, record.spec.name, found) for record, found in _records(tx, test)]
@@ -146,3 +150,39 @@ def _merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, An
         before = merged.get(key)
         merged[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
     return merged
+
+
+# Arms of an A/B test: two ways of training held against each other, with runs as the clusters.
+#
+# A run is one model trained with one seed both ways. All items of a run depend on its seed, so that a thousand of them
+# are one piece of evidence: items alone would call half of all equal approaches different.
+def compare_arms(pairs: Mapping[str, Pair], aims: Mapping[str, Literal["high", "low"]]) -> list[Finding]:
+    """Return by metric whether the second arm is better than the first; ``pairs`` are both scores of each run.
+
+    Metrics that not all runs have on the same items are left out. ``aims`` say where good is, high where nothing is
+    said.
+    """
+    if not pairs:
+        return []
+    metrics = set.intersection(*(set(one.by_metric) for pair in pairs.values() for one in pair))
+    found = []
+    for metric in sorted(metrics):
+        first, second = ({run: pair[arm].by_metric[metric] for run, pair in pairs.items()} for arm in (0, 1))
+        if all(first[run].keys() == second[run].keys() for run in pairs):
+            gate = QualityGate(metric, "better", aim=aims.get(metric, "high"))
+            found.append(comparison_finding(gate, _together(second), _together(first)))
+    return found
+
+
+def aims_of(gates: Sequence[QualityGate]) -> dict[str, Literal["high", "low"]]:
+    """Return where good is, as gates on the same metrics say it."""
+    return {gate.metric: "low" if gate.maximum is not None else gate.aim for gate in gates}
+
+
+def _together(runs: Mapping[str, Mapping[str, Score]]) -> dict[str, Score]:
+    """Return the scores of all runs as items of one set, of which each run is a cluster."""
+    return {
+        f"{run}/{item}": replace(score, item=f"{run}/{item}", cluster=run)
+        for run, scores in runs.items()
+        for item, score in scores.items()
+    }

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from jobs.payload.scorers.items import BadItems, read_items
 from jobs.readers import is_remote
 from jobs.spec import HELD_OUT
+from scheduler.judge.binomial import ALPHA
+from scheduler.judge.sign_flip import clusters_needed
+from scheduler.judge.threshold import surely_needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +53,7 @@ def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
 
 def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[QualityGate]) -> str:
     """Return why the items cannot be enough for a gate; "" where they may be."""
-    from scheduler.judge.enough import smallest_set  # with the statistics, only where a job has gates
+    from scheduler.service.requests.gate_concerns import smallest_set  # with the statistics, only where a job has gates
 
     _, dot, domain = gate.metric.partition(".")
     own = [item for item in items if not dot or item.domain == domain]
@@ -65,3 +68,19 @@ def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[Quality
     what = "items" if threshold else "clusters"
     never = "refuse a version" if gate.kind == "no_harm" else "let one pass"
     return f"the test set has {count} {what}{of_domain}, and with fewer than {least} it can never {never}"
+
+
+# How large a test set must be, told before anybody trains for a gate that it can never pass.
+def smallest_set(gate: QualityGate, guards: int = 1) -> int:
+    """Return the size of a test set below which a gate can never decide as it is meant to.
+
+    A threshold by its bound needs so many items to pass, a comparison so many clusters (independent items); a guard,
+    one of ``guards``, can never refuse with fewer clusters.
+    """
+    if gate.kind == "threshold":
+        if gate.by == "point":
+            return 1
+        if gate.minimum is not None:
+            return surely_needed(gate.minimum)
+        return surely_needed(1 - (gate.maximum or 0.0))
+    return clusters_needed(ALPHA / guards if gate.kind == "no_harm" else ALPHA)

@@ -24,6 +24,7 @@ from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import DoesNotFit, SecretMissing
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.core.window import DAY, WEEK, Calendar
+from scheduler.daemon import status_line
 from scheduler.notify.alerts import _TELLS
 from scheduler.notify.mail import Mailing, mail
 from scheduler.service.faults.isolation import JOB_POISONED, MENDED, POISONED
@@ -34,7 +35,6 @@ from scheduler.store.plans import save as save_plan
 from scheduler.store.versions import Version
 from scheduler.views import needs as service
 from scheduler.views.long_work import WORK, Work
-from scheduler.views.status_line import status_line
 from tests.e2e.cli.conftest import NOW, SETTINGS, Schedctl, spec
 from tests.lab.judged import accept, fail_to_evaluate, reject, roll_back_while_deployed
 from tests.lab.late import LATE, OFF, live_on, postpone, vanish

@@ -14,10 +14,8 @@ import pytest
 
 from platforms.local.records import OUTPUT
 from scheduler.app import load_app
-from scheduler.bridge.mcp_server import name_of, server
-from scheduler.bridge.previews import Tokens
+from scheduler.bridge.mcp_server import NOTE, Tokens, marked, name_of, server
 from scheduler.bridge.surface import Surface
-from scheduler.bridge.untrusted import NOTE, marked
 from scheduler.bridge.verbs import VERBS
 from scheduler.cli.shell.context import Options
 from scheduler.cli.shell.exits import document_of

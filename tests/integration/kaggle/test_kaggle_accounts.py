@@ -14,7 +14,7 @@ from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.server import Server
 from scheduler.app import App, load_app
 from scheduler.cli import main as entry
-from scheduler.reload import reloaded
+from scheduler.daemon import reloaded
 from scheduler.service.quota.audit import read_books
 from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import lease, limits

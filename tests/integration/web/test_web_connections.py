@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 
 from scheduler.web.bearer import Bearer
-from scheduler.web.connection import Limits, bounded
 from scheduler.web.guard import Guard
+from scheduler.web.server import Limits, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
