@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import struct
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import DAY, Window
-from scheduler.report.calendar import calendar_of
-from scheduler.report.event_file import first_record, newest, record
 from scheduler.report.timeline import timeline_of
 from scheduler.service.outside.calls import fail
 from scheduler.store import jobs, plans, runs, series
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from config.settings import ExportSettings
+    from scheduler.report.timeline import Session
     from scheduler.service.outside.ports import Ports
     from scheduler.store.series import Point
+
 
 _DROPPED = "the daemon no longer sends this. Set export.series, and run examples/trackers/send.py on that folder"
 _AHEAD_SECONDS = 28 * DAY
 _COLUMNS = ("attempt", "step", "at", *series.FIGURES)
+_LINE_BYTES = 75
+_POLYNOMIAL, _MASK = 0x82F63B78, 0xA282EAD8
+_FLOAT_MAX = 3.4028234663852886e38
+_HEAD, _FOOT = struct.Struct("<QI"), struct.Struct("<I")
+_WALL_TIME, _STEP, _VERSION, _SUMMARY, _VALUE, _TAG, _NUMBER = 0x09, 0x10, 0x1A, 0x2A, 0x0A, 0x0A, 0x15
 
 
 def export(ports: Ports, wanted: ExportSettings, now: int) -> None:
@@ -106,3 +113,142 @@ def _write(file: Path, data: bytes) -> None:
     fresh = file.with_name(f".{file.name}.new")
     fresh.write_bytes(data)
     fresh.replace(file)
+
+
+# The sessions that run and are planned, as a calendar that other programs show (RFC 5545). Pure.
+def calendar_of(sessions: Sequence[Session], made_at: int) -> str:
+    """Return a calendar of sessions that run or are to come; instants are UTC, lines are folded and end as they must.
+
+    A planned session is known by its pool, jobs and start, so that one that moves is another appointment.
+    """
+    lines = [
+        "BEGIN:VCALENDAR",
+        "VERSION:2.0",
+        "PRODID:-//uff-scheduler//sessions//EN",
+        "X-WR-CALNAME:Training sessions",
+    ]
+    for session in sorted(sessions, key=lambda one: (one.start, one.pool, one.slot)):
+        if session.phase not in {"running", "planned"}:
+            continue
+        jobs = ", ".join(lane.job for lane in session.lanes)
+        name = session.key or f"{session.pool}-{'-'.join(lane.job for lane in session.lanes)}-{session.start}"
+        lines += [
+            "BEGIN:VEVENT",
+            f"UID:{_escaped(name)}@uff-scheduler",
+            f"DTSTAMP:{_instant(made_at)}",
+            f"DTSTART:{_instant(session.start)}",
+            f"DTEND:{_instant(session.ends)}",
+            f"SUMMARY:{_escaped(f'{jobs} on {session.pool}')}",
+            f"STATUS:{'CONFIRMED' if session.phase == 'running' else 'TENTATIVE'}",
+            "TRANSP:TRANSPARENT",
+            "END:VEVENT",
+        ]
+    return "".join(f"{_folded(line)}\r\n" for line in [*lines, "END:VCALENDAR"])
+
+
+def _instant(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _escaped(text: str) -> str:
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return shown.replace("\\", "\\\\").replace(";", "\\;").replace(",", "\\,")
+
+
+def _folded(line: str) -> str:
+    """Return a line in pieces of at most 75 bytes, none of which splits a character."""
+    pieces: list[str] = []
+    piece = ""
+    for character in line:
+        if len((piece + character).encode()) > _LINE_BYTES - bool(pieces):
+            pieces.append(piece)
+            piece = ""
+        piece += character
+    return "\r\n ".join([*pieces, piece])
+
+
+# TensorBoard's event files, written without TensorBoard: records of length, checksum and a few protobuf fields. Pure.
+#
+# A record is the length of its data (8 bytes), the masked CRC-32C of that, the data, and the masked CRC-32C of them.
+# The data are an ``Event``: wall time (field 1, double), step (2, varint), and the file's version (3) or a summary (5)
+# of values, each a tag (1) with a number (2, float).
+def _table() -> tuple[int, ...]:
+    found = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+        found.append(crc)
+    return tuple(found)
+
+
+_TABLE = _table()
+
+
+def first_record(at: float) -> bytes:
+    """Return what every file begins with."""
+    version = b"brain.Event:2"
+    return _record(_wall_time(at) + bytes([_VERSION, len(version)]) + version)
+
+
+def record(at: float, step: int, values: Mapping[str, float]) -> bytes:
+    """Return the record of values told at an instant (UTC seconds) of a step; numbers beyond a float are infinite."""
+    summary = b"".join(
+        _field(_VALUE, _field(_TAG, tag.encode()) + bytes([_NUMBER]) + struct.pack("<f", _float(number)))
+        for tag, number in values.items()
+    )
+    return _record(_wall_time(at) + bytes([_STEP]) + _varint(step) + _field(_SUMMARY, summary))
+
+
+def newest(data: bytes) -> tuple[float | None, int]:
+    """Return the wall time of the last whole record of a file, and where it ends: what follows was cut off."""
+    at, end = None, 0
+    while end + _HEAD.size <= len(data):
+        length, crc = _HEAD.unpack_from(data, end)
+        begin = end + _HEAD.size
+        after = begin + length + _FOOT.size
+        body = data[begin : begin + length]
+        if crc != _masked(data[end : end + 8]) or after > len(data) or length < 9 or body[0] != _WALL_TIME:
+            break
+        if _FOOT.unpack_from(data, begin + length)[0] != _masked(body):
+            break
+        at, end = struct.unpack_from("<d", body, 1)[0], after
+    return at, end
+
+
+def crc32c(data: bytes) -> int:
+    """Return the Castagnoli checksum."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def _masked(data: bytes) -> int:
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + _FOOT.pack(_masked(length)) + data + _FOOT.pack(_masked(data))
+
+
+def _wall_time(at: float) -> bytes:
+    return bytes([_WALL_TIME]) + struct.pack("<d", at)
+
+
+def _field(key: int, data: bytes) -> bytes:
+    return bytes([key]) + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _float(number: float) -> float:
+    return math.copysign(math.inf, number) if math.isfinite(number) and abs(number) > _FLOAT_MAX else number

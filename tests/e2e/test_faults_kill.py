@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from platforms.local.session import Claim
+from platforms.local.adapter import Claim
 from tests.lab.crashes.audit import newest_steps
 from tests.lab.crashes.campaign import attack
 from tests.lab.crashes.processes import kill, working_for

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from platforms.local.session import Claim, Session
+from platforms.local.adapter import Claim, Session
 from scheduler.clock import stopwatch
 from tests.lab.crashes.stage import MODELS, Stage
 from tests.lab.disk import full, small_disk

@@ -62,18 +62,18 @@ JUDGED = (
     "scheduler.store.versions.add",  # the version is written, and not committed
     "scheduler.store.evaluations.begin",  # likewise the job and the evaluation
     "scheduler.service.versions.look._begin",  # both are committed
-    "scheduler.service.versions.judging.scores_of",
+    "scheduler.service.versions.look.scores_of",
     "scheduler.store.evaluations.end",
     "scheduler.store.evaluations.say",  # the verdict is written, and not committed
     "scheduler.store.versions.note_promotion",
-    "scheduler.service.versions.judging._write",
+    "scheduler.service.versions.look._write",
 )
 TAKEN_BACK = (
     "scheduler.service.versions.watching.read_watch",
     "scheduler.store.versions.note_promotion",
     "scheduler.service.versions.watching.take_back",
 )
-COMMITTED = "scheduler.service.versions.judging.judge_alone"
+COMMITTED = "scheduler.service.versions.look.judge_alone"
 SHORT = ("scheduler.store.evaluations.begin", "scheduler.store.evaluations.say")
 
 

@@ -20,13 +20,12 @@ from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Running
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import HOUR, Calendar
-from scheduler.daemon import Daemon
+from scheduler.daemon import Daemon, ServiceManager
 from scheduler.notify.mail import Mailing
 from scheduler.service.cycle import cycle
 from scheduler.service.outside.calls import ThreadedCalls, tell
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
-from scheduler.service_manager import ServiceManager
 from scheduler.store import events, jobs, ledger, limits, runs
 from scheduler.store.engine import Database, upgrade
 from scheduler.views.long_work import LongWork, long_work

@@ -12,9 +12,8 @@ from config.settings import ExportSettings
 from jobs.spec import JobSpec
 from scheduler.core.pool import Pool
 from scheduler.core.window import HOUR, WEEK
-from scheduler.notify.exports import export
+from scheduler.notify.exports import export, newest
 from scheduler.planner import Options, Planner
-from scheduler.report.event_file import newest
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, plans, rates, runs, series

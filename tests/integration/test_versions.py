@@ -17,7 +17,7 @@ from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.launch import pin_parent
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.retention import judge
-from scheduler.service.versions import judging
+from scheduler.service.versions import look
 from scheduler.service.versions.force import overrule, promote, rollback
 from scheduler.service.versions.making import VersionRefused, evaluate
 from scheduler.store import checkpoints, evaluations, events, generations, jobs, trees, versions
@@ -162,8 +162,8 @@ FULL, ODD = OSError(28, "No space left on device"), ZeroDivisionError("nobody ex
         ("scheduler.service.versions.item_set.set_for", FULL),
         ("scheduler.service.versions.item_set.set_for", ODD),
         ("scheduler.service.versions.look.version_of", ODD),
-        ("scheduler.service.versions.judging.scores_of", FULL),
-        ("scheduler.service.versions.judging.scores_of", ODD),
+        ("scheduler.service.versions.look.scores_of", FULL),
+        ("scheduler.service.versions.look.scores_of", ODD),
         ("scheduler.service.versions.look.case_of", ODD),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_daemon_that_dies_anywhere_in_a_verdict_leaves_all_of_it_or_nothing(
     world.train("a")
     world.cycle.run()
     world.score("ufm-eval-1", passing(1.0))
-    place = {"end": evaluations, "say": evaluations, "move": versions, "promote_by_itself": judging}[at]
+    place = {"end": evaluations, "say": evaluations, "move": versions, "promote_by_itself": look}[at]
     work = getattr(place, at)
 
     class Killed(BaseException):

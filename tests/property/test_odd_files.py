@@ -16,8 +16,8 @@ from platforms.base import Unreachable
 from platforms.bundle import BadArchive, extract
 from platforms.folders import Folders
 from platforms.kaggle.session.records import Records
+from platforms.local.adapter import Session
 from platforms.local.records import CLAIM, END, ORDER, OUTPUT
-from platforms.local.session import Session
 from platforms.manual.handover import OFFER, HandOver
 from platforms.record_file import DamagedRecord
 from platforms.relay import Intake

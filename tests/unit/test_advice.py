@@ -10,7 +10,6 @@ import pytest
 from jobs.advice.card import cards, find_cards, recognised
 from jobs.advice.choice import MARGIN, Wishes, advise
 from jobs.advice.compare import compare, picture
-from jobs.advice.document import advice_json
 from jobs.advice.errors import Unknown
 from jobs.advice.memory import layer_bytes, memory_of, storage_of
 from jobs.advice.recipe import deepspeed, files
@@ -21,6 +20,7 @@ from jobs.advice.speed import pace_of
 from jobs.definition import Definition
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.problem import Problem
+from scheduler.cli.parts.advice_words import advice_json
 from tests.lab import predictions
 
 BIG = find_shape("deepseek-coder-6.7b")

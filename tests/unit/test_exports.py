@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.notify.exports import add_events, csv_of
-from scheduler.report.calendar import calendar_of
-from scheduler.report.event_file import crc32c, first_record, newest, record
+from scheduler.notify.exports import add_events, calendar_of, crc32c, csv_of, first_record, newest, record
 from scheduler.report.timeline import LaneBar, Phase, Session
 from scheduler.store.series import Point
 

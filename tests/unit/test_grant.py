@@ -2,7 +2,7 @@
 
 from jobs.payload.store.manifest import Component, Manifest
 from scheduler.core.run import Lane, Reserved, Run
-from scheduler.service.launch.request import grant
+from scheduler.service.launch.launch import grant
 
 MANIFEST = Manifest(
     job="ufm",

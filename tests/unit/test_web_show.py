@@ -8,8 +8,8 @@ import pytest
 
 from jobs.size import size
 from scheduler.core.window import DAY, HOUR
+from scheduler.web.pages import ago, duration, instant, plain, share
 from scheduler.web.paging import Paging
-from scheduler.web.show import ago, duration, instant, plain, share
 from scheduler.web.week import span_around, span_from
 
 

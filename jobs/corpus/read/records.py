@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ from typing import Any, Protocol
 
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.read.decode import decode
-from jobs.corpus.read.lenient_json import DECODER, wants_more
 
 _LINE_REST_BYTES = 1 << 16
 _CHUNK_CHARACTERS = 1 << 16
@@ -228,3 +228,19 @@ class ArrayReader:
         if more:
             self._buffer, self._position = rest + more, 0
         return bool(more)
+
+
+# What it returns can always be written back as JSON.
+def _finite(number: str) -> float | None:
+    # 1e999 is valid JSON, but infinity cannot be written back.
+    value = float(number)
+    return value if math.isfinite(value) else None
+
+
+# Not strict: raw control characters inside strings are reported and removed later, the record is kept.
+DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=lambda _name: None, strict=False)
+
+
+def wants_more(error: json.JSONDecodeError, length: int) -> bool:
+    """Whether the text (of `length` characters) stopped too early rather than being wrong."""
+    return error.msg.startswith("Unterminated string") or error.pos >= length - len("false")

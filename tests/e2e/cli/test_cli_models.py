@@ -17,7 +17,7 @@ from jobs.payload.store.manifest import Component, Manifest, blob_key
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.cli.shell.exits import Exit
 from scheduler.core.job import Done
-from scheduler.service.versions.judging import case_of, judge_alone
+from scheduler.service.versions.look import case_of, judge_alone
 from scheduler.store import checkpoints, evaluations, jobs, lease
 from scheduler.store.engine import Database
 from tests.e2e.cli.conftest import NOW

@@ -127,7 +127,7 @@ def test_a_full_disk_neither_ends_a_session_nor_keeps_it_from_being_stopped(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("platforms.local.session.publish", full)
+        patch.setattr("platforms.local.adapter.publish", full)
         assert machine.find().state == SessionState.RUNNING
         machine.adapter().stop("one", machine.clock.now(), force=True)
         assert machine.find().state == SessionState.ENDED

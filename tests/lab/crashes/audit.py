@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from platforms.local.session import Claim, End
+from platforms.local.adapter import Claim, End
 from tests.lab.crashes.processes import working_for
 
 if TYPE_CHECKING:

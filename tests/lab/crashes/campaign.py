@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from platforms.local.session import Claim
+    from platforms.local.adapter import Claim
 
 _VICTIMS = ("daemon", "daemon", "daemon", "both", "rehearse", "agent", "keeper", "trainer")
 _TRIES_PER_KILL = 4  # a victim may not be there at its moment

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platforms.local.session import Claim, Session
+from platforms.local.adapter import Claim, Session
 from scheduler.app import load_app
 from scheduler.rehearsal.folder import Rehearsal, clear, reopen, write_settings
 from scheduler.rehearsal.run import prepare, read_base

@@ -16,7 +16,7 @@ from scheduler.core.run import Reserved, Running, Stopping, Submitting
 from scheduler.service.cycle import cycle, late_sessions, stops
 from scheduler.service.facts import apply, observation, observe, parents, spans, verification
 from scheduler.service.faults.postponements import Postponements
-from scheduler.service.launch import launch, request
+from scheduler.service.launch import launch
 from scheduler.service.quota import audit
 from scheduler.service.upkeep import retention
 from scheduler.store import checkpoints, jobs, ledger, outbox, watched
@@ -356,7 +356,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("books read late", "what live sessions use is called unexplained", audit, "explained_seconds", _settled),
     Mutant("never held", "a job burns session after session for nothing", apply, "again", _nothing),
-    Mutant("endless patience", "no session is ended for burning hours", request, "patience", _empty),
+    Mutant("endless patience", "no session is ended for burning hours", launch, "patience", _empty),
     Mutant("jobs blamed", "a wrong accelerator is held against the job", apply, "_blames_pool", _no),
     Mutant("never postponed", "plans keep what cannot be launched", Postponements, "applied", _as_it_is),
     Mutant("parent again", "a refused parent is given to the next child", parents, "_suspected", _empty),
