@@ -80,10 +80,6 @@ def _set_at_end_of_input(over: threading.Event) -> None:
     over.set()
 
 
-if __name__ == "__main__":
-    main()
-
-
 # One file, replaced whole, and the folders beside it.
 def save(place: Place) -> None:
     """Write down the account. Raises OSError."""
@@ -172,3 +168,7 @@ def _recalled(place: Place, entry: dict[str, Any]) -> Kernel:
                 setattr(session, name, value)
         kernel.versions.append(KernelVersion(version["number"], body, version["pushed_at"], session))
     return kernel
+
+
+if __name__ == "__main__":
+    main()
