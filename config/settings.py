@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,10 +20,95 @@ from config.layers import Layers, origin
 from config.pool_settings import PoolSettings
 from config.rule_settings import RuleSettings, WebhookSettings
 from config.section import ClockScale, Instant, PositiveInt, PositiveSeconds, Section, UnixSeconds, ZoneName, at_most
-from config.target_settings import TargetSettings
 from config.values import BadValue, OpeningHours, Reset, opening_hours, reset
-from config.web_settings import WebSettings
 from jobs.instant import parse_instant
+from jobs.problem import did_you_mean
+
+_OPTION_MAX_CHARACTERS = 4_000
+_ALL = "*"
+# What each kind cannot be without; the adapter knows the rest and says more (platforms/targets).
+_REQUIRED = {
+    "directory": ("path",),
+    "ssh": ("host", "path"),
+    "s3": ("bucket", "region"),
+    "vllm": ("url", "base", "path"),
+}
+
+ModelName = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9._-]{0,39})$")]
+
+
+class TargetSettings(Section):
+    """One place that serves models. Adapters read ``options``; nothing else does.
+
+    ``models`` are those that it serves, ``*`` for all. ``automatic`` deploys what is promoted. Where several wait,
+    ``first`` goes before the others, which follow one by one once it has served for ``watch``.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,39}$")
+    kind: Literal["directory", "ssh", "s3", "vllm"]
+    models: tuple[ModelName, ...] = Field(default=(_ALL,), min_length=1)
+    automatic: bool = False
+    first: str = ""
+    watch_seconds: Annotated[PositiveSeconds, at_most("30d")] = 3_600
+    options: dict[str, str] = Field(default_factory=dict, validate_default=True)
+
+    @field_validator("first")
+    @classmethod
+    def _first_is_served(cls, first: str, info: ValidationInfo) -> str:
+        models = info.data.get("models", (_ALL,))
+        if first and first not in models and _ALL not in models:
+            raise BadValue(f"{first} is none of the models of this target", did_you_mean(first, models))
+        return first
+
+    @field_validator("options")
+    @classmethod
+    def _what_it_cannot_be_without(cls, options: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        kind = info.data.get("kind", "")
+        missing = [name for name in _REQUIRED.get(kind, ()) if not options.get(name)]
+        if missing:
+            raise BadValue(f"a target of kind {kind} needs the option {missing[0]}", "see docs/deployment.md")
+        if long := [name for name, value in options.items() if len(value) > _OPTION_MAX_CHARACTERS]:
+            raise BadValue(f"the option {long[0]} is too long", "put the command into a script there, and name that")
+        return options
+
+    def serves(self, model: str) -> bool:
+        """Tell whether a model is served here."""
+        return model in self.models or _ALL in self.models
+
+
+class WebSettings(Section):
+    """The status page listens at ``host``; requests must name it, the loopback address or one of ``names``.
+
+    ``bearer_file`` holds the token that readers show; without one the service manager's credential ``web`` is read.
+    ``actions_file`` holds the token of those who may change something; nothing can be changed without one.
+    """
+
+    host: str
+    port: int = Field(ge=0, le=65_535)  # 0: any free one
+    names: tuple[str, ...] = ()
+    bearer_file: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = None
+    actions_file: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = None
+
+    @field_validator("host")
+    @classmethod
+    def _is_an_address(cls, found: str) -> str:
+        try:
+            return "127.0.0.1" if found == "localhost" else str(ip_address(found))
+        except ValueError:
+            raise BadValue("this is no address of this machine", 'write "127.0.0.1", "::1" or "0.0.0.0"') from None
+
+    @field_validator("names")
+    @classmethod
+    def _bare_names(cls, found: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = next((name for name in found if not name or set(name) & set("/:@*? ")), None)
+        if wrong is not None:
+            raise BadValue(f"{wrong!r} is no host name", 'write it without scheme and port: "status.example.org"')
+        return tuple(name.lower().rstrip(".") for name in found)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether other machines can reach the page."""
+        return not ip_address(self.host).is_loopback
 
 
 class SmtpSettings(Section):

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from jobs.ab_test import read_ab_tests
 from jobs.definition import Definition, merged
 from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
-from jobs.shares import wrong_share
 from jobs.toml_file import read_toml
 from jobs.toml_lines import placed
 
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jobs.ab_test import AbTest
-    from jobs.spec import JobSpec
+    from jobs.spec import JobSpec, Share
+
 
 _TABLES = ("ab", "defaults", "domains", "jobs")
 _OF_STEPS = ("target_step", "steps_per_hour")  # what a whole job has not got, whatever the others have
@@ -209,3 +209,25 @@ def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], known: Mapping[str, ob
         for file, spec in jobs
         if spec.mixture is not None and spec.mixture.domain is not None and spec.mixture.domain not in known
     ]
+
+
+# Whether what jobs say of the hours that they have together can be kept.
+def wrong_share(name: str, shares: Mapping[str, Share | None]) -> str:
+    """Return why the share of the job ``name`` cannot be kept, and what to do; empty when it can, or it has none.
+
+    ``shares`` has all jobs. Who shares with a job leaves it the rest, so nobody shares with one that shares itself.
+    """
+    share = shares.get(name)
+    if share is None:
+        return ""
+    partner = share.partner
+    if partner not in shares:
+        return f"there is no job {partner} to share hours with. Add {partner} first"
+    other = shares[partner]
+    if other is not None:
+        root = other.partner if other.partner != name else partner
+        return f"{partner} shares its hours with {other.partner} already. Let one of them keep the rest, as {root}"
+    taken = sum(one.percent for one in shares.values() if one is not None and one.partner == partner)
+    if taken >= 100:
+        return f"those who share with {partner} take {taken:g} % together. Leave {partner} something of its hours"
+    return ""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
+import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from platforms.base import Misconfigured, Observed, SessionState, Unreachable
-from platforms.file_lock import take
 from platforms.plain_file import open_below
 from platforms.record_file import DamagedRecord, unclear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
+
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
 _LOCK = ".lock"
@@ -24,6 +26,7 @@ _GONE = ".gone-"  # a folder in removal
 _LOCK_PATIENCE_SECONDS = 5.0
 _LOG_CHUNK_BYTES = 1 << 16
 _OVER = {SessionState.ENDED, SessionState.ABSENT}
+_PAUSE_SECONDS = 0.02
 
 
 def is_folder_name(key: str) -> bool:
@@ -138,3 +141,17 @@ class Folders:
             yield
         except (OSError, ValueError) as error:
             raise Unreachable(self._platform, action, str(error), f"Check {self.root}") from error
+
+
+# A lock between processes on an open file, waited for only so long: whoever holds it may hang.
+def take(handle: IO[bytes], patience_seconds: float) -> None:
+    """Take a file's exclusive lock; closing the file gives it back. Raises TimeoutError when somebody else keeps it."""
+    pause = threading.Event()
+    for _ in range(max(1, round(patience_seconds / _PAUSE_SECONDS))):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pause.wait(_PAUSE_SECONDS)
+        else:
+            return
+    raise TimeoutError(f"another process holds {handle.name}")

@@ -48,7 +48,7 @@ _FILES: Mapping[str, str] = {
 _PUBLISHED: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account:open_published"}
 # name -> "module:function" that returns the account of a pool without asking the platform, for platforms of which one
 # owner may use one account.
-_ACCOUNTS: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account_name:account_name"}
+_ACCOUNTS: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account:account_name"}
 # name -> "module:function" that tells by a pool's options how its sessions get secrets; the others' get none.
 _SECRETS: Mapping[str, str] = {
     "kaggle": "platforms.kaggle.settings:secret_way",

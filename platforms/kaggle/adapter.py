@@ -22,8 +22,7 @@ from platforms.base import (
     Unfinished,
     Unreachable,
 )
-from platforms.kaggle.api.account import open_account
-from platforms.kaggle.api.account_name import require_one_account
+from platforms.kaggle.api.account import open_account, require_one_account
 from platforms.kaggle.api.client import Push, Pushed
 from platforms.kaggle.api.library import stopwatch
 from platforms.kaggle.api.wire import Denied

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable, is_key
-from platforms.artifacts.s3.client import connect
+from platforms.artifacts.s3.client import CONTENDED, TAKEN, code_of, connect, translated
 from platforms.artifacts.s3.store import S3Store
-from platforms.artifacts.s3.trouble import CONTENDED, TAKEN, code_of, translated
 from platforms.targets.base import (
     KEPT_RELEASES,
     BadRelease,

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from scheduler.bridge import arguments as given
     from scheduler.bridge.surface import Surface
     from scheduler.web.models import Models, VersionDetail
-    from scheduler.web.plan_shapes import NewestPlan, PlanDifference
-    from scheduler.web.shapes import JobDetail
+    from scheduler.web.shapes import JobDetail, NewestPlan, PlanDifference
 
 
 class Events(Shape):

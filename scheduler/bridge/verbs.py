@@ -91,9 +91,9 @@ def document(of_the_port: Mapping[str, type[given.Arguments]]) -> dict[str, Any]
 def _names() -> dict[str, Any]:
     """Return what annotations of answers may name; most modules import it for the type checker alone."""
     from scheduler.bridge.surface import Surface
-    from scheduler.web import models, plan_shapes, shapes
+    from scheduler.web import models, shapes
 
     found: dict[str, Any] = {"Surface": Surface, "given": given, "Any": Any}
-    for module in (shapes, plan_shapes, models, reads, changes):
+    for module in (shapes, models, reads, changes):
         found |= {name: value for name, value in vars(module).items() if isinstance(value, type)}
     return found

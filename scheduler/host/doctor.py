@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import smtplib
 import threading
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from importlib.metadata import packages_distributions
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
+from config.credentials import VARIABLE
+from config.errors import ConfigError
+from jobs.payload.redact import Redactor
 from jobs.plural import counted
 from platforms.base import Checked, PlatformError
 from scheduler.clock import stopwatch
 from scheduler.core.quota import MoneyQuota
-from scheduler.store import lease, runs
+from scheduler.host.installation import MAIN
+from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
+from scheduler.service.facts.snapshot import gives_secrets
+from scheduler.store import jobs, lease, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
+    from config.errors import Problem
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform
+    from scheduler.app import App
     from scheduler.core.pool import Pool
+    from scheduler.notify.deliver import Channel
     from scheduler.service.outside.ports import ServedAt
     from scheduler.store.engine import Database
+
 
 OUR_PACKAGES = frozenset({"config", "jobs", "platforms", "scheduler"})
 OUR_DISTRIBUTION = "uff-scheduler"
@@ -36,6 +48,9 @@ _FREE_BYTES_NEEDED = 1 << 26
 _CLOCK_SLACK_SECONDS = 120
 _PRICE_DAYS_MAX = 180
 _NOBODY = "doctor-probe"  # a model that no target has
+_REMEDY = "Look at the settings: schedctl config show report"
+_UNITS = (Path("/etc/systemd/system"), Path("~/.config/systemd/user"))
+_HANDED_OVER = re.compile(r"^LoadCredential(?:Encrypted)?=([A-Z][A-Z0-9_]*):", re.MULTILINE)
 
 
 def examine(
@@ -182,3 +197,100 @@ def check_target(at: ServedAt, models: list[str]) -> Checked:
         remedy = f"Let it be brought there again: schedctl models sync {at.rule.name}"
         return Checked("warning", f"nobody has seen {', '.join(unproven)} answer since the newest change", remedy)
     return Checked("ok", f"answers; {counted(len(there), 'model')} served there")
+
+
+# Whether letters would reach people. Servers are greeted and logged in to; nothing is sent.
+def channel_check(channel: Channel) -> Callable[[], Checked]:
+    """Return the check of a configured channel."""
+    match channel:
+        case EmailChannel():
+            return lambda: check_mail(channel)
+        case SlackChannel():
+            return lambda: check_slack(channel)
+        case _:
+            return lambda: Checked("ok", "set; only a letter can test it: schedctl report weekly --send")
+
+
+def no_channel() -> Checked:
+    """Return what it means that no channel is configured: no fault, but nobody is told anything."""
+    return Checked("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
+
+
+def check_mail(channel: EmailChannel) -> Checked:
+    """Greet the mail server, encrypt and log in as a letter would."""
+    where = f"{channel.host}:{channel.port}"
+    try:
+        with channel.opened() as server:
+            server.noop()
+    except smtplib.SMTPAuthenticationError as error:
+        return Checked("bad", f"{where} does not take our login (code {error.smtp_code})", "Correct user and password")
+    except (OSError, ValueError, smtplib.SMTPException) as error:
+        why = Redactor([channel.password])(f"{type(error).__name__}: {error}")
+        return Checked("bad", f"{where}: {why}", _REMEDY)
+    login = f", takes the login of {channel.user}" if channel.user else ""
+    if not channel.starttls and channel.user:
+        return Checked("warning", f"{where} answers, but the password goes there in the clear", "Set starttls = true")
+    return Checked("ok", f"{where} answers{login}; {counted(len(channel.recipients), 'recipient')}")
+
+
+def check_slack(channel: SlackChannel) -> Checked:
+    """Ask Slack whose token it is; of a webhook only the form can be checked without a message."""
+    if channel.webhook:
+        if not channel.webhook.startswith("https://"):
+            return Checked("bad", "the webhook's address does not begin with https://", _REMEDY)
+        return Checked("ok", "a webhook is set; only a message can test it: schedctl report weekly --send")
+    try:
+        answer, headers = channel.call("auth.test")
+    except DeliveryFailed as error:
+        if error.code:
+            return Checked("bad", f"Slack does not take our token: {error.code}", "Set report.slack.bot_token again")
+        return Checked("bad", f"Slack: {error}", "Look at the network of this machine")
+    found = f"token of {answer.get('team', '')}, writes to {channel.channel}"
+    told = headers.get("x-oauth-scopes")
+    if told is not None:
+        scopes = {scope.strip() for scope in str(told).split(",")}
+        if "chat:write" not in scopes:
+            return Checked("bad", f"{found}, but its scopes do not let it", "Give the bot the scope chat:write")
+        if "files:write" not in scopes:
+            return Checked("warning", f"{found}, without pictures", "Give the bot the scope files:write")
+    return Checked("ok", found)
+
+
+# Whether each secret that an open job names is there, as far as this user can tell.
+def trouble(app: App, name: str) -> Problem | None:
+    """Return what is wrong with a secret; None for nothing, or when the service gets it from where we may not look."""
+    try:
+        app.read_secret(name)
+    except ConfigError as error:
+        return None if name in _handed_over() else error.problems[0]
+    return None
+
+
+def check_secrets(app: App) -> Checked:
+    """Look for what the daemon has to give; what sessions ask their platform for only they can look for."""
+    with app.database.read() as tx:
+        specs = [record.spec for record in jobs.everything(tx, {"queued", "active", "held"})]
+    wanted: dict[str, list[str]] = {}
+    for spec in specs:
+        pools = [pool for name, pool in app.pools.items() if not spec.pools or name in spec.pools]
+        for name in spec.secrets if any(map(gives_secrets, pools)) else ():
+            wanted.setdefault(name, []).append(spec.name)
+    missing = {name: wrong for name in sorted(wanted) if (wrong := trouble(app, name))}
+    if missing:
+        told = "; ".join(f"{name} of {', '.join(wanted[name])}: {wrong.why}" for name, wrong in missing.items())
+        return Checked("bad", told, next(iter(missing.values())).remedy)
+    asked = sorted({name for spec in specs for name in spec.secrets} - set(wanted))
+    elsewhere = f"; their platform is asked for {', '.join(asked)}" if asked else ""
+    return Checked("ok", f"{counted(len(wanted), 'secret')} of open jobs to give, all there{elsewhere}")
+
+
+def _handed_over() -> set[str]:
+    """Return the secrets that the installed service gets from its manager; nothing inside that service itself."""
+    found: set[str] = set()
+    for units in _UNITS if not os.environ.get(VARIABLE) else ():
+        try:
+            text = (units.expanduser() / f"{MAIN}.d" / "credentials.conf").read_text(encoding="utf-8")
+        except (OSError, RuntimeError, UnicodeDecodeError):  # nothing installed, no home, or not for us to read
+            continue
+        found.update(_HANDED_OVER.findall(text))
+    return found

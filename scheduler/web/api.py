@@ -17,18 +17,20 @@ from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
 from scheduler.web.models import Models, VersionDetail
 from scheduler.web.paging import PAGE_ROWS, Paging
-from scheduler.web.plan_shapes import NewestPlan, PlanDifference, Span
 from scheduler.web.shapes import (
     Fault,
     JobDetail,
     Ledger,
     Letter,
     Log,
+    NewestPlan,
+    PlanDifference,
     Quotas,
     Reports,
     Revision,
     RunDetail,
     Runs,
+    Span,
     Status,
     TrainingNow,
     finite,

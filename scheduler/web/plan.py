@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scheduler.store import plans
 from scheduler.views.documents import plan_json
 from scheduler.views.plan_history import compare
-from scheduler.web.plan_shapes import (
+from scheduler.web.shapes import (
     FinishChange,
     NewestPlan,
     PlanDifference,

@@ -6,16 +6,18 @@ Instants are integer UTC seconds, durations integer seconds, money integer micro
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from scheduler.core.ledger import LedgerEntry
+from scheduler.core.plan import KeptHours, Placement
 from scheduler.core.quota import Meter
 from scheduler.report.burn_down import BurnDown
 from scheduler.report.report import Need
 from scheduler.store.generations import Generation
 from scheduler.views.long_work import Work
+from scheduler.views.plan_history import SessionChange
 from scheduler.views.pools_now import PoolNow
 from scheduler.views.share_now import ShareNow
 from scheduler.views.training import Training
@@ -311,3 +313,81 @@ class Fault(Shape):
     error: str
     why: str
     remedy: str
+
+
+# Shapes of plans and sessions, as in :mod:`scheduler.web.shapes`.
+class DeferralRow(Shape):
+    """A job that waits, and why."""
+
+    job: str
+    reason: Data
+
+
+class PlanRow(Shape):
+    """A plan."""
+
+    made_at: int
+    made_by: str
+    digest: str
+    value: float
+    bound: float | None
+    warnings: list[str]
+    placements: list[Placement]
+    deferrals: list[DeferralRow]
+    kept: list[KeptHours]
+
+
+class NewestPlan(Shape):
+    """The newest plan, null when there is none yet."""
+
+    plan: PlanRow | None
+
+
+class PlanHead(Shape):
+    """A plan without its sessions."""
+
+    made_at: int
+    made_by: str
+    value: float
+    bound: float | None
+
+
+class FinishChange(Shape):
+    """A job whose planned finish moved; null is "not within the horizon"."""
+
+    job: str
+    before: int | None
+    after: int | None
+
+
+class PlanDifference(Shape):
+    """From the plan before the newest one, or the one in force at ``since``, to the newest."""
+
+    before: PlanHead
+    after: PlanHead
+    sessions: list[SessionChange]
+    finishes: list[FinishChange]
+
+
+PlanDifference.model_rebuild(_types_namespace={"Placement": Placement})  # views name it for the type checker alone
+
+
+class SessionRow(Shape):
+    """A session of the timeline; ``key`` is null for one that is only planned."""
+
+    pool: str
+    start: int
+    end: int
+    phase: Literal["past", "bad", "running", "planned"]
+    key: str | None
+    jobs: list[str]
+    outcome: str
+
+
+class Span(Shape):
+    """The sessions that touch [start, end)."""
+
+    start: int
+    end: int
+    now: int
+    sessions: list[SessionRow]

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from scheduler.core.window import DAY, Window
 from scheduler.views import chart_facts
-from scheduler.web.plan_shapes import SessionRow, Span
+from scheduler.web.shapes import SessionRow, Span
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from scheduler.core.window import DAY, HOUR
-from scheduler.host.doctor_channels import check_mail
+from scheduler.host.doctor import check_mail
 from scheduler.notify.deliver import AppriseChannel, DeliveryFailed, EmailChannel, SlackChannel, deliver
 from scheduler.store import events, outbox
 from scheduler.store.engine import Database

@@ -16,8 +16,7 @@ from config.errors import ConfigError
 from jobs.problem import Problem
 from platforms.base import Checked
 from scheduler.host import doctor_machine
-from scheduler.host.doctor import examine
-from scheduler.host.doctor_channels import check_mail, check_slack
+from scheduler.host.doctor import check_mail, check_slack, examine
 from scheduler.host.doctor_machine import check_runner, check_sandbox, check_service, check_versions
 from scheduler.host.systemd_status import UnitStatus
 from scheduler.notify.deliver import EmailChannel, SlackChannel

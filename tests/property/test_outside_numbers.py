@@ -30,7 +30,7 @@ ALLOWED = {
     "jobs/payload/supervise.py",
     "jobs/payload/trainers/tuning/card.py",
     "platforms/emulators/kaggle/place.py",
-    "platforms/emulators/kaggle/published.py",
+    "platforms/emulators/kaggle/storage.py",
     "platforms/local/adapter.py",
     "platforms/local/processes.py",
     "scheduler/service/requests/concerns.py",

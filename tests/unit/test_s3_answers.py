@@ -3,7 +3,7 @@
 import pytest
 
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from platforms.artifacts.s3.trouble import translated
+from platforms.artifacts.s3.client import translated
 
 exceptions = pytest.importorskip("botocore.exceptions", reason="boto3 is not installed")
 

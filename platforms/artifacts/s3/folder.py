@@ -9,9 +9,8 @@ from jobs.inputs.errors import TreeError
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.tree import LIMITS, check_room
 from platforms.artifacts.base import StoreError
-from platforms.artifacts.s3.client import connect
+from platforms.artifacts.s3.client import connect, translated
 from platforms.artifacts.s3.transfer import download
-from platforms.artifacts.s3.trouble import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

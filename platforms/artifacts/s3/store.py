@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.base import Missing, StoreError, StoreFull, StoreUnreachable, check_key, check_prefix, is_key
-from platforms.artifacts.s3.client import connect
+from platforms.artifacts.s3.client import CONTENDED, TAKEN, code_of, connect, translated
 from platforms.artifacts.s3.transfer import PART_BYTES, Uploader, download, sha256_base64
-from platforms.artifacts.s3.trouble import CONTENDED, TAKEN, code_of, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from platforms.artifacts.s3.trouble import NO_UPLOAD, code_of
+from platforms.artifacts.s3.client import NO_UPLOAD, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

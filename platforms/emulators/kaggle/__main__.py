@@ -23,8 +23,7 @@ from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
 from platforms.emulators.kaggle.session import Session, Terms
 from platforms.emulators.kaggle.storage import Blob, Dataset, Version
-from platforms.emulators.leftovers import clear, end_unknown
-from platforms.emulators.program import ending, serve
+from platforms.emulators.program import clear, end_unknown, ending, serve
 
 _FILE = "account.json"
 _TERMS = ("session_id", "is_gpu", "limit_seconds", "queue_seconds", "log_bytes_max", "token", "billed_from")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.payload.clock import Clock
 from platforms.emulators.faults import Faults
-from platforms.emulators.kaggle.published import Published
 from platforms.emulators.kaggle.rules import Refusal, Rules, denied
 from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.storage import Storage
+from platforms.emulators.kaggle.storage import Published, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

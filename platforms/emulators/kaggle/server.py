@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle.place import instant_text
-from platforms.emulators.kaggle.published import name_of_dataset, name_of_model
 from platforms.emulators.kaggle.rules import Elsewhere, Refusal, denied
+from platforms.emulators.kaggle.storage import name_of_dataset, name_of_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

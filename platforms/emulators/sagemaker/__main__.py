@@ -10,8 +10,7 @@ import argparse
 from pathlib import Path
 
 from jobs.payload.clock import Clock
-from platforms.emulators.leftovers import clear
-from platforms.emulators.program import ending, serve
+from platforms.emulators.program import clear, ending, serve
 from platforms.emulators.sagemaker.place import Place
 from platforms.emulators.sagemaker.rules import Rules
 from platforms.emulators.sagemaker.server import Server

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from platforms.file_lock import take
+from platforms.folders import take
 from platforms.record_file import read_record
 
 if TYPE_CHECKING:

@@ -60,8 +60,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     from platforms.base import Checked
     from scheduler.host import doctor as service
     from scheduler.host import doctor_machine as machine
-    from scheduler.host.doctor_channels import channel_check, no_channel
-    from scheduler.host.doctor_secrets import check_secrets
+    from scheduler.host.doctor import channel_check, check_secrets, no_channel
     from scheduler.service.requests import concerns
     from scheduler.service.requests.one_account import require_one_account
 

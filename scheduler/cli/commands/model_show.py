@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scheduler.cli.shell.context import Cli
-    from scheduler.service.requests.model_merge import Merge
+    from scheduler.service.requests.model_export import Merge
     from scheduler.store.evaluations import StoredVerdict
     from scheduler.views.models import Cost, VersionFacts
 
@@ -111,7 +111,7 @@ def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str,
 
 def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
     """Return how to merge. Raises UsageFault where no base is given and the job's own is no folder here."""
-    from scheduler.service.requests.model_merge import Merge
+    from scheduler.service.requests.model_export import Merge
 
     found = base or next((source for source in sources if Path(source).is_dir()), "")
     if not found:

@@ -174,7 +174,7 @@ def warn_of_gates(cli: Cli, spec: JobSpec) -> None:
 
 def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
     """Say which pools give a job no secrets, and which the daemon does not have, as far as that can be told here."""
-    from scheduler.host.doctor_secrets import trouble
+    from scheduler.host.doctor import trouble
 
     pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]
     found = [lacking for pool in pools if (lacking := lacks_secrets(spec, pool, str))]

@@ -13,7 +13,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import CommandError, Exit, Refusal
 
 if TYPE_CHECKING:
-    from config.web_settings import WebSettings
+    from config.settings import WebSettings
 
 app = group("The status page in a browser, its JSON API and metrics.")
 

@@ -10,7 +10,7 @@ from platforms.base import PlatformError
 from scheduler.core.reconcile import AskStop, Finish, ForceStop, Step
 from scheduler.core.run import Run, Stopping, Submitting
 from scheduler.service.faults.isolation import apart, isolated_run
-from scheduler.service.faults.pauses import Pauses
+from scheduler.service.faults.places import Pauses
 from scheduler.service.outside import border
 from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
 

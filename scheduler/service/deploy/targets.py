@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from config.settings import Settings
-    from config.target_settings import TargetSettings
+    from config.settings import Settings, TargetSettings
     from platforms.targets.base import Target
 
 _Found = TypeVar("_Found")

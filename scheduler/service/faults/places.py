@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured, PlatformError
 from scheduler.core.closure import Cause
-from scheduler.service.faults.pauses import Pauses
 from scheduler.service.outside.border import Stumbled
 from scheduler.store import conditions, events, limits
 
@@ -23,11 +22,13 @@ if TYPE_CHECKING:
 
     from scheduler.service.outside.ports import Opening, Ports
 
+
 SILENT, ANSWERS = conditions.SILENT, "pool.answers"
 SILENT_SECONDS = 1_800  # a maintenance window of minutes is nobody's business
 _SILENT_WALL_SECONDS = 60.0  # in a rehearsal half an hour is over at once
 _AGAIN_SECONDS = 3_600  # what was refused is tried again: it may have been mended where we cannot see it
 _WHY_CHARACTERS = 500
+_FIRST_SECONDS, _LONGEST_SECONDS = 120, 3_600
 
 
 def wait_for_person(tx: Connection, pool: str, error: PlatformError, now: int, until: int | None) -> None:
@@ -166,3 +167,23 @@ class Places:
     def _silent_before(self) -> set[str]:
         with self._ports.database.read() as tx:
             return {condition.subject for condition in conditions.standing(tx, SILENT)}
+
+
+# What stays as it is gets into the log once, and then after pauses that grow.
+class Pauses:
+    """Remembers when each trouble is to be logged again. It may be lost."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, tuple[int, int]] = {}  # by name: the pause after the next line, and when that is due
+
+    def is_due(self, name: str, now: int) -> bool:
+        """Tell whether a trouble is to be logged now."""
+        pause, at = self._next.get(name, (_FIRST_SECONDS, now))
+        if now < at:
+            return False
+        self._next[name] = min(2 * pause, _LONGEST_SECONDS), now + pause
+        return True
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all troubles but these."""
+        self._next = {name: known for name, known in self._next.items() if name in names}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from jobs.shares import wrong_share
+from jobs.catalogue import wrong_share
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
 from scheduler.service.launch.inputs import note

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from platforms.emulators.leftovers import _kernels
+from platforms.emulators.program import _kernels
 from platforms.kaggle.api.client import Client, Push
 from platforms.kaggle.api.credentials import Credentials
 from platforms.kaggle.api.wire import Endpoint, Wire
