@@ -48,7 +48,8 @@ def test_a_removed_command_says_what_serves_in_its_place(schedctl: Schedctl) -> 
     done = schedctl("man")
     assert done.code == Exit.USAGE
     assert done.err == (
-        "schedctl: schedctl man: this command was removed. See: schedctl --help, schedctl COMMAND --help, docs/reference/commands.md\n"
+        "schedctl: schedctl man: this command was removed. "
+        "See: schedctl --help, schedctl COMMAND --help, docs/reference/commands.md\n"
     )
 
 
