@@ -47,10 +47,8 @@ def test_the_fast_listing_answers_exactly_as_the_command_tree(
 def test_a_removed_command_says_what_serves_in_its_place(schedctl: Schedctl) -> None:
     done = schedctl("man")
     assert done.code == Exit.USAGE
-    assert done.err == (
-        "schedctl: schedctl man: this command was removed. "
-        "See: schedctl --help, schedctl COMMAND --help, docs/reference/commands.md\n"
-    )
+    assert 'no command "man": the manual page was removed' in done.err
+    assert "docs/reference/commands.md" in done.err
 
 
 def test_the_listing_through_the_engine_is_the_same(
