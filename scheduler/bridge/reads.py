@@ -38,7 +38,7 @@ def training(surface: Surface, _: given.Nothing) -> TrainingNow:
     """How it goes in one line, and the jobs that matter most: saved and live steps, loss, speed, end."""
     source = surface.source
     with source.read() as tx:
-        return training_now(source, tx, len(statuses.newest_needs(source, tx, source.now)), source.now)
+        return training_now(source, tx, statuses.newest_needs(source, tx, source.now), source.now)
 
 
 def queue_list(surface: Surface, asked: given.QueueList) -> Queue:
