@@ -37,6 +37,7 @@ from scheduler.planner.questions.differ import outlooks  # noqa: E402
 from tests.lab.planner import figures  # noqa: E402
 from tests.lab.planner import replay as online  # noqa: E402
 from tests.lab.planner.baselines import OTHERS, ordered  # noqa: E402
+from tests.lab.planner.month_figures import month  # noqa: E402
 from tests.lab.planner.replay import ONLINE_JOBS, by_daemon, flow_of, rules  # noqa: E402
 from tests.lab.planner.speed import speed  # noqa: E402
 from tests.lab.planner.trace import JOBS_MAX, BadTrace, read_trace  # noqa: E402
@@ -65,6 +66,14 @@ TARGETS: dict[str, tuple[str, float]] = {
     "goodput_over_static": (">=", 1.27),
     "flow_over_fifo": ("<=", 0.68),
     "rolling_over_calendar": (">=", 0.98),
+    "month_flow_over_density": ("<=", 0.95),
+    "busy_flow_over_density": ("<=", 0.90),
+    "month_done_share": (">=", 1.0),
+    "month_on_time_share": (">=", 1.0),
+    "month_idle_share": ("<=", 0.01),
+    "month_short_beside_gap_hours": ("<=", 24.0),
+    "month_lanes_per_charged_hour": (">=", 1.9),
+    "month_broken": ("<=", 0.0),
     "churn_50x6": ("<=", 0.05),
     "churn_1000x50": ("<=", 0.05),
     "deadlines_over_edf": (">=", 1.0),
@@ -73,8 +82,8 @@ TARGETS: dict[str, tuple[str, float]] = {
     "lane_hours_per_quota_hour": (">=", 1.9),
 }
 
-# How many years --year simulates: one alone tells little.
-YEARS = 4
+# How many years --year simulates, and months are simulated: one alone tells little.
+YEARS = MONTHS = 4
 
 # How many traces of each kind --traces replays, and their jobs: half an hour on two cores.
 TRACES, TRACE_JOBS = 16, 100
@@ -115,9 +124,10 @@ PARTS: dict[str, Callable[[Extent], figures.Figures]] = {
     "deadlines": lambda extent: figures.deadlines(extent.large),
     "churn": lambda extent: figures.stability(extent.small[:4]),
     "small": lambda extent: figures.small(extent.small, extent.workers),
+    "month": lambda extent: month(range(min(MONTHS, len(extent.small))), extent.workers),
     "years": lambda extent: figures.years(extent.years, extent.weeks, extent.workers),
 }
-LONG = {"big", "warm-10000", "years"}
+LONG = {"big", "warm-10000", "month", "years"}
 
 
 def main() -> None:
@@ -228,7 +238,7 @@ def report_traces(seeds: int, jobs: int, workers: int) -> None:
 def replay(path: Path, number: int = 0, jobs: int = JOBS_MAX) -> None:
     """Plan a slice of a trace with all its jobs known, and compare with simpler orders.
 
-    The planner's two rows are what it makes of hours by weight, and as the daemon asks: with urgencies and foresight.
+    The planner's two rows are what it makes of hours by weight, and as the daemon asks: with urgencies.
     Flow is from submit to completion; what is not done at the horizon counts until then.
     """
     snapshot, found = _slice(path, number, jobs)

@@ -233,11 +233,10 @@ class App:
     def planning(self) -> Options:
         """How the daemon plans, for those who ask what it would do otherwise."""
         from scheduler.planner import Options
-        from scheduler.planner.planner import FORESIGHT_SECONDS
 
         # On a fast clock the time a plan takes is worth more than the last half percent of its value.
         polish = self.clock.wall_seconds(_PLANNING_SECONDS) >= _POLISH_WALL_SECONDS
-        return Options(search_steps=None if polish else 0, foresight_seconds=FORESIGHT_SECONDS, solver=self.solvers)
+        return Options(search_steps=None if polish else 0, solver=self.solvers)
 
     @cached_property
     def planner(self) -> PlannerHost:

@@ -45,9 +45,10 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True)
 class KeptHours:
-    """Hours of ``pool`` that are kept for the next job of ``kind``, expected at ``expected_at``.
+    """The next job of ``kind`` is expected at ``expected_at``, with ``seconds`` of work where it is fastest.
 
-    ``sure`` is between 0 and 1: how regularly the kind came so far, 1 if its user has ``said`` when it comes.
+    Plans of older versions name the ``pool`` whose hours they reserved for it; it is empty otherwise. ``sure`` is
+    between 0 and 1: how regularly the kind came so far, 1 if its user has ``said`` when it comes.
     """
 
     kind: str
@@ -64,7 +65,7 @@ class Plan:
 
     ``value`` is the weighted discounted useful hours of the placements; ``bound`` is what no plan can exceed, when a
     layer that can prove one was at hand. ``warnings`` name layers that failed and were done without.
-    ``kept`` are hours that no placement has, because work is expected that needs them.
+    ``kept`` is the work that is expected within the horizon; the plan does not reserve hours for it.
     """
 
     made_at: int

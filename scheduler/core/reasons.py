@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from math import floor, log10
 from typing import Any, ClassVar
@@ -22,19 +22,33 @@ class Reason:
     """Base of all reasons: ``code`` is stable for machines, :meth:`sentence` is for people.
 
     ``words`` are the sentence of a reason in which no instant stands and nothing is left out; ``0`` is the reason.
+    ``planned_start`` and ``planned_pool`` are the job's first session in the plan. Where the plan has none for it,
+    ``unplanned_until`` is the end of the plan's horizon. Neither is set where only a person can change something.
     """
 
     code: ClassVar[str] = ""
     words: ClassVar[str]
+    planned_pool: str = field(default="", kw_only=True)
+    planned_start: int | None = field(default=None, kw_only=True)
+    unplanned_until: int | None = field(default=None, kw_only=True)
 
     def sentence(self, zone: str = "UTC") -> str:
-        """Return one sentence; instants are shown in ``zone``."""
+        """Return one sentence; instants are shown in ``zone``. It ends with where and when the job is planned."""
+        where = f"; planned on {self.planned_pool} at" if self.planned_pool else "; planned"
+        later = _when("; cannot be planned before", self.unplanned_until, zone)
+        return self.text(zone) + (_when(where, self.planned_start, zone) or later)
+
+    def text(self, zone: str = "UTC") -> str:
+        """Return what keeps the job from starting now, and when that changes."""
         del zone
         return self.words.format(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the code, the fields and the sentence in UTC."""
+        """Return the code, the fields and the sentence in UTC; fields that say nothing are left out."""
         found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for name in ("planned_pool", "planned_start", "unplanned_until", "no_weight"):
+            if name in found and not found[name]:
+                del found[name]
         return {"code": self.code, **found, "sentence": self.sentence()}
 
 
@@ -46,7 +60,7 @@ class HeldByPerson(Reason):
     by: str
     why: str
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         del zone
         return f"held by {self.by}: {self.why}" if self.why else f"held by {self.by}"
 
@@ -74,7 +88,7 @@ class SecretMissing(Reason):
     why: str
     remedy: str
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         del zone
         where = f" on {self.pool}" if self.pool else ""
         return f"cannot be given {self.names}{where}: {self.why}. {self.remedy}"
@@ -100,7 +114,7 @@ class CannotLaunch(Reason):
     pool: str
     until: int
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         return f"cannot be launched on {self.pool}: {self.precondition.words}{_when('; tried again', self.until, zone)}"
 
 
@@ -112,7 +126,7 @@ class NotReleased(Reason):
     until: int
     why: str
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         return f"{self.why} until {show(self.until, zone)}"
 
 
@@ -126,7 +140,7 @@ class GateClosed(Reason):
     needed: float
     passes_at: int | None = None
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         point = f"at {self.needed:.0%}" if self.needed > _SHOWN_SHARE else "to have its first checkpoint"
         return f"waits for {self.parent} {point} (now {self.reached:.1%}{_when(', expected', self.passes_at, zone)})"
 
@@ -143,7 +157,7 @@ class AwaitsVerdict(Reason):
     version: str
     state: str
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         del zone
         waits = f"waits for an accepted version of {self.parent}"
         if not self.version:
@@ -160,7 +174,7 @@ class NoAllowedPool(Reason):
     code: ClassVar[str] = "no_allowed_pool"
     allowed: tuple[str, ...]
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         del zone
         return f"none of its allowed pools is configured: {', '.join(self.allowed)}"
 
@@ -174,7 +188,7 @@ class DoesNotFit(Reason):
     best_offer: str
     advice: str = ""  # which part is too big, and the nearest setting that fits
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         del zone
         told = f"needs {self.needs}; the best pool offers {self.best_offer}"
         return f"{told} ({self.advice})" if self.advice else told
@@ -189,7 +203,7 @@ class DeadlineUnreachable(Reason):
     hours_needed: float
     hours_possible: float
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         return (
             f"deadline {show(self.deadline, zone)} is out of reach: needs {self.hours_needed:.1f} h, "
             f"at most {self.hours_possible:.1f} h are possible"
@@ -205,7 +219,7 @@ class QuotaEmpty(Reason):
     quota: str
     resets_at: int | None
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         return f"{self.pool}: no {self.quota} left{_when(', room again', self.resets_at, zone)}"
 
 
@@ -218,7 +232,7 @@ class PoolClosed(Reason):
     why: str
     until: int | None
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         return f"{self.pool}: {self.why}{_when(' until', self.until, zone)}"
 
 
@@ -231,7 +245,7 @@ class ConcurrencyFull(Reason):
     sessions: int
     until: int | None
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         busy = "its one session is" if self.sessions == 1 else f"all {self.sessions} sessions are"
         return f"{self.pool}: {busy} busy{_when(' until', self.until, zone)}"
 
@@ -246,7 +260,7 @@ class DevicesTaken(Reason):
     devices: int
     until: int | None
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         some, state = ("all", "busy") if self.needed == 1 else (f"fewer than {self.needed}", "free")
         until = _when(" until", self.until, zone)
         return f"{self.pool}: {some} of its {counted(self.devices, 'device')} {state}{until}"
@@ -261,7 +275,7 @@ class LeftoverTooShort(Reason):
     seconds: int
     needed: int
 
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
         del zone
         return f"{self.pool}: {self.seconds / 60:.0f} min left, a useful session needs {self.needed / 60:.0f} min"
 
@@ -271,6 +285,7 @@ class Outbid(Reason):
     """Other jobs make more of the hours. ``weight_to_start`` is the weight that would start the job now, if known.
 
     ``no_weight`` is set when it was sought and none does: deadlines or gates of others come first, whatever it weighs.
+    ``price`` is what an hour of the pool is worth to the plan; people are not shown it, since they cannot compare it.
     """
 
     code: ClassVar[str] = "outbid"
@@ -278,25 +293,16 @@ class Outbid(Reason):
     by: str
     price: float | None
     weight_to_start: float | None
-    planned_start: int | None
     no_weight: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields; what was not sought says nothing, and plans that are alike stay so between versions."""
-        found = Reason.to_json(self)
-        if not self.no_weight:
-            del found["no_weight"]
-        return found
-
-    def sentence(self, zone: str = "UTC") -> str:
+    def text(self, zone: str = "UTC") -> str:
+        del zone
         parts = [f"{self.pool} goes to {self.by}"]
-        if self.price is not None:
-            parts.append(f"price {self.price:.2f} per hour")
         if self.weight_to_start is not None:
             parts.append(f"would start now at weight {weight_rounded_up(self.weight_to_start):.6g}")
         if self.no_weight:
             parts.append("no weight would start it now, others come first by their deadlines")
-        return "; ".join(parts) + _when("; planned", self.planned_start, zone)
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +316,11 @@ class NotItsTurn(Reason):
     by: str
     part: float
     so_far: float
-    planned_start: int | None
 
-    def sentence(self, zone: str = "UTC") -> str:
-        planned = _when("; planned", self.planned_start, zone)
+    def text(self, zone: str = "UTC") -> str:
+        del zone
         part, so_far = 100 * self.part, 100 * self.so_far
-        return f"{self.by} goes first: {part:.0f} % of their hours are its own, {so_far:.0f} % so far{planned}"
+        return f"{self.by} goes first: {part:.0f} % of their hours are its own, {so_far:.0f} % so far"
 
 
 def from_json(data: dict[str, Any]) -> Reason:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
-from scheduler.core.window import WEEK
 from scheduler.planner.dispatch.dispatcher import fill
 from scheduler.planner.dispatch.incumbent import pinned_sessions
 from scheduler.planner.dispatch.tie_break import in_queue_order
@@ -22,35 +21,34 @@ from scheduler.planner.lp.prices import Prices, dual_prices, scarcity_prices
 from scheduler.planner.lp.scale import Solved, below_the_core, bound_of, divide, priced
 from scheduler.planner.lp.solver import Solver, SolverFailed
 from scheduler.planner.lp.targets import targets
-from scheduler.planner.model.case import Afterwards, Case, make_case
-from scheduler.planner.model.forecast import EXPECTED
+from scheduler.planner.model.case import Case, make_case
+from scheduler.planner.model.forecast import expected
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.model.value import value
-from scheduler.planner.search.candidates import Bids, Candidate, aimed_choice, attempt, first_choice
+from scheduler.planner.search.candidates import Candidate, aimed_choice, attempt, first_choice
 from scheduler.planner.search.conserve import conserve
-from scheduler.planner.search.deadlines import committed, eased, spared
-from scheduler.planner.search.first_call import calls_of, kept_hours, scheduled, there
+from scheduler.planner.search.deadlines import committed, spared
 from scheduler.planner.search.in_turn import in_turn
 from scheduler.planner.search.policies import improve, steps_for
-from scheduler.planner.search.score import score, within
+from scheduler.planner.search.score import all_done, flow, score
 from scheduler.planner.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from scheduler.core.plan import Deferral, Placement
     from scheduler.core.snapshot import Snapshot
     from scheduler.planner.lp.grid import Grid
     from scheduler.planner.lp.scale import Parts
     from scheduler.planner.lp.solver import LinearSolver, Solution
-    from scheduler.planner.search.first_call import Calls
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
 EPSILON = 0.01
 # By luck alone one search finds so much more than another; no plan is changed for that.
 SEARCHED_EPSILON = 0.02
-# How far beyond the horizon the daemon looks for what work would bring there.
-FORESIGHT_SECONDS = 3 * WEEK
+# A plan by which work is done sooner by this much, by weight, is followed as well: a short job that has just come adds
+# nearly nothing to the value of a week.
+SOONER_EPSILON = 0.005
 # Beyond this many jobs pools and jobs are planned in parts.
 WHOLE_JOBS_MAX = 1_500
 
@@ -63,8 +61,6 @@ class Options:
     linear: bool = True
     search_steps: int | None = None  # None: by the size of the case
     time_limit_seconds: float = 120.0  # of a solver that hangs; what it may do is bounded by its steps
-    # Work left at the horizon keeps what it would bring in so much time after it; zero: it is worth nothing.
-    foresight_seconds: int = 0
     few_candidates: bool = False  # one for each way to keep deadlines: for parts of very many jobs, and quick looks
     solver: Callable[[float], LinearSolver] = Solver  # makes one from its time limit
 
@@ -81,8 +77,6 @@ class Choice:
     bound: float | None
     made_by: str
     solved: tuple[Grid, Solution] | None
-    calls: Calls | None = None  # who goes first where, if the plan follows that
-    whole: Schedule | None = None  # of such a plan with the jobs that are only expected
 
 
 class Planner:
@@ -91,8 +85,6 @@ class Planner:
     def __init__(self, options: Options = ALL_LAYERS) -> None:
         self._options = options
         self._solver: LinearSolver | None = None
-        self._far_solver: LinearSolver | None = None
-        self._steady_solver: LinearSolver | None = None
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
         """Return the plan from ``snapshot.now`` to the horizon; see :func:`plan_week`."""
@@ -121,25 +113,13 @@ class Planner:
     def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
         """Return the best schedule that all layers together find."""
         prices, bound, solved = self.prices(case, warnings)
-        policies = committed(case)
-        called = self._by_first_call(case, policies, prices, bound, warnings)
-        if called is not None and not case.firm_deadlines:
-            return called
-        if solved is not None and self._options.foresight_seconds > 0:
-            prices = self._look_ahead(case, prices, warnings)
-        policies = spared(case, policies)
+        policies = spared(case, committed(case))
         if self._options.few_candidates:
-            best = aimed_choice(case, prices, [*policies, *eased(case, policies)])
+            best = aimed_choice(case, prices, policies)
         else:
             best = first_choice(case, prices, policies)
-        if called is not None and called.candidate.score.on_time >= best.score.on_time - best.score.on_time // 10:
-            return called
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
-        found = improve(case, best, prices, steps)
-        # What work is worth after the horizon is told by prices, at which many jobs are alike: a walk that follows them
-        # alone may let the densest work wait, so the horizon's own value must not fall.
-        if _within(case, found) >= _within(case, best):
-            best = found
+        best = improve(case, best, prices, steps)
         best = in_turn(case, best)
         kept = self._keep(case, incumbent, best, prices, SEARCHED_EPSILON if steps > 0 else EPSILON)
         made_by = "incumbent" if kept else "prices" if bound is not None else "dispatch"
@@ -149,39 +129,12 @@ class Planner:
             chosen = replace(chosen, schedule=schedule, score=score(case, schedule))
         return Choice(in_turn(case, chosen), prices, bound, made_by, solved)
 
-    def _by_first_call(
-        self, case: Case, policies: Sequence[Policy], prices: Prices, bound: float | None, warnings: list[str]
-    ) -> Choice | None:
-        """Return the best schedule by first calls; None when the queue has no history that gives anybody one.
-
-        Nor where jobs share hours: who is behind its part goes before any call.
-        """
-        if not case.snapshot.arrivals or self._options.foresight_seconds <= 0 or bound is None or case.turns:
-            return None
-        try:
-            if self._steady_solver is None:
-                self._steady_solver = self._options.solver(self._options.time_limit_seconds)
-            calls = calls_of(case, self._steady_solver.solve)
-        except SolverFailed as error:
-            warnings.append(f"{error}; planned without first calls and what is expected")
-            return None
-        if calls is None:
-            return None
-        plain = Bids((0.0,) * len(case.classes))
-        found: list[tuple[Candidate, Schedule]] = []
-        for policy in policies:
-            whole = scheduled(calls, policy)
-            schedule = Schedule(there(whole.placements), whole.gate_passes)
-            found.append((Candidate(policy, plain, schedule, score(case, schedule)), whole))
-        best, whole = max(found, key=lambda one: one[0].score)
-        return Choice(best, prices, bound, "first call", None, calls, whole)
-
     def prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
         """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""
         from scheduler.planner.lp.linear import build, hopeful
 
         # Parts cut time alike, however many jobs they have: their prices are compared.
-        grid = make_grid(case, case.until if self._options.few_candidates else None)
+        grid = make_grid(case, fine=not self._options.few_candidates)
         if self._options.linear:
             try:
                 jobs = hopeful(case)
@@ -198,30 +151,10 @@ class Planner:
                 warnings.append(f"{why}; planned with rough prices and without a bound")
         return scarcity_prices(case, grid), None, None
 
-    def _look_ahead(self, case: Case, prices: Prices, warnings: list[str]) -> Prices:
-        """Let ``case`` know what work is worth after the horizon; return the prices that follow from it."""
-        from scheduler.planner.lp.linear import build, hopeful
-
-        horizon = case.snapshot.horizon_seconds + self._options.foresight_seconds
-        far = case.until_later(replace(case.snapshot, horizon_seconds=horizon))
-        grid = make_grid(far, detail_until=case.until)
-        jobs = hopeful(far)
-        try:
-            if self._far_solver is None:
-                self._far_solver = self._options.solver(self._options.time_limit_seconds)
-            programme = build(far, grid, jobs)
-            solution = self._far_solver.solve(programme)
-        except SolverFailed as error:
-            warnings.append(f"{error}; planned as if work left at the horizon were worth nothing")
-            return prices
-        found = dual_prices(far, grid, jobs, solution, targets(case, grid, programme, solution))
-        case.afterwards = Afterwards(far.snapshot, found.work)
-        return found
-
     def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         """Plan each group of pools with its core of jobs, and join."""
         parts = divide(snapshot)
-        options = replace(self._options, foresight_seconds=0, few_candidates=True)  # so many jobs outlast any horizon
+        options = replace(self._options, few_candidates=True)
         with _swept():
             sample = make_case(parts.snapshots[0], firm_deadlines=options.firm_deadlines)
             told = _solved(parts, sample, Planner(options).prices(sample, [])[2])
@@ -254,15 +187,15 @@ class Planner:
     def _keep(
         self, case: Case, incumbent: Plan | None, best: Candidate, prices: Prices | None, epsilon: float
     ) -> Candidate | None:
-        """Return the incumbent carried on, unless the new plan is clearly better, by ``epsilon``."""
+        """Return the incumbent carried on, unless the new plan is worth more by ``epsilon`` or done clearly sooner."""
         if incumbent is None or not incumbent.placements:
             return None
         policy = replace(best.policy, pinned=pinned_sessions(case, incumbent))
         kept = attempt(case, policy, best.bids, prices)
         better = best.score.on_time > kept.score.on_time or best.score.value > kept.score.value * (1 + epsilon)
-        # What a step would bring elsewhere counts today as well: by that alone a dear job waits as gladly as not.
-        dearer = best.score.value >= kept.score.value and _within(case, best) > _within(case, kept) * (1 + epsilon)
-        return None if better or dearer else kept
+        done = all_done(case, best.schedule)
+        sooner = done and flow(case, best.schedule) < flow(case, kept.schedule) * (1 - SOONER_EPSILON)
+        return None if better or sooner else kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,25 +255,17 @@ def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
 
 
 def _as_plan(case: Case, found: Choice) -> Plan:
-    schedule = found.whole or found.candidate.schedule
-    with_expected = case if found.calls is None else found.calls.case
-    planned = in_queue_order(with_expected, schedule.placements)
-    waiting = deferrals(with_expected, planned, schedule.gate_passes, found.prices)
-    placements = there(planned)
+    schedule = found.candidate.schedule
+    placements = in_queue_order(case, schedule.placements)
     return Plan(
         made_at=case.now,
         placements=placements,
-        deferrals=tuple(one for one in waiting if not one.job.startswith(EXPECTED)),
+        deferrals=deferrals(case, placements, schedule.gate_passes, found.prices),
         value=value(case.snapshot, placements),
         bound=found.bound,
         made_by=found.made_by,
-        kept=() if found.calls is None else kept_hours(found.calls, planned),
+        kept=expected(case.snapshot),
     )
-
-
-def _within(case: Case, candidate: Candidate) -> float:
-    """Return what a candidate is worth within the horizon."""
-    return within(case, candidate.schedule)
 
 
 def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations: list[str]) -> Plan:

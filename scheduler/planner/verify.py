@@ -221,21 +221,34 @@ def _gate_opens(
     for view in snapshot.pools:
         for run in view.live:
             if parent.name in run.jobs:
-                devices = run.devices if view.pool.device_counts else len(parent.device_speedup)
-                gained = parent.speed(view.pool.name, devices) * max(0, run.deadline - snapshot.now)
-                reached_step += min(parent.remaining_steps, int(gained))
-                if reached_step >= needed:
-                    return run.deadline
+                trains = run.start + parent.setup_seconds[view.pool.name]
+                begins = trains if parent.target_step == 1 else max(snapshot.now, trains)  # one step: all or nothing
+                speed = _live_speed(parent, view.pool, run.devices)
+                gained = int(speed * max(0, run.deadline - begins) + 1e-6)
+                if reached_step + gained >= needed:
+                    saved = _saved_after(parent, view.pool, (needed - reached_step) / speed)
+                    return min(begins + saved, run.deadline - view.pool.stop_margin_seconds) - 1
+                reached_step += min(parent.remaining_steps, gained)
     for placement, planned_lane in sorted(sessions.get(parent.name, []), key=lambda pair: pair[0].start):
         if reached_step + planned_lane.steps >= needed:
             pool = pools[placement.pool].pool
-            trained = (needed - reached_step) / _speed(parent, pool, placement, planned_lane)
-            save, interval = _cadence(parent, pool)
-            saved = trained if not save else ceil(trained / interval - 1e-6) * (interval + save)
+            saved = _saved_after(parent, pool, (needed - reached_step) / _speed(parent, pool, placement, planned_lane))
             published = placement.start + parent.setup_seconds[pool.name] + saved
             return min(published, placement.end - pool.stop_margin_seconds) - 1
         reached_step += planned_lane.steps
     return float("inf")
+
+
+def _live_speed(job: JobView, pool: Pool, devices: int) -> float:
+    """Return the most steps per second that a live run can make."""
+    gains = job.device_speedup[: devices if pool.device_counts else None]
+    return job.rates[pool.name].steps_per_second * (gains[-1] if pool.device_counts else max(gains))
+
+
+def _saved_after(job: JobView, pool: Pool, trained: float) -> float:
+    """Return the seconds after set-up by which so many seconds of training are checkpointed."""
+    save, interval = _cadence(job, pool)
+    return trained if not save else max(1, ceil(trained / interval - 1e-6)) * (interval + save)
 
 
 def _speed(job: JobView, pool: Pool, placement: Placement, planned_lane: PlannedLane) -> float:

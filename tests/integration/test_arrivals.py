@@ -58,7 +58,7 @@ def test_generations_of_a_job_are_arrivals_of_its_kind(database: Database) -> No
     assert (found.kind, found.instants) == ("ufm", tuple(NOW - days * DAY for days in (20, 13, 6)))
     assert (found.latest.done_step, found.latest.running, found.latest.kind) == (0, None, "ufm")
     (coming,) = expected(seen(database))
-    assert (coming.kind, coming.at) == ("ufm", NOW + DAY)
+    assert (coming.kind, coming.expected_at) == ("ufm", NOW + DAY)
 
 
 def test_the_next_has_its_gate_and_nothing_done_however_far_the_last_one_is(database: Database) -> None:
@@ -97,7 +97,7 @@ def test_what_the_user_expects_counts(database: Database) -> None:
     (found,) = seen(database).arrivals
     assert found.said == (NOW + 2 * DAY,)
     (coming,) = expected(seen(database))
-    assert (coming.at, coming.sure, coming.said) == (NOW + 2 * DAY, 1.0, True)
+    assert (coming.expected_at, coming.sure, coming.said) == (NOW + 2 * DAY, 1.0, True)
 
 
 def test_a_definition_of_an_older_version_expects_nothing(database: Database) -> None:

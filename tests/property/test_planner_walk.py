@@ -15,7 +15,6 @@ from scheduler.planner.dispatch.incumbent import pinned_sessions
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.lp.grid import make_grid
-from scheduler.planner.lp.linear import build, hopeful
 from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.policy import PHASES, PLAIN, Policy, Schedule
@@ -157,24 +156,3 @@ def test_orders_that_are_the_same_walk_once(snapshot: Snapshot, by_weight: bool)
         assert found[name].schedule == place(case, in_order(name))
     if by_weight:
         assert found["priority"].schedule is found["fifo"].schedule
-
-
-@given(st.one_of(snapshots(), snapshots(counted=True)), st.integers(1, 30))
-@settings(max_examples=share(50))
-def test_a_farther_horizon_is_the_same_case_but_for_its_end(snapshot: Snapshot, days: int) -> None:
-    """Its programme is that of a case made from nothing, also after walks over the nearer one."""
-    assume(snapshot.jobs)
-    case = make_case(snapshot)
-    place(case)
-    far = replace(snapshot, horizon_seconds=snapshot.horizon_seconds + days * 86_400)
-    programmes = []
-    for one in (case.until_later(far), make_case(far)):
-        jobs = hopeful(one)
-        assume(jobs)
-        programmes.append((jobs, build(one, make_grid(one, detail_until=case.until), jobs)))
-    (jobs, found), (others, asked) = programmes
-    assert jobs == others
-    assert found.same_shape(asked)
-    assert found.cost.tolist() == asked.cost.tolist()
-    assert found.values.tolist() == asked.values.tolist()
-    assert found.upper.tolist() == asked.upper.tolist()

@@ -16,7 +16,6 @@ from scheduler.core.snapshot import Arrivals, HourShare, JobView, PoolView, Rate
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.planner import Options, Planner, dispatch, verify
 from scheduler.planner.model.case import make_case
-from scheduler.planner.planner import FORESIGHT_SECONDS
 from tests.lab.night import share as part_of_night
 from tests.lab.planner.strategies import sharing
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Plan
 
 QUICK = Options(search_steps=3)
-AS_THE_DAEMON = Options(search_steps=0, foresight_seconds=FORESIGHT_SECONDS)
+AS_THE_DAEMON = Options(search_steps=0)
 MONDAY = 1_790_553_600
 
 

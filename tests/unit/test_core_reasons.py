@@ -69,10 +69,17 @@ CASES: list[tuple[Reason, list[str]]] = [
     (DevicesTaken("h100", 4, 8, AT), ["h100", "fewer than 4", "8 devices", "14:05"]),
     (DevicesTaken("h100", 1, 8, None), ["h100", "all of its 8 devices"]),
     (LeftoverTooShort("kaggle", 660, 2400), ["kaggle", "11 min", "40 min"]),
-    (Outbid("kaggle", "uff-main", 3.14159, 4.5, AT), ["kaggle", "uff-main", "3.14", "weight 4.5;", "14:05"]),
-    (Outbid("kaggle", "uff-main", None, None, None), ["kaggle", "uff-main"]),
-    (NotItsTurn("ufm", 0.3, 0.34, AT), ["ufm goes first", "30 %", "34 % so far", "14:05"]),
-    (NotItsTurn("ufm", 0.3, 0.34, None), ["ufm goes first", "30 %", "34 % so far"]),
+    (
+        Outbid("kaggle", "uff-main", 3.14159, 4.5, planned_pool="desk", planned_start=AT),
+        ["kaggle goes to uff-main", "weight 4.5; planned on desk at Sat 21 Nov 14:05 UTC"],
+    ),
+    (Outbid("kaggle", "uff-main", None, None), ["kaggle", "uff-main"]),
+    (
+        NotItsTurn("ufm", 0.3, 0.34, planned_start=AT),
+        ["ufm goes first", "30 %", "34 % so far; planned Sat 21 Nov 14:05"],
+    ),
+    (NotItsTurn("ufm", 0.3, 0.34), ["ufm goes first", "30 %", "34 % so far"]),
+    (QuotaEmpty("kaggle", "week", None, unplanned_until=AT), ["kaggle", "cannot be planned before Sat 21 Nov 14:05"]),
 ]
 
 
@@ -87,6 +94,12 @@ def test_a_sentence_says_every_figure(reason: Reason, words: list[str]) -> None:
     assert [word for word in words if word not in sentence] == []
     assert "None" not in sentence
     assert reason.to_json()["sentence"] == sentence
+
+
+def test_a_price_is_for_programs_alone() -> None:
+    reason = Outbid("kaggle", "uff-main", 3.14159, None)
+    assert "3.14" not in reason.sentence()
+    assert reason.to_json()["price"] == 3.14159
 
 
 def test_every_kind_of_reason_is_tested_and_has_its_own_code() -> None:

@@ -153,7 +153,8 @@ def test_whoever_needs_more_devices_than_are_free_waits_and_is_told_so() -> None
     live = LiveRun("other", NOW - HOUR, NOW + HOUR, NOW + HOUR, ("gone",), devices=2)
     plan = planned(wide, pool=replace(CLUSTER, devices_max=4, sessions_max=4), live=(live,))
     assert [placed.start for placed in plan.placements] == [NOW + HOUR]
-    assert plan.deferrals[0].reason == DevicesTaken("h100", 4, 4, NOW + HOUR)
+    then = NOW + HOUR
+    assert plan.deferrals[0].reason == DevicesTaken("h100", 4, 4, then, planned_pool="h100", planned_start=then)
     odd = replace(SEED, needs=Needs(devices_min=3, devices_max=3))
     found = planned(odd)
     assert found.placements == ()

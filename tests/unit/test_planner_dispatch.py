@@ -23,6 +23,7 @@ from scheduler.core.reasons import (
     Outbid,
     PoolClosed,
     QuotaEmpty,
+    Reason,
 )
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
@@ -103,9 +104,10 @@ def test_the_horizon_holds_the_children_of_planned_progress() -> None:
     """The child starts when its parent's planned checkpoint passes the gate; nobody starts it now."""
     child = replace(job("child", 2), gate=Gate("parent", 0.5))
     plan = dispatch(case(job("parent", 10), child))
-    start = next(p.start for p in plan.placements for planned_lane in p.lanes if planned_lane.job == "child")
+    first = next(p for p in plan.placements for planned_lane in p.lanes if planned_lane.job == "child")
+    start = first.start
     assert start == NOW + 360 + 5 * HOUR
-    assert why(plan, "child") == GateClosed("parent", 0.0, 0.5, start)
+    assert why(plan, "child") == GateClosed("parent", 0.0, 0.5, start, planned_pool=first.pool, planned_start=start)
 
 
 def test_a_gate_passed_by_a_last_checkpoint_waits_for_a_session_that_is_held_longer() -> None:
@@ -120,15 +122,15 @@ def test_a_gate_passed_by_a_last_checkpoint_waits_for_a_session_that_is_held_lon
     assert (first.lanes[0].job, second.lanes[0].job) == ("parent", "child")
 
 
-def test_a_live_run_holds_its_seat_and_feeds_the_gate_when_it_ends() -> None:
-    """Expected progress opens the gate later, never now."""
+def test_a_live_run_holds_its_seat_and_feeds_the_gate_when_its_checkpoint_passes_it() -> None:
+    """Expected progress opens the gate later, never now, and not as late as the session ends."""
     run = LiveRun("key", NOW - HOUR, NOW + 6 * HOUR, NOW + 6 * HOUR, ("parent",))
     view = PoolView(TWO_LANES, (Charge(run.start, run.held_until, held=True, run="key"),), (run,))
     parent = replace(job("parent", 10), running="key", done_step=HOUR // 2)
     child = replace(job("child", 2), gate=Gate("parent", 0.5))
     plan = dispatch(Snapshot(NOW, (parent, child), (view,)))
     starts = {planned_lane.job: p.start for p in reversed(plan.placements) for planned_lane in p.lanes}
-    assert starts == {"parent": NOW + 6 * HOUR, "child": NOW + 6 * HOUR}
+    assert starts == {"parent": NOW + 6 * HOUR, "child": NOW + 9 * HOUR // 2}  # half an hour of five is done
 
 
 def test_the_pool_of_last_time_is_preferred() -> None:
@@ -152,7 +154,8 @@ def test_shutting_a_pool_moves_the_work() -> None:
     view = PoolView(SAGEMAKER, closed_until=NOW + DAY, closed_why="refused three times")
     plan = dispatch(Snapshot(NOW, (job("a", 20),), (view,)))
     assert plan.placements[0].start == NOW + DAY
-    assert why(plan, "a") == PoolClosed("sagemaker", "refused three times", NOW + DAY)
+    reason = PoolClosed("sagemaker", "refused three times", NOW + DAY)
+    assert why(plan, "a") == replace(reason, planned_pool="sagemaker", planned_start=NOW + DAY)
 
 
 FULL = PoolView(
@@ -189,12 +192,15 @@ def test_a_waiting_job_has_the_first_reason_that_applies(
     found = why(dispatch(Snapshot(NOW, (waiting,), (view,))), "a")
     if isinstance(found, DeadlineUnreachable):
         found = replace(found, hours_needed=4.0)
-    assert found == reason
+    assert isinstance(found, Reason)
+    assert replace(found, planned_pool="", planned_start=None, unplanned_until=None) == reason
 
 
 def test_the_loser_of_a_session_is_told_who_won() -> None:
     plan = dispatch(case(job("a", 1, weight=2), job("b", 1), pools=(SAGEMAKER,)))
-    assert why(plan, "b") == Outbid("sagemaker", "a", None, None, plan.placements[1].start)
+    assert why(plan, "b") == Outbid(
+        "sagemaker", "a", None, None, planned_pool="sagemaker", planned_start=plan.placements[1].start
+    )
 
 
 def test_sensible_plans_for_odd_weeks() -> None:

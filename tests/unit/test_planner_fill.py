@@ -10,14 +10,12 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.quota import FirstUseQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner, plan_week, value, verify
-from scheduler.planner import planner as layers
+from scheduler.planner import Options, Planner, plan_week, verify
 from scheduler.planner.dispatch.dispatcher import fill
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import Schedule
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.search.candidates import priced_candidates
-from scheduler.planner.search.score import Score
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 from tests.lab.planner.small import job
@@ -111,38 +109,3 @@ def test_targets_are_among_the_candidates_and_make_more_of_unequal_pools() -> No
     without = priced_candidates(make_case(week), found.prices, [found.candidate.policy])
     assert len(with_targets) > len(without)
     assert max(c.score for c in with_targets) >= max(c.score for c in without)
-
-
-def test_with_foresight_work_waits_for_the_pool_that_makes_most_of_it() -> None:
-    """Kaggle opens after the horizon: what runs there at 1.6 of its speed does not spend its hours elsewhere now."""
-    pools = (PoolView(KAGGLE, closed_until=NOW + 4 * DAY, closed_why="maintenance"), PoolView(SAGEMAKER))
-    days = replace(snapshot(job("main", 8, 30, 1.6), job("other", 7, 300), pools=pools), horizon_seconds=3 * DAY)
-
-    def first(options: Options) -> str:
-        return Planner(options).plan(days).placements[0].lanes[0].job
-
-    assert first(Options()) == "main"
-    assert first(Options(foresight_seconds=3 * WEEK)) == "other"
-
-
-def test_foresight_changes_neither_value_nor_bound() -> None:
-    """Both speak of the horizon alone, whatever a plan was chosen for."""
-    week = snapshot(job("main", 8, 60, 1.6), *(job(f"m{n}", 3, 12) for n in range(6)))
-    near, far = (Planner(Options(search_steps=0, foresight_seconds=n * WEEK)).plan(week) for n in (0, 3))
-    assert far.bound == near.bound
-    assert far.value == value(week, far.placements)
-    assert far.bound is not None
-    assert far.value <= far.bound
-
-
-def test_what_the_search_leaves_for_later_may_not_cost_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk that follows worth after the horizon to an emptier week is not followed; to an equal week it is."""
-    week = snapshot(job("main", 8, 60, 1.6), *(job(f"m{n}", 3, 12) for n in range(6)))
-    planner = Planner(Options(search_steps=0, foresight_seconds=3 * WEEK))
-    best = planner.choose(make_case(week), None, []).candidate
-    late = {"emptier": best.schedule.placements[1:], "equal": best.schedule.placements}
-
-    for name, followed in (("emptier", False), ("equal", True)):
-        walked = replace(best, schedule=Schedule(late[name], {}), score=Score(0, best.score.value + 1_000, 0.0))
-        monkeypatch.setattr(layers, "improve", lambda *_, found=walked: found)
-        assert (planner.choose(make_case(week), None, []).candidate is walked) == followed

@@ -326,9 +326,14 @@ EDGES = {
         "gate of gone not passed",
     ),
     "a gate of one that nobody knows": (Case(), Case(jobs=[job(gate=Gate("gone", 0.5))]), "gate of gone not passed"),
-    "a gate that a live session opens at its end": (
-        Case(one(2_000, 2_000 + HOUR), ALONE, view={"live": (live(2_000, 2_000, "other"),)}),
-        Case(one(1_999, 1_999 + HOUR), ALONE, view={"live": (live(2_000, 2_000, "other"),)}),
+    "a gate that a live session opens long before its end": (
+        Case(one(1_999, 1_999 + HOUR), ALONE, pool={"sessions_max": 2}, view={"live": (live(9_000, 9_000, "other"),)}),
+        Case(one(1_998, 1_998 + HOUR), ALONE, pool={"sessions_max": 2}, view={"live": (live(9_000, 9_000, "other"),)}),
+        "gate of other not passed",
+    ),
+    "a gate that a live session opens by its last save": (
+        Case(one(1_879, 1_879 + HOUR), ALONE, pool={"sessions_max": 2}, view={"live": (live(2_000, 2_000, "other"),)}),
+        Case(one(1_878, 1_878 + HOUR), ALONE, pool={"sessions_max": 2}, view={"live": (live(2_000, 2_000, "other"),)}),
         "gate of other not passed",
     ),
     "a gate that a live session does not open": (  # on both devices it makes three steps in two seconds

@@ -309,7 +309,8 @@ def _show(cli: Cli, plan: Plan) -> None:
     for kept in plan.kept:
         sure = "as its definition says" if kept.said else f"{kept.sure * 100:.0f} % sure"
         when = f"expected {out.instant(kept.expected_at)}, {sure}"
-        out.line(f"Reserved on {kept.pool}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
+        what = f"Reserved on {kept.pool}" if kept.pool else "Expected work"  # older versions reserved hours for it
+        out.line(f"{what}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
     if plan.deferrals:
         out.line()
         out.table(

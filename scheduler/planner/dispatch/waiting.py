@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Deferral
@@ -19,7 +20,6 @@ from scheduler.core.reasons import (
     PoolClosed,
     QuotaEmpty,
 )
-from scheduler.planner.model.forecast import EXPECTED
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.session_yield import allowed, fits, longest, one_step, too_short
 
@@ -52,6 +52,7 @@ def deferrals(
         Deferral(job.view.name, explain.reason(job))
         for job in case.jobs
         if job.view.running is None and job.free_at == case.now and job.view.name not in started
+        if job.view.remaining_steps > 0
     )
 
 
@@ -66,24 +67,30 @@ class _Waiting:
         self.case = case
         self.prices = prices
         self.gate_passes = gate_passes
-        self.planned_start: dict[str, int] = {}
+        self.planned: dict[str, Placement] = {}  # by job, its first session
         self.placements = placements
         self.beside: dict[
             tuple[int, int], int
         ] = {}  # by pool and devices, the seconds that a pool has left beside all that is planned, once asked
         self.now_by_pool: dict[str, Placement] = {}
-        self.kept_for: dict[str, Placement] = {}  # by pool, the first session of a job that is only expected
         for placement in placements:
             if placement.start <= case.now:
                 self.now_by_pool.setdefault(placement.pool, placement)
-            elif placement.lanes[0].job.startswith(EXPECTED):
-                self.kept_for.setdefault(placement.pool, placement)
             for planned_lane in placement.lanes:
-                self.planned_start.setdefault(planned_lane.job, placement.start)
+                self.planned.setdefault(planned_lane.job, placement)
         self.rooms: dict[tuple[int, int], Room] = {}  # of the pools that were asked about, and for how many devices
 
     def reason(self, job: Job) -> Reason:
-        """Return the first reason that applies."""
+        """Return the first reason that applies, with the job's first session in the plan."""
+        found = self._first(job)
+        if job.view.blocked is not None or job.gate_shut or isinstance(found, NoAllowedPool | DoesNotFit):
+            return found
+        planned = self.planned.get(job.view.name)
+        if planned is None:
+            return replace(found, unplanned_until=self.case.until)
+        return replace(found, planned_pool=planned.pool, planned_start=planned.start)
+
+    def _first(self, job: Job) -> Reason:
         view = job.view
         if view.blocked is not None:
             return view.blocked
@@ -122,11 +129,14 @@ class _Waiting:
         return DeadlineUnreachable(job.deadline, needed / 3_600, possible / 3_600)
 
     def _room(self, job: Job, usable: list[tuple[int, Offer]]) -> Reason:
-        """Say who took the best pool that had room, or what the best pool lacks."""
+        """Say who took the best pool that had room, or what the best pool lacks; of a planned job only its pool."""
+        planned = self.planned.get(job.view.name)
+        if planned is not None:
+            usable = [one for one in usable if self.case.capacities[one[0]].pool.name == planned.pool]
         ranked = sorted(usable, key=lambda found: (-found[1].worth * found[1].speeds[-1], found[0]))
         for number, offer in ranked:
             name = self.case.capacities[number].pool.name
-            taken = self.now_by_pool.get(name) or self.kept_for.get(name)
+            taken = self.now_by_pool.get(name)
             if taken is not None and self._room_now(number, offer).seconds >= offer.shortest(job.view.remaining_steps):
                 return self._outbid(job, number, taken.lanes[0].job)
         reasons = [
@@ -148,7 +158,8 @@ class _Waiting:
                 if placement.pool == capacity.pool.name:
                     booked.book(placement.start, placement.end, placement.devices)
             self.beside[asked] = booked.room(now, offer.fewest).seconds
-        free = min(self.beside[asked], self.planned_start.get(job.view.name, self.case.until) - now)
+        planned = self.planned.get(job.view.name)
+        free = min(self.beside[asked], (self.case.until if planned is None else planned.start) - now)
         needed = offer.shortest(job.view.remaining_steps)
         if 0 < free < needed:
             return LeftoverTooShort(capacity.pool.name, free, needed)
@@ -168,7 +179,7 @@ class _Waiting:
         share, turns = job.view.share, self.case.turns
         first = (self.case.jobs[one] for one in turns.group(job.index) if turns.rank(one) < turns.rank(job.index))
         if share is not None and any(other.view.name == by for other in first):
-            return NotItsTurn(by, share.part, share.so_far or 0.0, self.planned_start.get(job.view.name))
+            return NotItsTurn(by, share.part, share.so_far or 0.0)
         price = None
         if self.prices is not None:
             # A solver that starts from another basis differs in the last digits, and a plan's digest holds its reasons.
@@ -176,13 +187,7 @@ class _Waiting:
             of_one = self.prices.share(group, (offer.thrifty if offer else None) or 1)
             asked = float(f"{self.prices.per_second(group, self.case.now) * of_one * 3_600:.6g}")
             price = asked if asked >= CHEAPEST else None  # hours that cost nothing have no price to be outbid by
-        return Outbid(
-            pool=self.case.capacities[number].pool.name,
-            by=by,
-            price=price,
-            weight_to_start=None,
-            planned_start=self.planned_start.get(job.view.name),
-        )
+        return Outbid(self.case.capacities[number].pool.name, by, price, weight_to_start=None)
 
     def _lacks(self, job: Job, number: int, offer: Offer) -> Reason | None:
         capacity = self.case.capacities[number]

@@ -74,8 +74,7 @@ class Walk(Sessions):
             if self.remaining[index] > 0:
                 self._schedule_start(index, max(start, self.free_from[index]))
         for index in self.columns.live:
-            # A live run counts for its children when it ends: what it saves until then is not known yet.
-            self._pass_gates(index, None, case.jobs[index].free_at or 0)
+            self._pass_gates(index, case.jobs[index].reaches)
         heapify(self.events)
 
     def run(self) -> Schedule:
@@ -330,13 +329,13 @@ class Walk(Sessions):
             else:
                 self.busy_until[job] = NEVER
 
-    def _pass_gates(self, parent: int, passes_at: Callable[[int], int] | None, ends: int = 0) -> None:
-        """Release the children whose gate the parent's planned progress now reaches; of a live run when it ends."""
+    def _pass_gates(self, parent: int, passes_at: Callable[[int], int]) -> None:
+        """Release the children whose gate the parent's planned progress now reaches."""
         done = self.columns.whole[parent] - self.remaining[parent]
         for child in self.case.children.get(parent, ()):
             job = self.case.jobs[child]
             if child not in self.gate_passes and done >= job.gate_step:
-                self.gate_passes[child] = max(passes_at(job.gate_step) if passes_at else ends, self.now + 1)
+                self.gate_passes[child] = max(passes_at(job.gate_step), self.now + 1)
                 if job.startable and job.free_at is not None and self.remaining[child] > 0:
                     self._schedule_start(child, max(job.release, job.free_at, self.free_from[child]))
 

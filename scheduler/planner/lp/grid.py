@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, charges_by_device, limit_at
-from scheduler.core.window import DAY, WEEK
+from scheduler.core.window import DAY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,9 +55,8 @@ class Grid:
         return min(len(self.edges) - 2, max(0, bisect_right(self.edges, instant) - 1))
 
 
-def make_grid(case: Case, detail_until: int | None = None) -> Grid:
-    """Cut the horizon of ``case`` and sum up what each market offers; past ``detail_until`` into weeks at most."""
-    detail = case.until if detail_until is None else min(detail_until, case.until)
+def make_grid(case: Case, *, fine: bool = True) -> Grid:
+    """Cut the horizon of ``case`` and sum up what each market offers; unless ``fine`` into days at most."""
     shapes: dict[tuple[Any, ...], list[int]] = {}
     for number, capacity in enumerate(case.capacities):
         shape = tuple(_shape(quota) for quota in capacity.pool.quotas)
@@ -65,15 +64,12 @@ def make_grid(case: Case, detail_until: int | None = None) -> Grid:
     markets = [
         Market(key[0], tuple(members), case.classes[key[0]].pool.devices_per_session) for key, members in shapes.items()
     ]
-    fine = detail_until is None and len(case.jobs) in FINE_JOBS  # prices that look ahead are the worse for it
-    span = FINE_SECONDS if fine else DAY
-    cuts = {case.now, detail, case.until, *range((case.now // span + 1) * span, detail, span)}
-    cuts.update(range(detail, case.until, WEEK))
+    span = FINE_SECONDS if fine and len(case.jobs) in FINE_JOBS else DAY
+    cuts = {case.now, case.until, *range((case.now // span + 1) * span, case.until, span)}
     for market in markets:
         for quota in case.capacities[market.pools[0]].pool.quotas:
             if isinstance(quota, CalendarQuota | MoneyQuota):
-                windows = [w for w in quota.calendar.windows(case.now, case.until) if w.start > case.now]
-                cuts.update(w.start for w in windows if w.start < detail or w.end - w.start >= WEEK)
+                cuts.update(w.start for w in quota.calendar.windows(case.now, case.until) if w.start > case.now)
     edges = sorted(cuts)
     limits: list[Limit] = []
     for number, market in enumerate(markets):
@@ -104,9 +100,15 @@ def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> 
             opens = max(start, min(end, view.closed_until or start))
             if opens >= end:
                 continue
-            live = sum(pool.places_of(run.devices) * max(0, min(run.held_until, end) - opens) for run in view.live)
             near = openings[bisect_right(closes, opens) : bisect_left(begins, end)]
             open_seconds = sum([opening.overlap(opens, end) for opening in near])
+            # A live run may outlast the opening hours: what it holds while the pool is shut is no open second.
+            live = sum(
+                pool.places_of(run.devices) * opening.overlap(opens, min(run.held_until, end))
+                for run in view.live
+                if run.held_until > opens
+                for opening in near
+            )
             seconds[span] += max(0, pool.places * open_seconds - live)
     return [Limit(number, span, span + 1, float(total * devices)) for span, total in enumerate(seconds)]
 

@@ -307,7 +307,6 @@ def _opens(case: Case, child: int, parent: int, start: int) -> int:
     """Return the first second at which the parent's progress can pass the child's gate."""
     missing = missing_for_gate(case, child)
     if missing <= 0:
-        free_at = case.jobs[parent].free_at
-        return case.now if free_at is None else free_at
+        return case.jobs[parent].reaches(case.jobs[child].gate_step)
     offers = [found for group in case.classes if (found := group.offers[parent]) is not None]
     return min((start + offer.terms.setup + int(missing / offer.speeds[-1]) for offer in offers), default=case.until)

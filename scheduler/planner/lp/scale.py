@@ -94,9 +94,7 @@ def below_the_core(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
     firsts = {kind_of(view.pool): view.pool.name for view in reversed(views)}
     # Whoever may use a pool mostly may use the first of its kind: one look instead of hundreds.
     names = sorted((view.pool.name for view in views), key=lambda name: (name not in firsts.values(), name))
-    outbid = {
-        name: Outbid(name, "denser work that fills the hours several times over", None, None, None) for name in names
-    }
+    outbid = {name: Outbid(name, "denser work that fills the hours several times over", None, None) for name in names}
     return [
         Deferral(job.name, _reason(job, snapshot.now, progress, outbid))
         for job in sorted(snapshot.jobs, key=lambda view: (view.position, view.name))

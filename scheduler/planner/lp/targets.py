@@ -40,8 +40,6 @@ def targets(case: Case, grid: Grid, programme: Programme, solution: Solution) ->
     )
     length = case.snapshot.horizon_seconds / PHASES
     for job, market, span, found in columns:
-        if grid.edges[span] >= case.until:
-            continue
         first = int((grid.edges[span] - case.now) / length)
         last = int((min(grid.edges[span + 1], case.until) - 1 - case.now) / length)
         for phase in range(first, last + 1):

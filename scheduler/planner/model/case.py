@@ -113,6 +113,25 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveSession:
+    """The rest of a live run as a session of its job that trains on from the newest checkpoint."""
+
+    terms: Terms
+    start: int
+    end: int
+    speed: float
+
+    def steps(self, remaining: int) -> int:
+        """Return what it will checkpoint by its end; work since the newest checkpoint is not counted."""
+        done = int(self.terms.useful(max(0, self.end - self.start)) * self.speed + TOLERANCE)
+        return min(done, remaining)
+
+    def reaches(self, before: int, step: int) -> int:
+        """Return when ``step`` is checkpointed, ``before`` being the newest step that is."""
+        return self.terms.published_at(self.start, self.end - self.start, self.speed, before, step)
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job as the dispatcher sees it; ``free_at`` is when its live run ends, None when nobody can tell."""
 
@@ -126,6 +145,11 @@ class Job:
     gate_step: int
     gate_shut: bool  # the parent is not open and did not reach the gate
     startable: bool
+    live: LiveSession | None = None
+
+    def reaches(self, step: int) -> int:
+        """Return when its live run, which is expected to come so far, has checkpointed ``step``."""
+        return self.free_at or 0 if self.live is None else self.live.reaches(self.view.done_step, step)
 
 
 @dataclass(slots=True)
@@ -137,18 +161,6 @@ class PoolClass:
     offers: list[Offer | None]
     # Sessions of one job on the only device, by job, its steps left and the length: walks ask for the same again.
     alone: dict[tuple[int, int, int], CandidateSession | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Afterwards:
-    """What follows the horizon: the same case up to a farther one, and what a step of each job would bring there."""
-
-    snapshot: Snapshot
-    step_worth: list[float]
-    worth: Worth = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "worth", Worth(self.snapshot))
 
 
 @dataclass(slots=True)
@@ -163,7 +175,6 @@ class Case:
     firm_deadlines: bool = True  # False: lateness only costs value
     children: dict[int, list[int]] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns(()))  # of jobs that share hours
-    afterwards: Afterwards | None = None  # None: what is left at the horizon is worth nothing
     within: Worth = field(init=False)  # of sessions within the horizon
     bookings: Bookings = field(init=False)  # that walks have come across
     beginning: Standing | None = None  # where jobs and pools stand, once a walk has begun
@@ -187,13 +198,6 @@ class Case:
             for number, group in enumerate(self.classes)
         ]
         return replace(self, classes=classes, _columns=None)
-
-    def until_later(self, snapshot: Snapshot) -> Case:
-        """Return the case of ``snapshot``, which has a farther horizon and is the same otherwise."""
-        states: dict[Hashable, CapacityState] = {}
-        until = snapshot.now + snapshot.horizon_seconds
-        capacities = [PoolCapacity(known.view, snapshot.now, until, states) for known in self.capacities]
-        return replace(self, snapshot=snapshot, capacities=capacities, afterwards=None, beginning=None)
 
     @property
     def now(self) -> int:
@@ -234,12 +238,11 @@ def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
     for number, view in enumerate(views):
         live = runs.get(view.name)
         free_at: int | None = snapshot.now
-        expected = 0
+        session: LiveSession | None = None
         if live is not None:
             pool, run = live
             free_at = max(run.deadline, snapshot.now + 1)
-            offer = classes[class_of[pool]].offers[number]
-            expected = _expected_steps(view, offer, run, snapshot.now)
+            session = _live_session(view, classes[class_of[pool]].offers[number], run, snapshot.now)
         elif view.running is not None:
             free_at = None
         parent, step, shut = _gate(view, index, views, snapshot)
@@ -253,11 +256,12 @@ def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
                 release=max(snapshot.now, view.not_before or 0, view.retry_at or 0),
                 deadline=view.deadline,
                 free_at=free_at,
-                expected_steps=expected,
+                expected_steps=session.steps(view.remaining_steps) if session else 0,
                 gate_parent=parent,
                 gate_step=step,
                 gate_shut=shut,
                 startable=usable and view.blocked is None and not shut,
+                live=session,
             )
         )
     return case
@@ -278,31 +282,29 @@ def _gate(
     return (number, step, False) if parent.done_step < step else (None, 0, False)
 
 
-def _expected_steps(view: JobView, offer: Offer | None, run: LiveRun, now: int) -> int:
-    """Return what the rest of a live run will checkpoint; work since its last checkpoint is not counted."""
+def _live_session(view: JobView, offer: Offer | None, run: LiveRun, now: int) -> LiveSession | None:
+    """Return the rest of a live run; None if nothing is known of the job on that pool."""
     if offer is None:
-        return 0
-    start, deadline, lanes = run.start, run.deadline, len(run.jobs)
-    devices = max(1, min(view.needs.devices_max, len(offer.speeds) // lanes, len(offer.speeds)))
+        return None
+    devices = max(1, min(view.needs.devices_max, len(offer.speeds) // len(run.jobs), len(offer.speeds)))
     devices = max(devices, min(view.needs.devices_min, len(offer.speeds)))
     if offer.thrifty is not None:
         devices = min(run.devices, len(offer.speeds))
-    if view.target_step == 1:  # all or nothing: what has passed of it counts, if it is there at the end
-        return offer.steps_in(max(0, deadline - start), devices, 1.0, view.remaining_steps)
-    setup_left = max(0, start + offer.terms.setup - now)
-    length = deadline - now - setup_left + offer.terms.setup
-    return offer.steps_in(max(0, length), devices, 1.0, view.remaining_steps)
+    # All or nothing: what has passed of it counts, if it is there at the end.
+    start = run.start if view.target_step == 1 else max(run.start, now - offer.terms.setup)
+    return LiveSession(offer.terms, start, run.deadline, offer.speeds[devices - 1])
 
 
 def expected_of_live_runs(snapshot: Snapshot) -> dict[str, tuple[LiveRun, int]]:
     """Return, for each open job that sits in a live run, the run and the steps the rest of it will checkpoint."""
     jobs = {view.name: view for view in snapshot.jobs}
     return {
-        name: (run, _expected_steps(jobs[name], _offer(jobs[name], seen.pool), run, snapshot.now))
+        name: (run, session.steps(jobs[name].remaining_steps) if session else 0)
         for seen in snapshot.pools
         for run in seen.live
         for name in run.jobs
         if name in jobs
+        for session in [_live_session(jobs[name], _offer(jobs[name], seen.pool), run, snapshot.now)]
     }
 
 

@@ -101,7 +101,9 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
         case SetWeight(name, weight):
             _known("job", name, [job.name for job in snapshot.jobs])
             jobs = tuple(replace(job, weight=weight) if job.name == name else job for job in snapshot.jobs)
-            return replace(snapshot, jobs=jobs)
+            edited = replace(snapshot, jobs=jobs)
+            # The weight also counts for its parents and in the scale of all; a snapshot without urgencies has none.
+            return with_urgency(edited) if any(job.urgency != 1.0 for job in snapshot.jobs) else edited
         case SetDevices(name, devices):
             _known("job", name, [job.name for job in snapshot.jobs])
             jobs = tuple(

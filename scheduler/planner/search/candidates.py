@@ -14,8 +14,8 @@ from scheduler.planner.dispatch.dispatcher import fill, filled, place
 from scheduler.planner.dispatch.orders import LASTING, ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
-from scheduler.planner.search.deadlines import FIRM_JOBS_MAX, eased
-from scheduler.planner.search.score import Score, score, within
+from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
+from scheduler.planner.search.score import Score, all_done, flow, score
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,9 @@ SMALL = 800
 # All deadlines together may cost this part of the most value, where jobs are more than FIRM_JOBS_MAX: it is about what
 # it costs to meet as many as earliest deadline first does.
 DEADLINES_COST = 0.3
+# Where all work is done within the horizon, a plan may be worth so much less if the jobs are done sooner by it. Value
+# tells which work deserves hours, not when a job is done: a job of an hour adds nearly nothing to a week's value.
+SOONER_COST = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +63,35 @@ class Floor:
 
 
 def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
-    """Return the best of all first candidates; ``policies`` are those that deadlines make.
-
-    What work is worth after the horizon is told by prices, at which many jobs are alike, and orders know no prices:
-    they are chosen only if they meet more deadlines, or are worth more within the horizon as well.
-    """
+    """Return the best of all first candidates; ``policies`` are those that deadlines make."""
     orders = simple_orders(case)
     candidates = [orders["density"], *priced_candidates(case, prices, policies)]
     best = choose(case, candidates)
-    mine = within(case, best.schedule)
     others = [
         found
         for found in orders.values()
-        if found.score.on_time > best.score.on_time
-        or (found.score.value > best.score.value and within(case, found.schedule) >= mine)
+        if found.score.on_time > best.score.on_time or found.score.value > best.score.value
     ]
-    given_up = any(found.score.on_time > best.score.on_time for found in candidates)
-    if given_up or any(found.score.value > best.score.value for found in others):
-        candidates += priced_candidates(case, prices, eased(case, policies))
     floor = Floor(
         orders["edf"].score.on_time if "edf" in orders else 0,
         max((found.score.value for found in others), default=best.score.value),
     )
-    return choose(case, [*candidates, *others], floor)
+    best = choose(case, [*candidates, *others], floor)
+    return soonest(case, best, candidates, list(orders.values()))
+
+
+def soonest(case: Case, best: Candidate, candidates: Sequence[Candidate], orders: Sequence[Candidate]) -> Candidate:
+    """Return ``best``, or where all work is done within the horizon, of those of nearly its value the soonest done.
+
+    None that meets as many deadlines among the simple ``orders`` is worth more than what is chosen.
+    """
+    if not all_done(case, best.schedule):
+        return best
+    rivals = [one.score.value for one in orders if one.score.on_time >= best.score.on_time]
+    least = max([best.score.value - SOONER_COST * abs(best.score.value), *rivals])
+    candidates = [*candidates, *orders]
+    good = [one for one in candidates if one.score.on_time >= best.score.on_time and one.score.value >= least]
+    return min(good, key=lambda one: (flow(case, one.schedule), -one.score.value), default=best)
 
 
 def simple_orders(case: Case) -> dict[str, Candidate]:

@@ -1,9 +1,8 @@
 """Conserve: no pool stands still that a waiting job could use, when its hours are lost otherwise or cost nothing.
 
 Prices, targets and a plan in force each may leave a gap before what they want next: a session that was to run until
-then has ended early, its successor waits for a retry or still runs elsewhere. Whoever can use the gap starts now: with
-all that is planned for it from now on if no work is worth less for that, or else in what is free before its next
-session and the pool's.
+then has ended early, its successor waits for a retry or still runs elsewhere. Whoever can use the gap starts now, in
+what is free before its next session and beside all that is planned, if the plan is worth no less for it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.planner.dispatch.dispatcher import fill
 from scheduler.planner.model.lanes import compose, mold
 from scheduler.planner.model.policy import PLAIN, Schedule
-from scheduler.planner.search.rebuild import without
 from scheduler.planner.search.score import score
 
 if TYPE_CHECKING:
@@ -26,12 +24,6 @@ if TYPE_CHECKING:
     from scheduler.planner.model.lanes import CandidateSession
     from scheduler.planner.model.policy import Policy
     from scheduler.planner.model.pool_capacity import PoolCapacity
-
-# Goes before every other job.
-FIRST = 1e12
-# Of the jobs that could use an idle pool so many are tried in place of what is planned there.
-TRIED_MAX = 4
-TOLERANCE = 1e-9
 
 
 def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
@@ -55,38 +47,26 @@ def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule
     booked = capacity.copy()
     for placed in mine:
         booked.book(placed.start, placed.end, placed.devices)
-    room = booked.room(now).seconds
-    begun = capacity.copy()
-    for placed in mine:
-        if placed.start <= now:
-            begun.book(placed.start, placed.end, placed.devices)
-    widest = begun.room(now).seconds
-    if widest <= 0:
+    if booked.room(now).seconds <= 0:
         return None
     nexts = first_starts(schedule)
     group = case.classes[case.class_of[pool]]
-    tried = 0
     for _, index, offer in _ready(case, pool, nexts):
         job = case.jobs[index]
         remaining = job.view.remaining_steps - job.expected_steps
-        shortest = offer.shortest(remaining)
-        if widest < shortest:
+        starts = nexts.get(job.view.name, case.until)
+        session = _beside(group, booked, job, [0] * index + [remaining], now, starts)
+        if session is None:
             continue
-        starts, where = nexts.get(job.view.name, (case.until, ""))
-        session = _beside(group, booked, job, [0] * index + [remaining], now, starts) if room else None
-        if (session is None or where == capacity.pool.name) and tried < TRIED_MAX:
-            tried += 1
-            moved = _instead(case, schedule, policy, pool, job, offer)
-            if moved is not None:
-                return moved
-        if session is not None:
-            (lane,) = session.lanes
-            spare = offer.spare(lane.steps, lane.devices) if lane.steps == remaining else 0
-            wide = booked.room(now, lane.devices).seconds
-            end = now + session.length + max(0, min(spare, wide - session.length, starts - now - session.length))
-            added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
-            rest = _trimmed(case, schedule, job, lane.steps)
-            return fill(case, Schedule((*rest, added), schedule.gate_passes), policy)
+        (lane,) = session.lanes
+        spare = offer.spare(lane.steps, lane.devices) if lane.steps == remaining else 0
+        wide = booked.room(now, lane.devices).seconds
+        end = now + session.length + max(0, min(spare, wide - session.length, starts - now - session.length))
+        added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
+        rest = _trimmed(case, schedule, job, lane.steps)
+        found = fill(case, Schedule((*rest, added), schedule.gate_passes), policy)
+        if score(case, found)[:2] >= score(case, schedule)[:2]:
+            return found
     return None
 
 
@@ -117,18 +97,16 @@ def lost_otherwise(case: Case, capacity: PoolCapacity) -> bool:
     return True
 
 
-def first_starts(schedule: Schedule) -> dict[str, tuple[int, str]]:
-    """Return when and where each job starts first."""
-    found: dict[str, tuple[int, str]] = {}
+def first_starts(schedule: Schedule) -> dict[str, int]:
+    """Return when each job starts first."""
+    found: dict[str, int] = {}
     for placed in schedule.placements:
         for planned_lane in placed.lanes:
-            found[planned_lane.job] = min(
-                found.get(planned_lane.job, (placed.start, placed.pool)), (placed.start, placed.pool)
-            )
+            found[planned_lane.job] = min(found.get(planned_lane.job, placed.start), placed.start)
     return found
 
 
-def _ready(case: Case, pool: int, nexts: dict[str, tuple[int, str]]) -> list[tuple[float, int, Offer]]:
+def _ready(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, int, Offer]]:
     """Return the jobs that could start on ``pool`` now and do not, densest first."""
     offers = case.classes[case.class_of[pool]].offers
     found = []
@@ -139,39 +117,9 @@ def _ready(case: Case, pool: int, nexts: dict[str, tuple[int, str]]) -> list[tup
         if job.free_at != case.now or job.release > case.now or job.view.running is not None:
             continue
         remaining = job.view.remaining_steps - job.expected_steps
-        if remaining > 0 and nexts.get(job.view.name, (case.until, ""))[0] > case.now:
+        if remaining > 0 and nexts.get(job.view.name, case.until) > case.now:
             found.append((-offer.density(remaining), job.index, offer))
     return sorted(found, key=lambda one: one[:2])
-
-
-def _instead(case: Case, schedule: Schedule, policy: Policy, pool: int, job: Job, offer: Offer) -> Schedule | None:
-    """Return ``schedule`` with ``job`` put in first and what is planned on ``pool`` meanwhile after it.
-
-    None when that costs a deadline, or more than the job makes of the hours that would stand empty.
-    """
-    name, now = case.capacities[pool].pool.name, case.now
-    remaining = job.view.remaining_steps - job.expected_steps
-    devices = offer.thrifty or len(offer.speeds)
-    length = offer.session_for(remaining, devices, 1.0)
-    index = {view.view.name: view.index for view in case.jobs}
-    taken = {job.index: now}
-    following = [placed for placed in schedule.placements if placed.pool == name and now < placed.start < now + length]
-    for placed in following:
-        for planned_lane in placed.lanes:
-            taken[index[planned_lane.job]] = min(taken.get(index[planned_lane.job], placed.start), placed.start)
-    factors = dict(policy.factors)
-    factors[case.class_of[pool], job.index] = FIRST
-    found = fill(case, without(case, schedule, taken), replace(policy, factors=factors, pinned={}))
-    if sum(placed.start <= now and placed.pool == name for placed in found.placements) <= sum(
-        placed.start <= now and placed.pool == name for placed in schedule.placements
-    ):
-        return None
-    gap = min((placed.start for placed in following), default=now + length) - now
-    brings = offer.worth * offer.speeds[devices - 1] * min(gap, length)
-    before, after = score(case, schedule), score(case, found)
-    if after.on_time < before.on_time or after.value + brings < before.value * (1 - TOLERANCE):
-        return None
-    return found
 
 
 def _trimmed(case: Case, schedule: Schedule, job: Job, steps: int) -> tuple[Placement, ...]:

@@ -80,19 +80,6 @@ def spared(case: Case, policies: Sequence[Policy]) -> list[Policy]:
     return found
 
 
-def eased(case: Case, policies: Sequence[Policy]) -> list[Policy]:
-    """Return more policies where deadlines are weighed: the first's half of urgent jobs with least work left, and none.
-
-    All deadlines together may cost too much; those of short jobs cost least.
-    """
-    if len(case.jobs) <= FIRM_JOBS_MAX:
-        return []
-    views = [job.view for job in case.jobs]
-    urgent = sorted(policies[0].urgent, key=lambda job: (views[job].remaining_steps / reference_rate(views[job]), job))
-    half = replace(policies[0], urgent=frozenset(urgent[: (len(urgent) + 1) // 2]))
-    return [one for one in (half, PLAIN) if one not in policies]
-
-
 def _sparing(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
     urgent = policy.urgent - anyway
     if not urgent:

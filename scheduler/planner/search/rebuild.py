@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.window import DAY
 from scheduler.planner.dispatch.dispatcher import fill, filled
 from scheduler.planner.model.standing import scheduled, standing_of
-from scheduler.planner.search.score import score, within
+from scheduler.planner.search.score import score
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,17 +52,16 @@ def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int
     Half of them are shared by so many ``tries``, each with dice of its own; the best of them goes on. Where a walk gets
     stuck is luck.
     """
-    floor = within(case, start.schedule)
     if tries == 1:
-        return _walked(_Walk(case, policy, prices, 1), start, steps, floor)
+        return _walked(_Walk(case, policy, prices, 1), start, steps)
     each = steps // (2 * tries)
-    found = [_walked(_Walk(case, policy, prices, seed), start, each, floor) for seed in range(1, tries + 1)]
+    found = [_walked(_Walk(case, policy, prices, seed), start, each) for seed in range(1, tries + 1)]
     best = max(found, key=lambda one: one.score)
-    return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each, floor)
+    return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each)
 
 
-def _walked(walk: _Walk, start: Found, steps: int, floor: float) -> Found:
-    """Return the best that ``steps`` of one walk come across; within the horizon it is worth ``floor`` at least.
+def _walked(walk: _Walk, start: Found, steps: int) -> Found:
+    """Return the best that ``steps`` of one walk come across.
 
     The walk goes on from what is worth as much, though it comes later: so it gets past where no step gains.
     """
@@ -75,8 +74,6 @@ def _walked(walk: _Walk, start: Found, steps: int, floor: float) -> Found:
         found = Found(schedule, score(case, schedule))
         if found.score.on_time < best.score.on_time or found.score.value < best.score.value:
             continue
-        if case.afterwards is not None and within(case, schedule) < floor:
-            continue  # the time after the horizon is not paid for with the horizon's own value
         if found.score.value != now.score.value:
             losses = walk.losses(schedule)
         now = found
@@ -100,7 +97,6 @@ class _Walk:
         ]
         self._losses: Sequence[tuple[float, int]] = ()
         self._total = 0.0
-        self._worth = case.within if case.afterwards is None else case.afterwards.worth
 
     def losses(self, schedule: Schedule) -> list[tuple[float, int]]:
         """Return (value, job) of what sessions bring less than they cost, and of work left that is worth something."""
@@ -112,7 +108,7 @@ class _Walk:
             group = self._class_of[booking.pool]
             hours = prices.cost(group, booking.start, min(booking.end, case.until))
             hours *= prices.share(group, booking.placement.devices)
-            for (job, _, steps), brings in zip(booking.lanes, self._worth.lanes(booking), strict=True):
+            for (job, _, steps), brings in zip(booking.lanes, case.within.lanes(booking), strict=True):
                 found.append((hours / len(booking.lanes) + prices.work[job] * steps - brings, job))
         found += [(prices.work[job] * steps, job) for job, steps in enumerate(left) if case.jobs[job].startable]
         return [(lost, job) for lost, job in found if lost > 0]

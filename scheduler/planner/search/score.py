@@ -35,24 +35,8 @@ class Score(NamedTuple):
 def score(case: Case, schedule: Schedule) -> Score:
     """Return the score of ``schedule``."""
     on_time = len(met(case, schedule)) if case.firm_deadlines else 0
-    counted = case.within if case.afterwards is None else case.afterwards.worth
-    soon = -counted.moment(standing_of(case, schedule).bookings)
-    return Score(on_time, round(worth(case, schedule), _DIGITS), round(soon, _DIGITS))
-
-
-def worth(case: Case, schedule: Schedule) -> float:
-    """Return the value of ``schedule``, less what its work could bring after the horizon if that counts."""
     bookings = standing_of(case, schedule).bookings
-    if case.afterwards is None:
-        return case.within.total(bookings)
-    step_worth = case.afterwards.step_worth
-    elsewhere = sum([step_worth[job] * steps for booking in bookings for job, _, steps in booking.lanes])
-    return case.afterwards.worth.total(bookings) - elsewhere
-
-
-def within(case: Case, schedule: Schedule) -> float:
-    """Return what ``schedule`` is worth within the horizon."""
-    return case.within.total(standing_of(case, schedule).bookings)
+    return Score(on_time, round(case.within.total(bookings), _DIGITS), round(-case.within.moment(bookings), _DIGITS))
 
 
 def met(case: Case, schedule: Schedule) -> frozenset[int]:
@@ -60,3 +44,20 @@ def met(case: Case, schedule: Schedule) -> frozenset[int]:
     standing = standing_of(case, schedule)
     remaining, ends = standing.remaining, standing.free_from
     return frozenset(job for job, deadline in case.columns.due if remaining[job] <= 0 and ends[job] <= deadline)
+
+
+def all_done(case: Case, schedule: Schedule) -> bool:
+    """Tell whether no job that may start has work left at the horizon."""
+    left = standing_of(case, schedule).remaining
+    return all(left[job.index] <= 0 for job in case.jobs if job.startable and job.free_at is not None)
+
+
+def flow(case: Case, schedule: Schedule) -> float:
+    """Return the sum of weight times seconds until each job is done; what is left at the horizon counts until then."""
+    standing = standing_of(case, schedule)
+    ends = zip(case.jobs, standing.remaining, standing.free_from, strict=True)
+    return sum(
+        job.view.weight * ((case.until if left > 0 else max(end, job.free_at or 0)) - case.now)
+        for job, left, end in ends
+        if job.startable and job.free_at is not None
+    )

@@ -61,7 +61,7 @@ class PlannerHost:
         """Plan here, with little memory and no solver: training goes on, and people are told."""
         from scheduler.planner import Planner
 
-        plain = replace(self._options, linear=False, search_steps=0, foresight_seconds=0)
+        plain = replace(self._options, linear=False, search_steps=0)
         plan = Planner(plain).plan(snapshot, incumbent)
         return replace(plan, warnings=(f"{why}; planned by the plain dispatcher", *plan.warnings))
 

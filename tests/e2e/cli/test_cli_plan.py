@@ -274,11 +274,11 @@ def test_a_pool_without_a_quota_of_hours_cannot_get_others(world: Database, sche
 
 def test_the_weight_that_would_start_an_outbid_job_is_true(contest: Database, schedctl: Schedctl) -> None:
     with contest.write() as tx:
-        plans.save(tx, Plan(NOW, (), (Deferral("small", Outbid("kaggle", "big", 1.25, None, None)),)), NOW)
+        plans.save(tx, Plan(NOW, (), (Deferral("small", Outbid("kaggle", "big", 1.25, None)),)), NOW)
     document = schedctl("plan", "explain", "small", "--json").document
     weight = document["reason"]["weight_to_start"]
     assert f"would start now at weight {weight:.6g}" in document["answer"]
-    assert "price 1.25 per hour" in schedctl("plan", "explain", "small").out
+    assert "kaggle goes to big" in schedctl("plan", "explain", "small").out
     tried = schedctl("plan", "what-if", "--weight", f"small={weight}", "--json").document["plan"]
     now = [found for found in tried["placements"] if found["start"] <= NOW]
     assert [found["job"] for placement in now for found in placement["lanes"]] == ["small"]

@@ -29,7 +29,7 @@ from scheduler.planner.model.urgency import with_urgency
 from tests.lab.planner.cases import EPOCH, KAGGLE, SAGEMAKER
 from tests.lab.planner.efficiency import efficiency
 from tests.lab.planner.limits import window_over_endless
-from tests.lab.planner.year import FAILURES, MARGIN_SECONDS, SAVE_SECONDS, Live, Model, Year
+from tests.lab.planner.year import FAILURES, MARGIN_SECONDS, SAVE_SECONDS, Live, Model, Year, saves_of
 
 SETUP_SIGMA = 0.3
 SPEED_SIGMA = 0.2
@@ -196,19 +196,8 @@ class Simulation:
         dies = self.faults.expovariate(rate)
         times = checkpoint_times(length, setup, SAVE_SECONDS[pool], rate)
         speed = model.true[pool]
-        left = (model.target - model.done) / speed
-        useful, previous, complete = 0.0, setup, False
-        saves: list[tuple[float, float]] = []
-        for begin in times:
-            interval = min(begin - previous, left - useful)  # it saves at once when it is done
-            useful, previous = useful + interval, previous + interval + SAVE_SECONDS[pool]
-            if previous > dies:
-                break
-            saves.append((previous, useful))
-            if useful >= left:
-                complete = True
-                break
-        lived = min(dies, previous if complete else planned_end - now)
+        saves, complete = saves_of(times, setup, SAVE_SECONDS[pool], (model.target - model.done) / speed, dies)
+        lived = min(dies, saves[-1][0] if complete else planned_end - now)
         self.launched += 1
         run = Live(
             f"run-{self.launched}",

@@ -22,7 +22,6 @@ from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.linear import build, hopeful
 from scheduler.planner.lp.solver import Solver
 from scheduler.planner.model.case import make_case
-from scheduler.planner.planner import FORESIGHT_SECONDS
 from scheduler.planner.questions.differ import outlooks
 from tests.lab.planner import closed_loop
 from tests.lab.planner.backfill import backfill
@@ -45,7 +44,6 @@ B = TypeVar("B")
 SOFT = Options(firm_deadlines=False)
 UNSEARCHED = replace(SOFT, search_steps=0)
 DISPATCHER = replace(UNSEARCHED, linear=False)
-AS_THE_DAEMON = replace(UNSEARCHED, foresight_seconds=FORESIGHT_SECONDS)
 
 
 def say(line: str) -> None:
@@ -328,8 +326,8 @@ def _year(weeks: int, task: tuple[int, str]) -> Year:
     """Simulate one year under the named policy, and say what it came to."""
     seed, name = task
     decide: dict[str, closed_loop.Decide | None] = {
-        "planner": closed_loop.planner(AS_THE_DAEMON),
-        "rolling": closed_loop.planner(AS_THE_DAEMON),
+        "planner": closed_loop.planner(UNSEARCHED),
+        "rolling": closed_loop.planner(UNSEARCHED),
         "static": None,
         "fifo": closed_loop.first_in_first_out,
         "backfill": backfill,

@@ -70,8 +70,7 @@ class PlainWalk:
         for index, job in enumerate(case.jobs):
             self._schedule_start(index)
             if job.expected_steps and job.free_at is not None:
-                # A live run counts for its children when it ends: what it saves until then is not known yet.
-                self._pass_gates(index, None, job.free_at)
+                self._pass_gates(index, job.reaches)
         for pool in range(len(case.capacities)):
             heappush(self.events, (case.now, 1, pool))
 
@@ -372,12 +371,12 @@ class PlainWalk:
         room = self.capacities[pool].room(self.case.now, session.devices).seconds
         return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))
 
-    def _pass_gates(self, parent: int, passes_at: Callable[[int], int] | None, ends: int = 0) -> None:
-        """Release the children whose gate the parent's planned progress now reaches; of a live run when it ends."""
+    def _pass_gates(self, parent: int, passes_at: Callable[[int], int]) -> None:
+        """Release the children whose gate the parent's planned progress now reaches."""
         for child in self.case.children.get(parent, ()):
             needed = self.case.jobs[child].gate_step
             if child not in self.gate_passes and self.done[parent] >= needed:
-                self.gate_passes[child] = max(passes_at(needed) if passes_at else ends, self.case.now + 1)
+                self.gate_passes[child] = max(passes_at(needed), self.case.now + 1)
                 self._schedule_start(child)
 
     def _look_again(self, pool: int, now: int) -> None:

@@ -18,7 +18,6 @@ from scheduler.planner import Options, Planner, dispatch, value
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.policy import PLAIN
 from scheduler.planner.model.urgency import with_urgency
-from scheduler.planner.planner import FORESIGHT_SECONDS
 
 Decide = Callable[[Snapshot, Plan | None], Plan]
 
@@ -43,8 +42,8 @@ def by_order(name: str) -> Decide:
 
 
 def by_daemon(*, polished: bool = False) -> Decide:
-    """Return the product as the daemon uses it: urgencies, foresight, the plan in force; ``polished`` by search too."""
-    maker = Planner(Options(search_steps=None if polished else 0, foresight_seconds=FORESIGHT_SECONDS))
+    """Return the product as the daemon uses it: urgencies, the plan in force; ``polished`` by search too."""
+    maker = Planner(Options(search_steps=None if polished else 0))
 
     def decide(snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         return maker.plan(with_urgency(snapshot), incumbent)

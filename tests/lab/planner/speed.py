@@ -20,7 +20,6 @@ from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN
 from scheduler.planner.model.urgency import with_urgency
-from scheduler.planner.planner import FORESIGHT_SECONDS
 from scheduler.planner.search.rebuild import Found, rebuild
 from scheduler.planner.search.score import score
 from tests.lab.planner.cases import LOCAL, SMALL_MIX, make_pools, random_case, seed_case
@@ -85,7 +84,7 @@ def warm_ms(options: Options, repeats: int = REPEATS) -> float:
 def speed() -> dict[str, float]:
     """Steps a second, and warm plans of seven jobs on three pools, quick and polished."""
     per_second, ratio = steps()
-    polished = Options(foresight_seconds=FORESIGHT_SECONDS)
+    polished = Options()
     return {
         "steps_per_second": per_second,
         "steps_over_plain": ratio,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.core.window import HOUR
@@ -9,6 +10,27 @@ from scheduler.core.window import HOUR
 FAILURES = {"kaggle": 1 / (30 * HOUR), "sagemaker": 1 / (12 * HOUR)}
 SAVE_SECONDS = {"kaggle": 180, "sagemaker": 60}
 MARGIN_SECONDS = 120
+
+
+def saves_of(
+    times: Sequence[float], setup: float, save: float, left: float, dies: float
+) -> tuple[list[tuple[float, float]], bool]:
+    """Return (second, useful seconds kept by then) of each save that is through before a session dies.
+
+    ``times`` are the seconds at which saves should begin, ``left`` the useful seconds that finish the job: it saves at
+    once then, and the second value is true.
+    """
+    saves: list[tuple[float, float]] = []
+    useful, previous = 0.0, setup
+    for begin in times:
+        interval = min(begin - previous, left - useful)
+        useful, previous = useful + interval, previous + interval + save
+        if previous > dies:
+            break
+        saves.append((previous, useful))
+        if useful >= left:
+            return saves, True
+    return saves, False
 
 
 @dataclass(slots=True)

@@ -275,7 +275,7 @@ def _plan(chance: random.Random, names: list[str], made_at: int) -> Plan:
     placed = {planned_lane.job for place in placements for planned_lane in place.lanes}
     waiting = (
         GateClosed(names[0], 0.131, 0.2, made_at + 2 * DAY),
-        Outbid("kaggle", names[0], 1.31, 14.2, None),
+        Outbid("kaggle", names[0], 1.31, 14.2),
         QuotaEmpty("sagemaker", "hours of the day", made_at + 9 * HOUR),
     )
     deferrals = tuple(Deferral(job, waiting[index % 3]) for index, job in enumerate(names[4:]) if job not in placed)
