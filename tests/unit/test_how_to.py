@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scheduler.core import reasons
 from tests.lab.emitted import needs
 
 if TYPE_CHECKING:
@@ -70,3 +71,12 @@ def test_every_action_required_has_a_heading_in_troubleshooting(repository: Path
     kinds = {what for what, _ in needs(repository)}
     assert len(kinds) > 25
     assert kinds - headings == set()
+
+
+def test_every_reason_to_wait_has_a_remedy_in_troubleshooting(repository: Path) -> None:
+    text = (repository / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (`.*`) \| (.+) \|$", text.partition("## Reasons to wait")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    named = {code for codes, _ in rows for code in re.findall(r"`(\w+)`", codes)}
+    assert named == {kind.code for kind in reasons._KINDS}
