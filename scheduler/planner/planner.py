@@ -131,13 +131,15 @@ class Planner:
 
     def prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
         """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""
-        from scheduler.planner.lp.linear import build, hopeful
+        from scheduler.planner.lp.linear import build, hopeful, priceless
 
         # Parts cut time alike, however many jobs they have: their prices are compared.
         grid = make_grid(case, fine=not self._options.few_candidates)
         if self._options.linear:
             try:
                 jobs = hopeful(case)
+                beyond = priceless(case, jobs)
+                jobs = [job for job in jobs if job not in beyond]
                 if not jobs:
                     return scarcity_prices(case, grid), 0.0, None
                 if self._solver is None:
@@ -145,7 +147,7 @@ class Planner:
                 programme = build(case, grid, jobs)
                 solution = self._solver.solve(programme)
                 prices = dual_prices(case, grid, jobs, solution, targets(case, grid, programme, solution))
-                return prices, solution.bound, (grid, solution)
+                return prices, solution.bound + sum(beyond.values()), (grid, solution)
             except (SolverFailed, ImportError) as error:
                 why = error if isinstance(error, SolverFailed) else f"no linear plan: {error}"
                 warnings.append(f"{why}; planned with rough prices and without a bound")

@@ -139,3 +139,15 @@ def test_a_job_that_is_done_and_still_listed_has_no_reason_to_wait() -> None:
     week = CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5))
     plan = Planner(QUICK).plan(Snapshot(EPOCH, (done,), (PoolView(replace(KAGGLE, quotas=(week,))),), WEEK))
     assert plan.deferrals == ()
+
+
+@pytest.mark.parametrize("weight", [1e12, 1e300])
+def test_one_enormous_weight_takes_the_bound_and_the_prices_from_nobody(weight: float) -> None:
+    jobs = [replace(job(f"job-{n}", 20, 1.0 + n), position=n) for n in range(6)]
+    jobs[5] = replace(jobs[5], weight=weight)
+    snapshot = with_urgency(Snapshot(EPOCH, tuple(jobs), (PoolView(KAGGLE), PoolView(LOCAL)), WEEK))
+    plan = Planner(QUICK).plan(snapshot)
+    assert plan.warnings == ()
+    assert plan.bound is not None
+    assert plan.value <= plan.bound
+    assert "job-5" in {lane.job for placed in plan.due_now for lane in placed.lanes}

@@ -49,12 +49,6 @@ def smith_ratio(job: JobView, remaining: int) -> float:
     return -job.weight * reference_rate(job) / max(1, remaining)
 
 
-def soonest_for_weight(job: JobView, remaining: int) -> float:
-    """Return the weight per second that is left where the job is fastest, negated: Smith's ratio of what is known."""
-    rate = max((rate.steps_per_second for rate in job.rates.values()), default=0.0)
-    return -job.weight * (rate or 1.0) / max(1, remaining)
-
-
 ORDERS: dict[str, Order] = {
     "fifo": first_in_first_out,
     "edf": earliest_deadline_first,

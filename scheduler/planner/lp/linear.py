@@ -60,6 +60,8 @@ class Programme:
 
 
 NO_DEADLINE = 1 << 60
+# A job is priceless from so many times the weight of half the others on.
+PRICELESS = 1e9
 # Up to this many jobs the set-up of a job's last, shorter session is counted too: a quarter of a percent tighter.
 FINE_JOBS_MAX = 300
 
@@ -277,6 +279,20 @@ def hopeful(case: Case) -> list[int]:
     """Return the jobs that some plan could start before the horizon."""
     starts = earliest_starts(case)
     return [job.index for job in case.jobs if starts[job.index] < case.until and remaining_steps(case, job.index) > 0]
+
+
+def priceless(case: Case, jobs: Sequence[int]) -> dict[int, float]:
+    """Return the jobs whose weight no solver can add to the others', with the most that their work can be worth.
+
+    They take no part in the programme: whatever hours cost, they can pay. The bound counts them as done today.
+    """
+    worths = sorted(case.jobs[job].view.importance for job in jobs)
+    limit = PRICELESS * max(worths[(len(worths) - 1) // 2], 1e-9) if worths else 0.0
+    return {
+        job: max(offer.worth * remaining_steps(case, job) for group in case.classes if (offer := group.offers[job]))
+        for job in jobs
+        if case.jobs[job].view.importance > limit
+    }
 
 
 def earliest_starts(case: Case) -> list[int]:

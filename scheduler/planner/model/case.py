@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, Worth, reference_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable
 
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView, LiveRun, Snapshot
@@ -190,14 +190,6 @@ class Case:
         if self._columns is None:
             self._columns = Columns(self)
         return self._columns
-
-    def limited_to(self, may: Callable[[int, int], bool]) -> Case:
-        """Return the case in which a job has no offer of a pool class where it ``may`` (class, job) not start."""
-        classes = [
-            PoolClass(group.pool, group.pools, [o if may(number, job) else None for job, o in enumerate(group.offers)])
-            for number, group in enumerate(self.classes)
-        ]
-        return replace(self, classes=classes, _columns=None)
 
     @property
     def now(self) -> int:
