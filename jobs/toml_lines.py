@@ -31,8 +31,11 @@ def line_of(file: str, key: str) -> int | None:
 
     Entries of a list go by their ``name`` or number. A key that is missing has the line of its table.
     """
+    path = Path(file)
+    if not path.is_file():  # a pipe can be read only once
+        return None
     try:
-        text = read_bounded(Path(file)).decode("utf-8-sig")
+        text = read_bounded(path).decode("utf-8-sig")
         where = _where(tomllib.loads(text), key)
     except (OSError, ValueError, RecursionError):
         return None

@@ -28,8 +28,8 @@ class Verdict:
     """Counts of jobs, the next session of the plan, and the budget; cancelled jobs count nowhere.
 
     ``silent`` are those of the ``running`` whose last report is late; ``in_queue`` are jobs whose session waits in its
-    platform's queue, which do not run. ``late`` is the number of deadlines at risk. Spent and budget are those of the
-    quota windows that are open, of one quota of each pool.
+    platform's queue, which do not run. ``late`` is the number of deadlines at risk. Spent, with
+    what is reserved, and budget are those of the quota windows that are open, of one quota of each pool.
     """
 
     running: int
@@ -79,9 +79,9 @@ def verdict(
         paused=paused,
         in_queue=sum(one.health == "waits" for one in trainings),
         late=sum(need.what == AT_RISK for need in needs),
-        spent_seconds=sum(meter.used for meter in hours),
+        spent_seconds=sum(meter.used + meter.held for meter in hours),
         budget_seconds=sum(meter.limit for meter in hours),
-        spent_microdollars=sum(meter.used for meter in money),
+        spent_microdollars=sum(meter.used + meter.held for meter in money),
         budget_microdollars=sum(meter.limit for meter in money),
     )
 
@@ -89,7 +89,7 @@ def verdict(
 def sentence(found: Verdict, now: int, zone: str) -> str:
     """Return the headline: on track or not, jobs, what comes next, the budget, and the actions required.
 
-    Such as ``On track · 3 running · 4 of 7 done · next: ufm on kaggle, Sat 01:00 · 6.1 of 30.0 h spent``.
+    Such as ``On track · 3 running · 4 of 7 done · next: ufm on kaggle, Sat 01:00 · 6.1 of 30.0 h spent or reserved``.
     """
     if not found.total:
         return "The queue is empty"
@@ -116,6 +116,6 @@ def sentence(found: Verdict, now: int, zone: str) -> str:
         spent.append(f"{found.spent_seconds / 3_600:.1f} of {found.budget_seconds / 3_600:.1f} h")
     if found.budget_microdollars:
         spent.append(f"${found.spent_microdollars / 1e6:.2f} of ${found.budget_microdollars / 1e6:.2f}")
-    parts += [f"{' and '.join(spent)} spent"] if spent else []
+    parts += [f"{' and '.join(spent)} spent or reserved"] if spent else []
     parts += [f"{counted(found.needs, 'action')} required"] if found.needs else []
     return " · ".join(parts)

@@ -1,5 +1,6 @@
 """Names of the version before: what was written by them is read as it was, and the new name comes first."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from jobs.catalogue import job_from_table, read_catalogue
 from jobs.job_table import table_of
+from jobs.toml_lines import line_of
 from scheduler.service.requests.concerns import of_names
 
 PLAIN = {"name": "a", "command": ["x"], "target_step": 5, "steps_per_hour": 1}
@@ -34,6 +36,12 @@ def test_the_name_in_a_job_replaces_the_other_one_in_the_defaults(tmp_path: Path
     assert str(warning) == (
         f"{file}:14: jobs.b.weight = 5: this key is now called priority; rename it; the old name works"
     )
+
+
+def test_a_pipe_is_not_read_again(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "job.toml")
+    assert of_names([pipe]) == []
+    assert line_of(str(pipe), "weight") is None
 
 
 def test_a_job_without_a_role_is_a_job() -> None:

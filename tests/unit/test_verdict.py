@@ -32,12 +32,12 @@ NONE = (None, None, None)
             "Paused, nothing new starts · nothing runs now · 4 of 7 done",
         ),
         (
-            Verdict(1, 0, 0, 1, 1, *NONE, late=1, spent_seconds=22_000, budget_seconds=108_000),
-            "Not on track: 1 deadline at risk · 1 running · 0 of 1 done · 6.1 of 30.0 h spent · 1 action required",
+            Verdict(1, 0, 0, 1, 0, *NONE, late=1, spent_seconds=22_000, budget_seconds=108_000),
+            "Not on track: 1 deadline at risk · 1 running · 0 of 1 done · 6.1 of 30.0 h spent or reserved",
         ),
         (
             Verdict(1, 0, 0, 1, 0, *NONE, spent_microdollars=3_200_000, budget_microdollars=20_000_000),
-            "On track · 1 running · 0 of 1 done · $3.20 of $20.00 spent",
+            "On track · 1 running · 0 of 1 done · $3.20 of $20.00 spent or reserved",
         ),
     ],
 )

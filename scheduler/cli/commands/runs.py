@@ -12,7 +12,7 @@ import typer
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.commands.events import write_events
 from scheduler.cli.parts.loss import warn_of_loss
-from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
+from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row
 from scheduler.cli.shell.command import Listing, Tables, command, group
 from scheduler.cli.shell.confirm import REASON, Yes, confirm
 from scheduler.cli.shell.context import Cli
@@ -262,6 +262,6 @@ def _lane_row(lane: Lane, said: LaneReport, start: Generation | None) -> tuple[s
         "" if loss is None else f"{loss:.4f}",
         "" if speed is None else f"{speed * 3_600:.0f}",
         said.phase,
-        lane.outcome or "",
+        OUTCOMES.get(lane.outcome or "", lane.outcome or ""),
         f"{lane.error_class}: {lane.message}" if lane.error_class else lane.message,
     )

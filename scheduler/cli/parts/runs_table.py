@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from scheduler.cli.shell.output import Output
     from scheduler.core.run import Run
 
+OUTCOMES = {"yielded": "saved and stopped"}
+"""Outcomes by the words that people read."""
+
 RUN_COLUMNS = ("run", "-pool", "--~jobs", "state", "-started", "---ends", "-->length", "~outcome")
 
 
@@ -33,5 +36,7 @@ def run_row(run: Run, out: Output) -> tuple[str, ...]:
         out.moment(started),
         out.moment(ends),
         hours(ends - started) if started is not None else "",
-        ", ".join(lane.outcome or "" for lane in run.lanes) if isinstance(state, Ended) else "",
+        ", ".join(OUTCOMES.get(lane.outcome or "", lane.outcome or "") for lane in run.lanes)
+        if isinstance(state, Ended)
+        else "",
     )

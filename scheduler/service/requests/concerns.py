@@ -126,7 +126,7 @@ def of_names(files: Iterable[Path]) -> list[Problem]:
     """Return the keys of jobs in model files or job files that are written by their old names."""
     found = []
     for file in files:
-        document = read_toml(file)
+        document = read_toml(file) if file.is_file() else {}  # a pipe can be read only once
         tables = {f"jobs.{entry.get('name')}.": entry for entry in _tables(document.get("jobs"))}
         for label, table in {"": document, "defaults.": document.get("defaults"), **tables}.items():
             for old, new in OLD_NAMES.items():

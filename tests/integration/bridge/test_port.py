@@ -114,7 +114,7 @@ def test_a_script_is_submitted_from_its_folder_and_never_tried_here(tmp_path: Pa
         ("report.weekly", {"week": "2026-W99"}, 2, "no week"),
         ("queue.add", {}, 2, "definition"),
         ("queue.add", {"definition": {"name": "x", "target_step": None}}, 2, "job file"),
-        ("queue.add", {"definition": {"name": "x"}}, 3, "role: is missing"),
+        ("queue.add", {"definition": {"name": "x"}}, 3, "command: is missing"),
         ("plan.preview", {"pools": {"nowhere": 3}}, 5, "nowhere"),
         ("unsubscribe", {"subscription": 99_999}, 2, "no subscription"),
         ("log.subscribe", {"run": "nobody-1"}, 5, "nobody-1"),
