@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from config.credentials import credential_files
 from config.errors import ConfigError, Problem
 from config.logging import configure
+from jobs.plural import counted
 from platforms.base import PlatformError
 from platforms.fingerprint import fingerprint
 from scheduler import clock, line
@@ -513,7 +514,7 @@ def _works(platform: LatePlatform) -> bool:
 
 # What a prompt and the service manager show.
 def status_line(tx: Connection, needs: int = 0) -> str:
-    """Return counts of what runs and waits, and of what needs a person, without names: ``2 running, 5 waiting``.
+    """Return counts of what runs and waits, and of actions required, without names: ``2 running, 5 waiting``.
 
     Sessions that wait in their platform's queue do not run: ``1 running, 1 in a queue, 5 waiting``.
     """
@@ -524,5 +525,5 @@ def status_line(tx: Connection, needs: int = 0) -> str:
     parts.append(f"{jobs['queued']} waiting")
     parts += [f"{jobs[state]} {state}" for state in ("held", "failed") if jobs[state]]
     if needs:
-        parts.append(f"{needs} {'needs' if needs == 1 else 'need'} a person")
+        parts.append(f"{counted(needs, 'action')} required")
     return ", ".join(parts)

@@ -30,7 +30,7 @@ class Events(Shape):
 
 
 def status(surface: Surface, _: given.Nothing) -> Status:
-    """Whether the scheduler does its work, the pools, and what needs a person."""
+    """Whether the scheduler does its work, the pools, and the actions required."""
     return statuses.status(surface.source)
 
 

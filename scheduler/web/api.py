@@ -77,7 +77,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
 
     @api.get("/status")
     def whole() -> Status:
-        """Return whether the scheduler does its work, the pools, and what needs a person."""
+        """Return whether the scheduler does its work, the pools, and the actions required."""
         return status(source)
 
     @api.get("/training")

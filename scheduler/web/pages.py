@@ -149,7 +149,7 @@ class Pages:
         return HTMLResponse(self.environment.get_template("fault.html").render(told=told, code=code), code)
 
     def overview(self, day: Day = None, span: Literal["day", "week"] = "week") -> HTMLResponse:
-        """The week or the day, what runs, what waits, what is left, and what needs a person."""
+        """The week or the day, what runs, what waits, what is left, and the actions required."""
         source, now = self._source, self._source.now
         long = week.DAYS if span == "week" else 1
         if day is not None:

@@ -1,4 +1,4 @@
-"""Status: whether the scheduler does its work, and what needs a person."""
+"""Status: whether the scheduler does its work, and the actions required."""
 
 from __future__ import annotations
 

@@ -358,7 +358,7 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
     assert "Actions required" in top
     assert f"uff_needs {len(found)}" in household.get("/metrics").text
     with household.database.read() as tx:
-        assert f"{len(found)} need a person" in status_line(tx, len(found))
+        assert f"{len(found)} actions required" in status_line(tx, len(found))
 
 
 @pytest.mark.parametrize(("what", "kind"), ALL, ids=[f"{what}, {kind.subject}" for what, kind in ALL])

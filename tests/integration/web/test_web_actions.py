@@ -245,7 +245,7 @@ def test_people_change_something_without_a_script(acted: Served, browser: Any) -
     page.get_by_label("Token").fill(TOKEN)
     page.get_by_role("button", name="Sign in").click()
     assert page.url == acted.address + "/jobs/m0010"
-    page.get_by_label("Why").fill("the data are wrong")
+    page.get_by_label("Reason").fill("the data are wrong")
     page.get_by_role("button", name="Hold").click()
     assert page.url == acted.address + "/jobs/m0010"
     assert "the data are wrong" in page.locator("#job").inner_text()
