@@ -186,10 +186,17 @@ def _class_rows(old: str) -> Iterator[str]:
 
 def _reason_rows() -> Iterator[str]:
     yield from ("| code | the job waits because | fields |", "|---|---|---|")
+    shared = [entry.name for entry in fields(reasons.Reason)]
     for kind in reasons._KINDS:
         first = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
-        names = [entry.name for entry in fields(kind)]
+        names = [entry.name for entry in fields(kind) if entry.name not in shared]
         yield f"| `{kind.code}` | {first.replace('``', '`')} | {', '.join(f'`{name}`' for name in names)} |"
+
+
+def _shared_rows() -> Iterator[str]:
+    shared = [entry.name for entry in fields(reasons.Reason)]
+    if shared:
+        yield f"Every reason also has {', '.join(f'`{name}`' for name in shared)}, as far as they are known."
 
 
 def _precondition_rows() -> Iterator[str]:
@@ -217,6 +224,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "outcomes": _outcome_rows,
     "classes": _class_rows,
     "reasons": _reason_rows,
+    "shared": _shared_rows,
     "preconditions": _precondition_rows,
     "needs": _need_rows,
     "samples": _sample_rows,
