@@ -19,7 +19,7 @@ from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import job_view, load_snapshot
 from scheduler.service.outside.ports import Ports
-from scheduler.store import jobs, rates
+from scheduler.store import jobs, rates, runs
 from scheduler.store.engine import Database
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 
@@ -150,7 +150,30 @@ def test_a_whole_job_that_was_cut_short_gets_all_its_time(world: SimpleNamespace
         rates.put(tx, rates.RateRecord("ufm", "desk", 1 / 600, 0.3, 1, 60, 10, NOW))
     assert view(world).rates["desk"].steps_per_second == 1 / 600
     result(world, HOUR, setup_seconds=60, **end)
+    assert (rate(world).steps_per_second, rate(world).samples) == (0.0, 0)
     assert 1 / view(world).rates["desk"].steps_per_second == pytest.approx(2 * HOUR)
+
+
+def test_a_speed_is_learned_again_from_a_heartbeat_only_if_it_surprises(world: SimpleNamespace) -> None:
+    seen = [rates_after(world, speed, waited) for speed, waited in ((1.0, 59), (1.0, 60), (1.05, 60), (1.5, 60))]
+    assert seen[0] is None
+    assert seen[1] == seen[2]
+    assert seen[3] != seen[2]
+
+
+def test_a_run_is_shown_from_the_step_that_its_session_could_restore(world: SimpleNamespace) -> None:
+    told(world, "heartbeat", 60, restored_step=7)
+    with world.database.read() as tx:
+        assert runs.get(tx, "uff-ufm-0001").lanes[0].restore_step == 7
+
+
+def rates_after(world: SimpleNamespace, speed: float, trained: int) -> float | None:
+    """Return the speed that is believed after a heartbeat of a session that has trained for so long."""
+    at = world.clock.present + 100
+    told(world, "heartbeat", 100, at=at, started_at=at - trained, setup_seconds=0, steps_per_second=speed)
+    with world.database.read() as tx:
+        found = rates.get(tx, "ufm", "desk")
+    return None if found is None else found.steps_per_second
 
 
 def test_a_job_that_is_new_on_a_pool_expects_what_others_lost_there(world: SimpleNamespace) -> None:

@@ -10,6 +10,7 @@ import pytest
 from jobs.spec import JobSpec, Stall
 from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.reasons import NotReleased
+from scheduler.core.run import WRONG_DEVICE
 from scheduler.core.window import HOUR
 from scheduler.notify.alerts import alerts_in, letter_about
 from scheduler.service.cycle.cycle import Cycle
@@ -31,9 +32,11 @@ def test_the_first_time_is_told_at_once_and_tried_again_the_second_waits_for_a_p
     make_world: Callable[..., World], journal: Any, rule: str
 ) -> None:
     world = make_world()
+    before = world.now
     first = world.stalls(rule)
     assert isinstance(first, Queued)
     assert first.retry_at is not None
+    assert first.retry_at > before + HOUR, "which is when the session ended"
     [event] = world.told("job.stalled")
     assert (event.subject, event.data["rule"], event.data["run"]) == ("ufm", rule, "uff-ufm-0001")
     assert any(line.startswith("warning job.stalled") for line in journal.lines)
@@ -62,6 +65,14 @@ def test_a_crash_whose_words_change_is_reported_at_the_second_time_and_each_wait
     letter = letter_about(alerts_in([event], 0))["text"]
     assert "two sessions in a row failed within a minute of their start" in letter
     assert "ValueError: row of 18" in letter
+    world.end(50, outcome="failed", error_class="code", message="Traceback\nTypeError: row of 19")
+    assert len(world.told("job.crashes")) == 2
+    assert world.told("job.stalled") == []
+
+
+def test_another_device_closes_no_pool_that_promises_none(make_world: Callable[..., World], journal: Any) -> None:
+    make_world().end(61, outcome="failed", error_class=WRONG_DEVICE, message="no T4")
+    assert [line for line in journal.lines if line.startswith("error")] == []
 
 
 def test_failures_after_more_than_a_minute_are_no_crash_of_the_start(make_world: Callable[..., World]) -> None:
