@@ -19,7 +19,7 @@ from jobs.spec import Gate
 from scheduler.app import App, load_app
 from scheduler.core import run as run_arrows
 from scheduler.core.closure import Cause
-from scheduler.core.job import Active, Failed, Held, Queued
+from scheduler.core.job import Active, Done, Failed, Held, Queued
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import DoesNotFit, SecretMissing
 from scheduler.core.run import Lane, Outcome, Reserved, Run
@@ -195,6 +195,7 @@ STANDING = asdict(Work("artifact store", "standing still", BEFORE, ""))
 KINDS: dict[str, list[Kind]] = {
     "job held": [Kind("held", become("held", Held("the platform", "permanently refused", BEFORE)))],
     "job failed": [Kind("failed", become("failed", Failed("oom", "out of memory", BEFORE)))],
+    "result lost": [Kind("lost", become("lost", Done(BEFORE)))],
     "dependency cannot be met": [Kind("child", wait_for_failed)],
     "job can never start": [Kind("wide", misfit, replan)],
     "secret missing": [Kind("sealed", lambda tx: None, replan)],
@@ -306,13 +307,8 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
     found = household.found()
     expected = {(what, kind.subject) for what, kind in ALL} | {("job failed", "parent")}
     assert set(found) == expected
-    assert all(
-        need.why
-        and (
-            need.since or what in {"job can never start", "secret missing", "deadline at risk", "message not delivered"}
-        )
-        for (what, _), need in found.items()
-    )
+    timeless = {"result lost", "job can never start", "secret missing", "deadline at risk", "message not delivered"}
+    assert all(need.why and (need.since or what in timeless) for (what, _), need in found.items())
     assert [need for (what, _), need in found.items() if what in need.why] == [], "what is said twice"
     letters: list[Any] = []
     box = SimpleNamespace(send=lambda _, body: letters.append(body))

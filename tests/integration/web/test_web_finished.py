@@ -26,7 +26,7 @@ def test_what_finished_lately_is_listed_and_the_plan_says_when_each_model_is_don
     with serve(world) as site:
         assert "over" in [job["name"] for job in site.json("/api/v1/training")["finished"]]
         assert "schedctl checkpoints pull over ./over" in site.get("/").text
-        assert "When models are done" in site.get("/plan").text
+        assert "When jobs are done" in site.get("/plan").text
 
 
 def test_bars_begin_with_the_colour_of_their_model_and_the_page_stays_light(site: Any) -> None:
