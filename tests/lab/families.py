@@ -3,7 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+from jobs.payload.trainers.tuning import independence
+
 VOCABULARY = 97
+# Layers of these families carry a state from one document of a row to the next.
+RECURRENT = [
+    "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "mamba", "mamba2", "minimax",
+    "nemotron_h", "olmo_hybrid", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv",
+]  # fmt: skip
+PACKED = sorted(independence._OBEY_MASKS)
+NAMED = sorted({*PACKED, *RECURRENT})
 _SHAPE = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "head_dim": 16, "n_embd": 64,
@@ -34,6 +45,15 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "recurrent_gemma": {"attention_window_size": 64},
     "rwkv": {"attention_hidden_size": 64},
 }  # fmt: skip
+
+
+def known(family: str) -> str:
+    """Skip a family that this version of transformers does not have."""
+    import transformers
+
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {family}")
+    return family
 
 
 def family_config(family: str, **more: Any) -> Any:

@@ -1,7 +1,5 @@
 """Families of models: a document of a packed row is learned as it is learned alone, whatever lies beside it."""
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +16,11 @@ from jobs.payload.trainers.tuning.independence import ALONE, separation
 from jobs.payload.trainers.tuning.model import Model, attention_kind
 from jobs.payload.trainers.tuning.packing import BEGINS, LEARNED, seal, write_rows
 from jobs.payload.trainers.tuning.rows import Rows
-from tests.lab.desk import Desk, make_tokenizer
-from tests.lab.families import VOCABULARY, family_config, family_model
+from tests.lab.families import PACKED, RECURRENT, VOCABULARY, family_config, family_model, known
 
-PACKED = sorted(independence._OBEY_MASKS)
 WINDOWED = sorted(independence._READ_POSITIONS)
-RECURRENT = [
-    "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "mamba", "mamba2", "minimax",
-    "nemotron_h", "olmo_hybrid", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv",
-]  # fmt: skip
-TRAINED = [
-    "falcon_h1", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "granitemoehybrid", "llama", "mamba2", "mistral", "mpt",
-    "phi3", "qwen2", "qwen3", "qwen3_5_text", "qwen3_next", "starcoder2",
-]  # fmt: skip
 LENGTH, SIZE = 48, 24
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries about fast paths that a processor has not
-
-
-def known(family: str) -> str:
-    """Skip a family that this version of transformers does not have."""
-    if family not in transformers.CONFIG_MAPPING:
-        pytest.skip(f"transformers {transformers.__version__} has no {family}")
-    return family
 
 
 def numbers(seed: int, count: int) -> list[int]:
@@ -117,31 +98,6 @@ def test_a_family_that_no_test_computes_has_one_document_a_row() -> None:
     assert separation(family_config(known("gpt_oss"), sliding_window=8), LENGTH) == ALONE
 
 
-def test_each_family_of_the_documents_has_its_test() -> None:
-    text = (Path(__file__).parent.parent.parent / "docs/fine-tuning.md").read_text()
-    named = set(re.findall(r"`(\w+)`", text.partition("<!-- families -->")[2].partition("<!-- end -->")[0]))
-    assert named == {*PACKED, *RECURRENT}
-
-
-def test_each_cell_of_the_table_of_promises_has_its_test(model: Path) -> None:
-    here = Path(__file__).parent
-    lines = (here.parent.parent / "docs/fine-tuning.md").read_text().partition("<!-- families -->")[2].splitlines()
-    tests = {
-        found[1]: found[2].split("::") for line in lines if (found := re.match(r"\| ([A-Z]) \|.*`(.*)` \|$", line))
-    }
-    assert all(f"def {name}(" in (here / file).read_text() for file, name in tests.values())
-    assert json.loads((model / "config.json").read_bytes())["model_type"] == "llama"  # what tests of D, E, F train
-    promises: dict[str, list[str]] = {}
-    for line in lines[: lines.index("<!-- end -->")]:
-        families, *cells = line.strip("| ").split(" | ")
-        promises |= dict.fromkeys(re.findall(r"`(\w+)`", families), cells)
-    for family, cells in promises.items():
-        more = ["D", "E", "F"] if family == "llama" else ["not tested"] * 3
-        assert cells == ["A" if family in PACKED else "B", "C" if family in TRAINED else "not tested", *more], family
-    assert {*TRAINED} <= {*promises}
-    assert {*tests} == {cell for cells in promises.values() for cell in cells} - {"not tested"}
-
-
 @pytest.mark.parametrize(("family", "kind"), [("gemma2", "eager"), ("mpt", "eager"), ("llama", "sdpa")])
 def test_a_model_without_the_attention_of_torch_takes_its_own(family: str, kind: str, tmp_path: Path) -> None:
     family_config(known(family)).save_pretrained(tmp_path)
@@ -165,20 +121,3 @@ def test_rows_are_no_longer_than_a_models_positions(family: str, more: dict[str,
     if most is not None:
         with pytest.raises(Refused, match=f"more than the {most} positions of the model in here"):
             check_length(most + 1, config, "here")
-
-
-@pytest.mark.parametrize("family", TRAINED)
-def test_a_cut_training_of_a_family_ends_with_the_bits_of_one_that_was_not(family: str, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    tokenizer = make_tokenizer(folder)
-    config = family_config(known(family), vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=2)
-    family_model(config).save_pretrained(folder)
-    desks = [Desk(tmp_path / name, folder, "--lora", "4", "--report-every", "1", target=6) for name in ("whole", "cut")]
-    run = desks[0].run()
-    assert run.codes == [0], run.said
-    assert ("rows of its own" in run.said) == (family in RECURRENT)
-    assert desks[1].run(cut=2).codes == [0]
-    second = desks[1].run()
-    assert second.codes == [0], second.said
-    assert "E0" in second.said
-    assert desks[1].state() == desks[0].state()

@@ -30,8 +30,9 @@ _ODD_LOGITS = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling", "logits_soft_cap",
     "output_router_logits",
 )  # fmt: skip
-# What peft refuses to adapt: the kernels of these families read such weights past the layer.
+# What peft cannot adapt: the kernels of these families read such weights past the layer, or the layer gives a pair.
 _NOT_ADAPTED = dict.fromkeys(("falcon_h1", "falcon_mamba", "mamba", "mamba2"), r".*\.(out_proj|conv1d)")
+_NOT_ADAPTED |= {"llama4_text": r".*\.router"}
 _TOKENS_AT_ONCE = 2_048  # logits of so many are held at a time
 _EDGE_BYTES = 1 << 20
 EAGER = "eager"  # attention as a model's own lines of Python compute it
