@@ -47,7 +47,7 @@ def test_install_starts_a_hardened_unit_that_systemd_has_nothing_to_say_about(in
     assert installed.run("systemctl", "is-enabled", UNIT).strip() == "enabled"
     assert installed.run("systemd-analyze", "verify", UNIT, "uff-local.socket") == ""
     assert "OK" in installed.run("systemd-analyze", "security", "--no-pager", "--threshold=15", UNIT).splitlines()[-1]
-    session = ("systemd-analyze", "security", "--no-pager", "--threshold=30", "uff-local@0.service")
+    session = ("systemd-analyze", "security", "--no-pager", "--threshold=31", "uff-local@0.service")
     assert "OK" in installed.run(*session).splitlines()[-1]
     assert installed.run("cat", "/run/uff-scheduler/status.line", user="nobody") == "0 running, 0 waiting\n"
     found = json.loads(installed.schedctl("service", "status", "--json"))

@@ -152,22 +152,66 @@ def test_a_session_sees_no_credential_no_database_and_no_object_of_another_job(i
     asked = {"read": reads, "write": writes, "database": f"{state}/scheduler.db"}
     installed.write("/opt/asked.json", json.dumps(asked))
     installed.write("/opt/look.py", LOOKING)
-    installed.schedctl(
-        *("queue", "add", "--name", "looker", "--command", "/opt/uff-scheduler/bin/python /opt/look.py"),
-        *("--target-step", "10", "--steps-per-hour", "100"),
-    )
-    records = installed.root / "var/lib/uff-scheduler/sessions/desk/uff-looker-0001"
-    installed.until(lambda: "looked" in _output(records), "what a session sees")
-    said = next(line for line in _output(records).splitlines() if "looked {" in line)
-    found = json.loads(said[said.index("{") :])
-    installed.schedctl("queue", "cancel", "looker")
+    printed = _printed(installed, "looker", "/opt/look.py", "looked {")
+    found = json.loads(printed[printed.index("{") :])
     assert {what for what, got in found.items() if got} == set()
     assert (installed.root / f"{state}/artifacts/jobs/other/blobs/aa".lstrip("/")).read_text() == canary
     installed.run("rm", kept, f"{state}/credentials/HF_CANARY", f"{state}/.pgpass")
 
 
-def test_bubblewrap_works_inside_what_a_session_sees(installed: Machine) -> None:
-    """Scorers in a session start their sandbox with it, and /proc must still be a whole one."""
-    words = "from platforms.local.view import enter; enter('hide /opt/text\\0'); import os; "
-    words += "os.execvp('bwrap', 'bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev ls /opt/text'.split())"
-    assert installed.run("/opt/uff-scheduler/bin/python", "-c", words, user="uff-scheduler") == ""
+SANDBOX = """
+from jobs.payload.scorers.sandbox.limits import SandboxMissing
+from jobs.payload.scorers.sandbox.probe import check_sandbox
+try:
+    print("tried:", check_sandbox(), flush=True)
+except SandboxMissing as missing:
+    print("tried: none,", missing, flush=True)
+"""
+
+
+def test_code_that_a_model_wrote_is_run_in_the_sandbox_inside_a_session(installed: Machine) -> None:
+    """The unit filters namespaces and covers parts of /proc, and so does the container around it."""
+    installed.write("/opt/sandbox.py", SANDBOX)
+    assert "tried: bubblewrap, seccomp, memory" in _printed(installed, "scorer", "/opt/sandbox.py", "tried:")
+
+
+def test_where_user_namespaces_are_forbidden_session_and_doctor_say_so(installed: Machine) -> None:
+    drop_in = "/etc/systemd/system/uff-local@.service.d/test.conf"
+    installed.write("/opt/sandbox.py", SANDBOX)
+    installed.write(drop_in, "[Service]\nRestrictNamespaces=yes\n")
+    installed.run("systemctl", "daemon-reload")
+    try:
+        assert "tried: none, bubblewrap cannot make" in _printed(installed, "bare", "/opt/sandbox.py", "tried:")
+    finally:
+        installed.run("rm", drop_in)
+        installed.run("systemctl", "daemon-reload")
+    first = _output(installed.root / "var/lib/uff-scheduler/sessions/desk/uff-bare-0001").splitlines()[0]
+    assert "this session can read the files of the daemon (unshare is refused here" in first
+    forbidden = (
+        "systemd-run",
+        "--quiet",
+        "--pipe",
+        "--wait",
+        "-p",
+        "User=uff-scheduler",
+        "-p",
+        "RestrictNamespaces=yes",
+    )
+    doctor = installed.run(*forbidden, "/opt/uff-scheduler/bin/schedctl", "doctor", "--json")
+    checks = {one["check"]: one for one in json.loads(doctor.splitlines()[0])["checks"]}
+    assert checks["isolation"]["grade"] == "warning"
+    assert checks["sandbox"]["found"].startswith("none (bubblewrap cannot make a sandbox here")
+
+
+def _printed(machine: Machine, name: str, script: str, words: str) -> str:
+    """Run a script as a session of a job and return the line with ``words`` that it prints; cancel the job."""
+    machine.until_working()
+    machine.schedctl(
+        *("queue", "add", "--name", name, "--command", f"/opt/uff-scheduler/bin/python {script}"),
+        *("--target-step", "10", "--steps-per-hour", "100"),
+    )
+    records = machine.root / f"var/lib/uff-scheduler/sessions/desk/uff-{name}-0001"
+    machine.until(lambda: words in _output(records), f"what {script} prints")
+    machine.schedctl("queue", "cancel", name)
+    machine.until((records / "ended.json").exists, "the end of the session")
+    return next(line for line in _output(records).splitlines() if words in line)

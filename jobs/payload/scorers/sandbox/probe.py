@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from .confine import confine
@@ -24,9 +25,7 @@ def tried(name, act):
         return
     held.append(name)
 def network():
-    if [line for line in open("/proc/net/dev") if ":" in line and not line.lstrip().startswith("lo:")]:
-        return
-    socket.create_connection(("192.0.2.1", 80), 1)
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 80))  # needs a route, sends nothing
 def call(*words):
     if ctypes.CDLL(None).syscall(*words) < 0:
         raise OSError
@@ -71,11 +70,11 @@ def open_sandbox(limits: Limits | None = None) -> Sandbox:
     check_tools()
     confinement = confine(limits)
     try:
-        python = _held(Sandbox("", free_uid(), confinement, _PROBE_LIMITS))
+        held = _held(Sandbox("", free_uid(), confinement, _PROBE_LIMITS))
     except BaseException:
         confinement.leave()
         raise
-    return Sandbox(python, free_uid(), confinement, limits)
+    return replace(held, limits=limits)
 
 
 def check_sandbox() -> str:
@@ -85,17 +84,18 @@ def check_sandbox() -> str:
     return sandbox.told
 
 
-def _held(sandbox: Sandbox) -> str:
-    """Return the first interpreter that runs inside, when the sandbox holds. Raises SandboxMissing."""
+def _held(sandbox: Sandbox) -> Sandbox:
+    """Return the sandbox with the first interpreter that runs inside, when it holds. Raises SandboxMissing."""
     said = b""
-    for python in interpreters():
-        (ended,) = replace(sandbox, python=python).run(Program([python, "-I", "-S", "-c", _PROBE]))
+    for has_proc, python in product((True, False), interpreters()):
+        tried = replace(sandbox, python=python, has_proc=has_proc)
+        (ended,) = tried.run(Program([python, "-I", "-S", "-c", _PROBE]))
         said = ended.output
         words = _last_line(ended).split()
         if words[:1] != ["probe"]:
             continue
         if ended.clean and words[1:] == ["1000", "none"]:
-            return python
+            return tried
         raise SandboxMissing(
             f"the sandbox does not hold: {' '.join(words[1:]) or 'it said nothing'}",
             "tested code would not be contained; look at the versions of bubblewrap and of the kernel",

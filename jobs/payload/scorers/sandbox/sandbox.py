@@ -62,12 +62,14 @@ class Sandbox:
     """A sandbox that has been tried; see :func:`jobs.payload.scorers.sandbox.probe.open_sandbox`.
 
     ``python`` is the interpreter inside; ``drop_to`` the user id that root changes to, None where we are not root.
+    ``has_proc``: whether ``/proc`` is inside; the kernel mounts none where a container or a unit covers parts of it.
     """
 
     python: str
     drop_to: int | None
     confinement: Confinement
     limits: Limits = field(default_factory=Limits)
+    has_proc: bool = True
 
     @property
     def told(self) -> str:
@@ -114,11 +116,12 @@ class Sandbox:
             *self.confinement.words,
             *(sys.executable, "-I", "-S", "-c", _WITHOUT_KEYS),
             *("setpriv", *dropped, "--no-new-privs", "--"),
-            *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
+            *("bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"),
             *("--seccomp", str(calls)),
             *("--clearenv", "--hostname", "sandbox", "--uid", _INSIDE_UID, "--gid", _INSIDE_UID, "--cap-drop", "ALL"),
             *_system(self.python),
-            *("--proc", "/proc", "--dev", "/dev"),
+            *(("--proc", "/proc") if self.has_proc else ()),
+            *("--dev", "/dev"),
             *(
                 "--size",
                 str(limits.file_bytes),
