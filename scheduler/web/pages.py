@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -141,8 +142,21 @@ class Pages:
             ("/reports/{label}", self.report),
             ("/reports/{label}/letters/{channel}", self.letter),
         ):
-            routes.add_api_route(path, page, methods=["GET"], response_model=None)
+            own = path in {"/jobs/{name}", "/runs/{key}"}  # with forms of its reader
+            routes.add_api_route(path, page if own else self._shared(page), methods=["GET"], response_model=None)
         return routes
+
+    def _shared(self, page: Callable[..., HTMLResponse]) -> Callable[..., HTMLResponse]:
+        """Return ``page`` made once for all who ask for it while it is being made."""
+
+        @wraps(page)
+        def answer(**asked: Any) -> HTMLResponse:
+            source = self._source
+            with source.read() as tx:
+                version = source.revision(tx)
+            return source.kept((page.__name__, *asked.items()), version, lambda: page(**asked), lasting=False)
+
+        return answer
 
     def fault(self, told: Fault, code: int) -> HTMLResponse:
         """Return a page that says what failed; it reads nothing, so that it cannot fail for the same reason."""
@@ -395,10 +409,7 @@ def filters(zone: str) -> dict[str, Callable[..., Any]]:
 
 def instant(at: int | None, zone: str, form: str = "%a %-d %b %H:%M") -> Markup:
     """Return an instant for people, with what programs read beside it; a dash for None."""
-    if at is None:
-        return escape(NOTHING)
-    exact, words = _instant(at, zone, form)
-    return Markup('<time datetime="{}">{}</time>').format(exact, words)
+    return escape(NOTHING) if at is None else _instant(at, zone, form)
 
 
 def local_day(at: int, zone: str) -> str:
@@ -407,12 +418,12 @@ def local_day(at: int, zone: str) -> str:
 
 
 @lru_cache(maxsize=4_096)
-def _instant(at: int, zone: str, form: str) -> tuple[str, str]:
-    try:
+def _instant(at: int, zone: str, form: str) -> Markup:
+    exact, words = "", "far away"
+    with suppress(OverflowError, ValueError, OSError):
         moment = datetime.fromtimestamp(at, UTC)
-    except (OverflowError, ValueError, OSError):
-        return "", "far away"
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ"), moment.astimezone(ZoneInfo(zone)).strftime(form)
+        exact, words = moment.strftime("%Y-%m-%dT%H:%M:%SZ"), moment.astimezone(ZoneInfo(zone)).strftime(form)
+    return Markup('<time datetime="{}">{}</time>').format(exact, words)
 
 
 def duration(seconds: int | None) -> str:

@@ -15,10 +15,11 @@ from scheduler.views.share_now import share_now
 from scheduler.web.shapes import JobDetail, JobRow, Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
+    from scheduler.core.reasons import Reason
     from scheduler.store.checkpoints import CheckpointRecord
     from scheduler.store.jobs import JobRecord
     from scheduler.web.paging import Paging
@@ -40,10 +41,7 @@ def queue(source: Source, paging: Paging, state: str | None = None, part: str = 
 
 def rows(source: Source, tx: Connection, found: Sequence[JobRecord]) -> list[JobRow]:
     """Return jobs as the API shows them."""
-    reasons = source.reasons(tx)
-    return [
-        JobRow(**_shown(source, tx, listed_job_json(record, reasons.get(record.spec.name)), record)) for record in found
-    ]
+    return [JobRow(**document) for document in _shown(source, tx, found, listed_job_json)]
 
 
 def job(source: Source, name: str) -> JobDetail:
@@ -53,9 +51,9 @@ def job(source: Source, name: str) -> JobDetail:
         saved = checkpoints.everything(tx, name)
         sessions, _ = runs.page(tx, _RUNS_SHOWN, job=name)
         curve = series.curve(series.of_job(tx, name, record.fenced_attempt + 1))
-        document = job_json(record, source.reasons(tx).get(name))
+        (document,) = _shown(source, tx, [record], job_json)
         found = {
-            **_shown(source, tx, document, record),
+            **document,
             "training": source.trainings(tx, [record], source.now)[0],
             "share": share_now(tx, name),
             "training_data": training_data.of_job(tx, name),
@@ -82,12 +80,24 @@ def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
     return sorted(found.items())
 
 
-def _shown(source: Source, tx: Connection, document: dict[str, Any], record: JobRecord) -> dict[str, Any]:
-    """Return a job's ``document`` with why it is where it is, in a sentence."""
-    name = record.spec.name
-    why = source.why(record.state, source.reasons(tx).get(name), source.places(tx).get(name))
-    run = record.state.run if isinstance(record.state, Active) else ""
-    wait = queue_waits.of(tx, [run] if run else []).get(run)
-    if wait is not None:
-        why = in_queue(record.last_pool or "", run, wait, source.zone)
-    return {**document, "why": why, "waiting": wait_json(wait)}
+def _shown(
+    source: Source,
+    tx: Connection,
+    found: Sequence[JobRecord],
+    document_of: Callable[[JobRecord, Reason | None], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return the documents of jobs, each with why the job is where it is, in a sentence."""
+    reasons, places = source.reasons(tx), source.places(tx)
+    run_of = {record.spec.name: record.state.run for record in found if isinstance(record.state, Active)}
+    waits = queue_waits.of(tx, run_of.values())
+    documents = []
+    for record in found:
+        name = record.spec.name
+        run, reason = run_of.get(name, ""), reasons.get(name)
+        wait = waits.get(run)
+        if wait is None:
+            why = source.why(record.state, reason, places.get(name))
+        else:
+            why = in_queue(record.last_pool or "", run, wait, source.zone)
+        documents.append({**document_of(record, reason), "why": why, "waiting": wait_json(wait)})
+    return documents

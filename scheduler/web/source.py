@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
+from concurrent.futures import CancelledError, Future
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.core.job import Active, Queued
 from scheduler.core.reasons import show
 from scheduler.core.why import why
-from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import events, ledger, plans, queue_waits, runs
 from scheduler.views.needs import ALARMS
 from scheduler.views.training import trainings
@@ -43,7 +43,7 @@ class Source:
         self.app = app
         self.zone: str = app.settings.zone
         self._database = app.reading
-        self._kept: OrderedDict[Hashable, tuple[Hashable, object]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[Hashable, Future[Any]]] = OrderedDict()
         self._lock = Lock()
         self._alarms: tuple[int, tuple[Event, ...]] = (0, ())
 
@@ -78,7 +78,7 @@ class Source:
         """Return what counts against each pool in any window that counts now."""
         # Kept until the next entry; what has left every window since then counts in none.
         newest = ledger.newest_number(tx)
-        return self.kept("charges", newest, lambda: ledger.charges(tx, self.now - LOOK_BACK_SECONDS))
+        return self.kept("charges", newest, lambda: ledger.charges(tx, self.now - ledger.LOOK_BACK_SECONDS))
 
     def alarms(self, tx: Connection) -> Sequence[Event]:
         """Return the newest events that a person should know of; only what is new in the log is read again."""
@@ -128,17 +128,32 @@ class Source:
             return f"starts on {place.pool} at {show(place.start, self.zone)}"
         return "the next plan considers it"
 
-    def kept(self, name: Hashable, version: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` returned for this version of the thing; only the newest version is kept."""
+    def kept(self, name: Hashable, version: Hashable, make: Callable[[], T], *, lasting: bool = True) -> T:
+        """Return what ``make`` returned for this version of the thing; only the newest version is kept.
+
+        Who asks while it is being made waits for that, and makes it where that failed. What is not ``lasting`` is for
+        those alone.
+        """
+        making: Future[T] | None = None
         with self._lock:
             found = self._kept.get(name)
-            if found is not None and found[0] == version:
-                self._kept.move_to_end(name)
-                return found[1]  # type: ignore[return-value]  # one name always holds one type
-        made = make()
-        with self._lock:
-            self._kept[name] = (version, made)
+            if found is None or found[0] != version:
+                making = Future()
+                found = self._kept[name] = (version, making)
+                while len(self._kept) > _KEPT_MAX:
+                    self._kept.popitem(last=False)
             self._kept.move_to_end(name)
-            while len(self._kept) > _KEPT_MAX:
-                self._kept.popitem(last=False)
+        if making is None:
+            try:
+                return found[1].result()
+            except CancelledError:
+                return self.kept(name, version, make, lasting=lasting)
+        try:
+            made = make()
+            making.set_result(made)
+        finally:
+            making.cancel()  # where it failed; the error itself would keep its frames, and with them a transaction
+            with self._lock:
+                if self._kept.get(name) is found and (making.cancelled() or not lasting):
+                    del self._kept[name]
         return made
