@@ -37,13 +37,9 @@ class Sessions:
         self.pins: list[list[int]] = [[] for _ in case.jobs]
 
     def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
-        """Prefer the pool the job ran on last; among the others the roomiest, then the first by name."""
-        if len(pools) == 1:
-            return pools[0]
+        """Prefer the pool the job ran on last; among the others the first: the roomiest, then the first by name."""
         last = self.last_pool[index]
-        if last in pools and rooms[last] >= least:
-            return last
-        return max(pools, key=lambda pool: (rooms[pool], -pool))
+        return last if rooms.get(last, 0) >= least and last in pools else pools[0]
 
     def _session(
         self, now: int, pool: int, lead: tuple[int, Offer], room: int, *, urgent: bool

@@ -186,10 +186,9 @@ class Walk(Sessions):
         if len(rooms) == 1:
             self._fill_room(now, next(iter(rooms)), rooms)
             return
-        members: dict[int, list[int]] = {}
-        for pool in sorted(rooms):
-            if pool not in self.pinned:
-                members.setdefault(self.class_of[pool], []).append(pool)
+        class_of, members = self.class_of, dict[int, list[int]]()
+        for pool in sorted(rooms.keys() - self.pinned.keys(), key=lambda pool: (class_of[pool], -rooms[pool], pool)):
+            members.setdefault(class_of[pool], []).append(pool)
         found: dict[int, Start] = {}
         asked = set(members)
         while True:
@@ -205,7 +204,9 @@ class Walk(Sessions):
             _, group, pool, session = best
             self._start(now, group, pool, session)
             self._update_room(now, pool, rooms)
-            members[group] = [other for other in members[group] if other in rooms]
+            members[group].remove(pool)
+            if pool in rooms:
+                insort(members[group], pool, key=lambda one: (-rooms[one], one))
             # What the others found stands unless it needs a job that has just been taken.
             taken = {job for job, _, _ in session.lanes}
             asked = {other for other, one in found.items() if other == group or not taken.isdisjoint(_jobs_of(one[3]))}
@@ -227,9 +228,8 @@ class Walk(Sessions):
             self._look_again(pool, now)
 
     def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
-        """Return the first waiting job that can use one of ``pools`` now, and how."""
-        alone = len(pools) == 1
-        widest = rooms[pools[0]] if alone else max([rooms[pool] for pool in pools])
+        """Return the first waiting job that can use one of ``pools``, the roomiest first, now, and how."""
+        widest = rooms[pools[0]]
         if widest < self.least[group]:
             return None
         pins, admits, refused = self.pins, self.policy.admits, 0
@@ -249,7 +249,7 @@ class Walk(Sessions):
                 refuses = density * counts[index] < least
                 self.questions.append((group, now, entry, None, refuses))
             if not refuses:
-                pool = pools[0] if alone else self._pick_pool(index, pools, rooms, offer.least)
+                pool = self._pick_pool(index, pools, rooms, offer.least)
                 session = self._session(now, pool, (index, offer), rooms[pool], urgent=tier == URGENT)
                 if session is None:
                     continue

@@ -25,7 +25,7 @@ from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, Worth, reference_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView, LiveRun, Snapshot
@@ -340,6 +340,7 @@ def _speeds(view: JobView, pool: Pool) -> tuple[tuple[float, ...], int | None]:
 
 def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], list[int]]:
     """Put pools into one class when they have the same rules and every job sees them alike."""
+    telling = list(_telling(views, pools))
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, pool in enumerate(pools):
         key: tuple[object, ...] = (
@@ -352,7 +353,7 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
             pool.stop_margin_seconds,
             pool.mtbf_seconds,
             pool.sharing,
-            *(_terms_on(view, pool) for view in views),
+            *(_terms_on(view, pool) for view in telling),
         )
         groups.setdefault(key, []).append(number)
     classes = [
@@ -364,6 +365,19 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
         for member in members:
             class_of[member] = number
     return classes, class_of
+
+
+def _telling(views: list[JobView], pools: list[Pool]) -> Iterator[JobView]:
+    """Yield the jobs to which some pools may differ; to most, of which nothing was measured, they are all alike."""
+    names, alike = [pool.name for pool in pools], dict[int, bool]()  # by the identity of a table: many jobs share one
+    for view in views:
+        tables = view.rates, view.setup_seconds, view.checkpoint_seconds, view.setup_sigma, view.checkpoint_sigma
+        for table in tables:
+            if id(table) not in alike:
+                alike[id(table)] = len(set(map(table.get, names))) < 2
+        # A job of one step may be longer than a pool's longest session.
+        if view.allowed_pools or view.target_step == 1 or not all(alike[id(table)] for table in tables):
+            yield view
 
 
 def _terms_on(view: JobView, pool: Pool) -> tuple[float, ...] | None:
