@@ -345,4 +345,4 @@ def _waits(report: Report) -> Iterator[str]:
 
 
 def _clean(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

@@ -77,9 +77,11 @@ def built(kind: type[T], document: Any) -> T:
     Raises KeyError, TypeError or ValueError.
     """
     values = dict(document)
-    for name, declared, fits, inner, many in _declared(kind):  # type: ignore[arg-type] # a class can be hashed
+    for name, declared, usual, fits, inner, many in _declared(kind):  # type: ignore[arg-type] # a class can be hashed
         if name in values:
             stored = values[name]
+            if type(stored) is usual:
+                continue
             if fits is not None and not fits(stored):
                 raise ValueError(f"{name} is no {declared}")
             if many:
@@ -90,17 +92,18 @@ def built(kind: type[T], document: Any) -> T:
 
 
 @cache
-def _declared(kind: type) -> list[tuple[str, str, Callable[[object], bool] | None, type | None, bool]]:
-    """Return a dataclass's fields: name, type as declared, what tells a value of it, class within, whether a tuple.
+def _declared(kind: type) -> list[tuple[str, str, type | None, Callable[[object], bool] | None, type | None, bool]]:
+    """Return a dataclass's fields: name, type as declared, plain type, what tells a value, class within, if a tuple.
 
-    Thousands of rows are of one kind.
+    Thousands of rows are of one kind. A value of the plain type always fits.
     """
     found = []
     for entry in fields(kind):
         declared = str(entry.type)
         many = declared.startswith("tuple[")
         within = declared.removeprefix("tuple[").removesuffix(", ...]") if many else declared.removesuffix(" | None")
-        found.append((entry.name, declared, _FITS.get(declared), _KINDS.get(within), many))
+        usual = _PLAIN_TYPES.get(declared.removesuffix(" | None"))
+        found.append((entry.name, declared, usual, _FITS.get(declared), _KINDS.get(within), many))
     return found
 
 
@@ -136,6 +139,7 @@ _KINDS: dict[str, type] = {
         *(Share, Stall, StartFrom),
     )
 }
+_PLAIN_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 # By the annotation as it is written in jobs and core; one that is not here is not checked.
 _FITS: dict[str, Callable[[object], bool]] = {
     "int": _whole,

@@ -74,12 +74,16 @@ class Words(TypeDecorator[str]):
             return value
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """Return ``value`` if it is text or nothing. Raises WrongType."""
-        del dialect
-        if value is None or type(value) is str:
-            return value
-        raise WrongType("text", value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], str | None]:
+        """Return what a value read is passed through; it raises WrongType. No driver of ours converts text."""
+        del dialect, coltype
+        return _text
+
+
+def _text(value: Any) -> str | None:
+    if value is None or type(value) is str:
+        return value
+    raise WrongType("text", value)
 
 
 # SQLite numbers rows by itself only in a column whose type is exactly INTEGER.

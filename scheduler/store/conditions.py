@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
+SILENT_SECONDS = 1_800  # a maintenance window of minutes is nobody's business
+BLIND = "watch.blind"  # an event alone: the votes on a version cannot be read
 RUN_POISONED, JOB_POISONED = "run.poisoned", "job.poisoned"
 RELOAD_REFUSED = "daemon.reload_refused"
 LAUNCH_POSTPONED = "launch.postponed"

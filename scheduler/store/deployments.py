@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from scheduler.store.versions import Version
 
+DAEMON = "daemon"  # by whom what is due by itself is written down
+RESUMED = "deployment.resume"
+_RESUMED_MAX = 500
 DeploymentState = Literal["intended", "serving", "returned", "failed", "replaced"]
 _NOTHING: Mapping[str, Any] = {}
 
@@ -155,3 +158,18 @@ def _move(
 
 def _deployment(row: Any) -> Deployment:
     return Deployment(**{**row._asdict(), "evidence": codec.load_object(row.evidence)})
+
+
+def resumed(tx: Connection) -> Mapping[str, int]:
+    """Return when each model was last resumed by a person."""
+    return {event.subject: event.at for event in events.tail(tx, limit=_RESUMED_MAX, kinds={RESUMED})}
+
+
+def stopped(tx: Connection) -> list[Deployment]:
+    """Return the newest deployments that ended badly and that nobody has resumed since."""
+    since = resumed(tx)
+    return [
+        one
+        for one in newest(tx)
+        if one.state in {"returned", "failed"} and since.get(one.model, 0) < (one.ended_at or 0)
+    ]

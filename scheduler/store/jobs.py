@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
+from jobs.spec import EVALUATE
 from scheduler.core.job import Done, Queued, add_again
 from scheduler.core.job import remove as gone
 from scheduler.core.job import restart as again
+from scheduler.core.window import DAY
 from scheduler.store import codec, events, generations, series
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import checkpoints, jobs, rates
@@ -312,3 +314,8 @@ def _record(row: Row[Any]) -> JobRecord:
         removed_at=row.removed_at,
         fenced_attempt=row.fenced_attempt or 0,
     )
+
+
+def has_time(spec: JobSpec, now: int) -> bool:
+    """Tell whether a job is an evaluation that may wait for left-overs: its deadline is more than a day away."""
+    return spec.role == EVALUATE and spec.deadline is not None and now < spec.deadline - DAY

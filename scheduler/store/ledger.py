@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
+from scheduler.core.window import DAY
 from scheduler.store import codec
 from scheduler.store.schema import lanes, ledger, runs
 
@@ -46,6 +47,8 @@ _SINCE = _ALL.where(ledger.c.run.in_(_touching) | (ledger.c.run.is_(None) & (led
 _ALL_OF_POOL = _ALL.where(ledger.c.pool == bindparam("pool"))
 _SINCE_OF_POOL = _SINCE.where(ledger.c.pool == bindparam("pool"))
 _NEVER = 1 << 62
+# Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
+LOOK_BACK_SECONDS = 33 * DAY
 
 
 def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:

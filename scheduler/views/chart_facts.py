@@ -12,7 +12,6 @@ from scheduler.report.chart import hues_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg, upcoming
-from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import events, jobs, ledger, limits, plans, prices, queue_waits, runs
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def pictures_of(database: Database, pools: Mapping[str, Pool], report: Report) -
         past = timeline(tx, pools, None, Window(report.start, report.end), now)
         coming = timeline(tx, pools, plan, Window(now, now + _AHEAD_SECONDS), now)
         end = report.end  # the quotas of that week, as they stood then, whenever the report is made
-        booked = [entry for entry in ledger.entries(tx, since=end - LOOK_BACK_SECONDS) if entry.at < end]
+        booked = [entry for entry in ledger.entries(tx, since=end - ledger.LOOK_BACK_SECONDS) if entry.at < end]
         ahead, at = (plan, end) if report.so_far else (None, end - 1)
         quotas = burn_downs(tx, pools, ahead, fold(booked), at)
 

@@ -17,11 +17,6 @@ from scheduler.core.version import version_name
 from scheduler.core.window import DAY, HOUR
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
-from scheduler.service.deploy.carry import DAEMON
-from scheduler.service.deploy.look import stopped
-from scheduler.service.facts.snapshot import has_time
-from scheduler.service.faults.places import SILENT_SECONDS
-from scheduler.service.versions.watching import BLIND, BY
 from scheduler.store import (
     conditions,
     deployments,
@@ -51,7 +46,7 @@ if TYPE_CHECKING:
 
 RAISED, SETTLED = conditions.RAISED, "need.settled"
 TAKEN = "session.taken"
-ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan", BLIND)
+ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan", conditions.BLIND)
 REPORT_AGAIN = "weekly-report-again"  # the duty that is there while a report could not be made
 _TRIES_SHOWN = 3  # a message that failed so often needs an action
 _REFUSALS = 5  # launches of a pool in a row, without one that was taken
@@ -153,7 +148,7 @@ def _waiting(queue: Sequence[JobRecord], plan: Plan | None) -> Iterator[Need]:
 
 def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, now: int) -> Iterator[Need]:
     """Deadlines that lie ahead of the late end of the forecast by the newest plan, or have none."""
-    dated = [job for job in queue if job.spec.deadline is not None and not has_time(job.spec, now)]
+    dated = [job for job in queue if job.spec.deadline is not None and not jobs.has_time(job.spec, now)]
     dated = [job for job in dated if not isinstance(job.state, Cancelled | Failed)]
     left = {job.spec.name: steps for job in dated if (steps := job.spec.target_step - job.done_step) > 0}
     if not left:
@@ -184,7 +179,7 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
     told: set[str] = set()
     for closure in limits.standing(tx):
         pool, open_ = closure.pool, f"schedctl pools open {closure.pool}"
-        unread = closure.cause is Cause.QUOTA_UNREADABLE and now - closure.at >= SILENT_SECONDS
+        unread = closure.cause is Cause.QUOTA_UNREADABLE and now - closure.at >= conditions.SILENT_SECONDS
         wrong = closure.cause is Cause.WRONG_DEVICE and (closure.until is None or closure.until > now)
         if pool not in pools or not (closure.cause.waits_for_person or closure.until is None or unread or wrong):
             continue
@@ -267,7 +262,7 @@ def _versions(tx: Connection) -> Iterator[Need]:
     """
     for version in {one.model: one for one in versions.everything(tx)}.values():
         moved = next(iter(versions.promotions_of(tx, version.model)), None)
-        if moved is not None and moved.kind == "rollback" and moved.by == BY and moved.was is not None:
+        if moved is not None and moved.kind == "rollback" and moved.by == deployments.DAEMON and moved.was is not None:
             back = f"{version.model}@{moved.number} is promoted" if moved.number else "none is promoted"
             gone = version_name(version.model, moved.was)
             yield Need("version rolled back", gone, f"{moved.why}; {back}", f"schedctl models show {gone}", moved.at)
@@ -293,7 +288,7 @@ def _versions(tx: Connection) -> Iterator[Need]:
 
 
 def _deployments(tx: Connection) -> Iterator[Need]:
-    for ended in stopped(tx):
+    for ended in deployments.stopped(tx):
         why = f"{ended.version} was {ended.state}: {ended.why}"
         about = f"{ended.model} at {ended.target}"
         yield Need("deployment stopped", about, why, f"schedctl models resume {ended.model}", ended.ended_at)
@@ -304,7 +299,7 @@ def _deployments(tx: Connection) -> Iterator[Need]:
         if row.state != "serving" or version is None or version.state != "rejected":
             continue
         force = versions.in_force(tx, row.model)
-        by_itself = row.by == DAEMON and force is not None  # an automatic target gets what is promoted
+        by_itself = row.by == deployments.DAEMON and force is not None  # an automatic target gets what is promoted
         if not by_itself and (row.model, row.target) not in replaced:
             remedy = f"schedctl models deploy {force.name if force else row.model} --to {row.target}"
             why = f"{row.version} was rolled back ({version.why}) and is still deployed"

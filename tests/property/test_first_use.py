@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.core.quota import BOOKS_SECONDS, FirstUseQuota, ObservedLimit, longest, usage
 from scheduler.core.window import DAY, HOUR
-from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
+from scheduler.store.ledger import LOOK_BACK_SECONDS
 from tests.lab.night import share
 
 Interval = tuple[int, int]

@@ -13,7 +13,7 @@ from scheduler.service.deploy.release_files import forget_releases, probe_of_ver
 from scheduler.service.outside.calls import tell
 from scheduler.store import checkpoints, deployments, versions
 
-DAEMON = "daemon"  # by whom what is due by itself is written down
+DAEMON = deployments.DAEMON
 
 if TYPE_CHECKING:
     from platforms.targets.base import Deployed

@@ -9,20 +9,17 @@ from scheduler.core.deployment import Due, decide, paused_by
 from scheduler.service.deploy.carry import DAEMON, carry_out
 from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.faults.isolation import apart
-from scheduler.store import deployments, events, versions
+from scheduler.store import deployments, versions
 from scheduler.store.errors import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
 
     from scheduler.core.deployment import Waits
     from scheduler.service.outside.ports import Ports
     from scheduler.store.deployments import Deployment
 
-RESUMED = "deployment.resume"
-_RESUMED_MAX = 500
+RESUMED = deployments.RESUMED
 _ASK_EVERY_SECONDS = 600
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
 
@@ -31,22 +28,7 @@ def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]
     """Return what is due or waits at the automatic targets now."""
     in_force = {model: found.number for model in _models(tx) if (found := versions.in_force(tx, model)) is not None}
     rows = [row for model in in_force for row in deployments.of_model(tx, model)]
-    return decide([at.rule for at in deployer.targets.values()], in_force, rows, resumed(tx), now)
-
-
-def resumed(tx: Connection) -> Mapping[str, int]:
-    """Return when each model was last resumed by a person."""
-    return {event.subject: event.at for event in events.tail(tx, limit=_RESUMED_MAX, kinds={RESUMED})}
-
-
-def stopped(tx: Connection) -> list[Deployment]:
-    """Return the newest deployments that ended badly and that nobody has resumed since."""
-    since = resumed(tx)
-    return [
-        one
-        for one in deployments.newest(tx)
-        if one.state in {"returned", "failed"} and since.get(one.model, 0) < (one.ended_at or 0)
-    ]
+    return decide([at.rule for at in deployer.targets.values()], in_force, rows, deployments.resumed(tx), now)
 
 
 def _models(tx: Connection) -> list[str]:
@@ -55,7 +37,7 @@ def _models(tx: Connection) -> list[str]:
 
 def _settled(tx: Connection, deployer: Deployer) -> list[Deployment]:
     """Return what serves as it should at automatic targets, with nothing on its way and nothing to wait for."""
-    found, since = deployments.live(tx), resumed(tx)
+    found, since = deployments.live(tx), deployments.resumed(tx)
     under_way = {(row.model, row.target) for row in found if row.state == "intended"}
     settled = []
     for row in found:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from scheduler.core.run import Run
     from scheduler.store.rates import RateRecord
 
-# Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
-LOOK_BACK_SECONDS = 33 * DAY
 _LEFT_OVER = 0.04  # of its model's weight is an evaluation's, while it has time
 
 
@@ -68,7 +66,7 @@ def gather(
     live = runs.live(tx)
     overheads = Overheads(rates.everything(tx), queues(tx, live))
     priors = Priors(seen_of_runs((record.spec for record in records), overheads.measured, pools))
-    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
+    charges = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS)
     possible = watched.possible_charges(tx)
     observed = limits.observed(tx)
     closures, paused = limits.closures(tx), limits.paused(tx)
@@ -136,11 +134,6 @@ def queues(tx: Connection, live: Sequence[Run]) -> dict[str, int]:
     return longest
 
 
-def has_time(spec: JobSpec, now: int) -> bool:
-    """Tell whether a job is an evaluation that may wait for left-overs: its deadline is more than a day away."""
-    return spec.role == EVALUATE and spec.deadline is not None and now < spec.deadline - DAY
-
-
 def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: int) -> Iterator[JobView]:
     """Yield the views; until the last day before its deadline an evaluation takes only hours that training leaves.
 
@@ -150,7 +143,7 @@ def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: 
     patient = {
         record.spec.name: record.spec.start_from.parent
         for record in records
-        if has_time(record.spec, now) and record.spec.start_from is not None
+        if jobs.has_time(record.spec, now) and record.spec.start_from is not None
     }
     waited_for = {view.blocked.parent for view in views if isinstance(view.blocked, AwaitsVerdict)}
     for view in views:

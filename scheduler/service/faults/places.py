@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 SILENT, ANSWERS = conditions.SILENT, "pool.answers"
-SILENT_SECONDS = 1_800  # a maintenance window of minutes is nobody's business
+SILENT_SECONDS = conditions.SILENT_SECONDS
 _SILENT_WALL_SECONDS = 60.0  # in a rehearsal half an hour is over at once
 _AGAIN_SECONDS = 3_600  # what was refused is tried again: it may have been mended where we cannot see it
 _WHY_CHARACTERS = 500

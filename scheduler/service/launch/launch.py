@@ -25,7 +25,7 @@ from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts.apply import reject
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.parents import choose_parent, pinned_parent
-from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS, gives_secrets
+from scheduler.service.facts.snapshot import gives_secrets
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import let_in, refused_by
 from scheduler.service.faults.postponements import LaunchNews, Obstacle
@@ -136,7 +136,7 @@ def _reserve_one(
     if 2 * (placement.end - now) < placement.end - placement.start:
         return kept_back(Precondition.TIME)
     placement = of_one_image(tx, placement, pool)
-    booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    booked = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     charges = (*booked, *watched.possible_charges(tx).get(pool.name, ()))
     ours = [run for run in runs.live(tx) if run.pool == pool.name]
     live_ends = [run.held_until for run in ours for _ in range(pool.places_of(run.devices))]
@@ -396,7 +396,7 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
     with ports.write() as tx:
         reject(ports, tx, run, str(error), now)
         if not told:
-            charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+            charges = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
             if room(pool, charges, (), now, limits.observed(tx).get(pool.name, ())).seconds < pool.session_seconds_min:
                 ends = until
         if ends is not None:

@@ -20,7 +20,6 @@ from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds
 from scheduler.core.quota import ACCOUNT, CalendarQuota, MoneyQuota, ObservedLimit
 from scheduler.core.run import Ended, Running, Stopping, stop
 from scheduler.core.window import EVER, Window
-from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.outside import border
 from scheduler.store import events, ledger, limits, prices, runs
 
@@ -165,7 +164,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     window = Window(reading.start, reading.end)
     recent = [run for run in runs.since(tx, reading.start) if run.pool == pool.name]
     live = [run for run in recent if not isinstance(run.state, Ended)]
-    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    charges = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     looked_at = max((one.at for one in limits.observed(tx).get(pool.name, ())), default=window.start)
     found = _counted_by(pool, reading, now)
     if found is not None:
@@ -228,7 +227,7 @@ def _enter_shared(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReadin
     """
     declared = (quota for quota in pool.quotas if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT)
     window = next((quota.calendar.window_at(now) for quota in declared), EVER)
-    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    charges = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     live = [run for run in runs.live(tx) if run.pool == pool.name]
     ours = sum(pool.places_of(run.devices) * max(0, run.held_until - max(now, _began(run))) for run in live)
     left = reading.limit_seconds - reading.used_seconds - max(0, reading.reserved_seconds - ours)

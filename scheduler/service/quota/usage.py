@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from scheduler.core.ledger import cost_within, seconds_within
 from scheduler.core.quota import FirstUseQuota, Meter, MoneyQuota, RollingQuota, in_force, usage
 from scheduler.core.window import EVER
-from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import ledger, limits
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def meters(tx: Connection, pools: Mapping[str, Pool], now: int) -> list[Meter]:
     """Return the meters of all pools, by pool name, quotas in the order of the settings."""
-    return meters_of(pools, ledger.charges(tx, now - LOOK_BACK_SECONDS), limits.observed(tx), now)
+    return meters_of(pools, ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS), limits.observed(tx), now)
 
 
 def meters_of(

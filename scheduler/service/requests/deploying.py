@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from platforms.targets.base import TargetError
 from scheduler.service.deploy.carry import deploy_now
-from scheduler.service.deploy.look import RESUMED, stopped
 from scheduler.service.versions.making import VersionRefused
 from scheduler.store import deployments, events, versions
 
@@ -90,10 +89,10 @@ def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator
 def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
     """Let the daemon deploy a model again; return what had kept it from that. Raises VersionRefused for nothing."""
     with deployer.write() as tx:
-        kept = [one for one in stopped(tx) if one.model == model]
+        kept = [one for one in deployments.stopped(tx) if one.model == model]
         if not kept:
             raise VersionRefused(f"nothing keeps {model} from being deployed. See: schedctl models list {model}")
-        events.append(tx, RESUMED, model, deployer.now(), by, why=kept[-1].why)
+        events.append(tx, deployments.RESUMED, model, deployer.now(), by, why=kept[-1].why)
     return kept
 
 

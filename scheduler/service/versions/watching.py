@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from jobs.votes import Votes, VotesError
 from scheduler.service.faults.isolation import apart
 from scheduler.service.versions.force import rollback
-from scheduler.store import events, jobs, versions
+from scheduler.store import conditions, events, jobs, versions
 from scheduler.store.errors import Stale
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scheduler.service.outside.ports import Ports
     from scheduler.store.versions import Version
 
-ALARM, BLIND = "watch.alarm", "watch.blind"
+ALARM, BLIND = "watch.alarm", conditions.BLIND
 _EVERY_SECONDS = 60
 BY = "daemon"
 
