@@ -3,15 +3,17 @@
 Settings, queue and history are made alike for both, and both are measured in one run. Seconds of commands are
 processor time, their children's too: what the clock shows on a busy machine tells of its other work. Readers wait by
 the clock. Memory is the largest that the daemon and its planner had until a plan was made; the pools are closed
-then, so no session is started. Each line is a figure of this checkout, its share of our bound, and its ratio to the
-commit in the folder that ``--against`` names. Returns 1 when a bound is broken.
+then, so no session is started. With ``--live`` another daemon starts a session on so many pools, and is measured until
+all of them have reported for a while; they are ended afterwards. Each line is a figure of this checkout, its share of
+our bound, and its ratio to the commit in the folder that ``--against`` names. Returns 1 when a bound is broken.
 
-    python benchmarks/bench_load.py [--pools 200] [--jobs 1000] [--runs 5000] [--against FOLDER]
+    python benchmarks/bench_load.py [--pools 200] [--jobs 1000] [--runs 5000] [--live 198] [--against FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -32,11 +34,16 @@ BOUNDS = {
     "20 readers p95, ms": 100.0,
     "daemon, MB": 150.0,
     "planner, MB": 120.0,
+    "daemon of live sessions, MB": 150.0,
+    "daemon of live sessions, % of a core": 10.0,
+    "database is locked, times": 0.0,
 }
 _HERE = Path(__file__).resolve().parents[1]
 _READERS = 20
 _REQUESTS = 10  # of each reader
 _PLAN_SECONDS = 180.0  # at most until the daemon's planner has come and gone
+_LIVE_SECONDS = 300.0  # at most until all sessions run
+_STEADY_SECONDS = 60.0
 _POOL = """
 [[pools]]
 name = "pool-{index:03d}"
@@ -71,16 +78,20 @@ write_world(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(time.time
 def main() -> int:
     """Measure and print; return 1 when a bound is broken."""
     parser = argparse.ArgumentParser(description="Time and memory of 200 pools and 1,000 jobs.")
-    for name, count in (("pools", 200), ("jobs", 1_000), ("runs", 5_000)):
+    for name, count in (("pools", 200), ("jobs", 1_000), ("runs", 5_000), ("live", 0)):
         parser.add_argument(f"--{name}", type=int, default=count, help=f"how many {name} there are")
     parser.add_argument("--against", type=Path, help="a checkout of the commit to compare with")
     options = parser.parse_args()
     before = measure(options.against.resolve(), options) if options.against else {}
     figures = measure(_HERE, options)
     for name, found in figures.items():
-        ratio = f"   {found / before[name]:5.2f} of {before[name]:.2f} before" if name in before else ""
-        print(f"{name:22} {found:8.2f}   {found / BOUNDS[name]:5.2f} of {BOUNDS[name]:g}{ratio}")
+        ratio = f"   {_share(found, before[name])} of {before[name]:.2f} before" if name in before else ""
+        print(f"{name:36} {found:8.2f}   {_share(found, BOUNDS[name])} of {BOUNDS[name]:g}{ratio}")
     return int(any(found > BOUNDS[name] for name, found in figures.items()))
+
+
+def _share(found: float, whole: float) -> str:
+    return f"{found / whole:5.2f}" if whole else f"{found:5.0f}"
 
 
 def measure(checkout: Path, options: argparse.Namespace) -> dict[str, float]:
@@ -88,7 +99,7 @@ def measure(checkout: Path, options: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bench-load-", ignore_cleanup_errors=True) as name:
         many, history = Path(name) / "many", Path(name) / "history"
         history.mkdir()
-        _write_settings(many, options.pools, options.jobs)
+        _write_settings(many, options)
         words = [sys.executable, "-c", _HISTORY, str(history), str(options.jobs), str(options.runs)]
         subprocess.run(words, check=True, env=_environ(checkout), cwd=checkout)
         _seconds(checkout, many / "open.toml", "db", "init")
@@ -98,18 +109,23 @@ def measure(checkout: Path, options: argparse.Namespace) -> dict[str, float]:
             "report weekly, s": min(_seconds(checkout, history / "config.toml", "report", "weekly") for _ in range(3)),
             "20 readers p95, ms": _readers_ms(checkout, history / "config.toml"),
             **_peaks(checkout, many / "closed.toml"),
+            **(_live(checkout, many / "live.toml", options.live) if options.live else {}),
         }
 
 
-def _write_settings(folder: Path, pools: int, jobs: int) -> None:
+def _write_settings(folder: Path, options: argparse.Namespace) -> None:
     folder.mkdir()
     now = datetime.now(UTC)
     opens, closes = now + timedelta(hours=12), now + timedelta(hours=16)
-    for name, hours in (("open", ""), ("closed", f'hours = ["{opens:%H:%M}-{closes:%H:%M} UTC"]')):
-        text = "".join(_POOL.format(index=index, hours=hours, limit=20 + index % 20) for index in range(pools))
+    shut = f'hours = ["{opens:%H:%M}-{closes:%H:%M} UTC"]'
+    for name, used in (("open", options.pools), ("closed", 0), ("live", options.live)):
+        text = "".join(
+            _POOL.format(index=index, hours="" if index < used else shut, limit=20 + index % 20)
+            for index in range(options.pools)
+        )
         (folder / f"{name}.toml").write_text(f'state_dir = "state"\nmodels = ["models.toml"]\n{text}')
     with (folder / "models.toml").open("w") as models:
-        for index in range(jobs):
+        for index in range(options.jobs):
             at = now + timedelta(days=1 + index % 20)
             deadline = f'deadline = "{at:%Y-%m-%dT%H:%M:%SZ}"' if index % 4 == 0 else ""
             steps, speed = 10_000 + 100 * (index % 50), 500 + 10 * (index % 40)
@@ -178,6 +194,42 @@ def _peaks(checkout: Path, config: Path) -> dict[str, float]:
             daemon.send_signal(signal.SIGTERM)
             daemon.communicate()
     return {"daemon, MB": daemon_peak, "planner, MB": planner_peak}
+
+
+def _live(checkout: Path, config: Path, sessions: int) -> dict[str, float]:
+    """Return the figures of a daemon that has started so many sessions; whoever is left of them is ended."""
+    claims, peak = config.parent / "state" / "sessions", 0.0
+    try:
+        with _start(checkout, config, "daemon") as daemon:
+            try:
+                end = time.monotonic() + _LIVE_SECONDS
+                while len(list(claims.glob("*/*/claim.json"))) < sessions and time.monotonic() < end:
+                    peak = max(peak, _megabytes(daemon.pid))
+                    time.sleep(0.5)
+                began = _processor_seconds(daemon.pid)
+                time.sleep(_STEADY_SECONDS)
+                busy = _processor_seconds(daemon.pid) - began
+                peak = max(peak, _megabytes(daemon.pid))
+            finally:
+                daemon.send_signal(signal.SIGTERM)
+                daemon.communicate()
+    finally:
+        found = [json.loads(path.read_text()) for path in claims.glob("*/*/claim.json")]
+        for claim in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(claim["agent"], signal.SIGKILL)  # its keeper ends what it started
+    if len(found) < sessions:
+        raise SystemExit(f"{len(found)} of {sessions} sessions were started")
+    return {
+        "daemon of live sessions, MB": peak,
+        "daemon of live sessions, % of a core": 100 * busy / _STEADY_SECONDS,
+        "database is locked, times": config.with_suffix(".log").read_text().count("database is locked"),
+    }
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _below(pid: int) -> list[int]:
