@@ -98,7 +98,7 @@ def test_a_reload_takes_new_settings_over(installed: Machine, settings: str) -> 
     pid = installed.until_working()
     installed.write(CONFIG, settings + '\n[[pools]]\nname = "second"\nplatform = "local"\n')
     installed.run("systemctl", "reload", UNIT)
-    installed.until(lambda: "settings read anew" in installed.schedctl("status"), "new settings")
+    installed.until(lambda: "settings reloaded" in installed.schedctl("status"), "new settings")
     assert "second" in installed.schedctl("status")
     assert installed.until_working() == pid
 

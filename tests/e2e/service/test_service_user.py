@@ -34,7 +34,7 @@ def test_a_person_without_root_has_a_service_of_their_own(machine: Machine) -> N
     (runner,) = machine.run("find", runtime, "-name", "uff-local.sock").split()
     assert machine.run("stat", "--format=%a %U", runner).split() == ["600", "person"]
     own("systemctl", "--user", "reload", "uff-scheduler.service")
-    machine.until(lambda: "settings read anew" in own(SCHEDCTL, *_config("status")), "a reload")
+    machine.until(lambda: "settings reloaded" in own(SCHEDCTL, *_config("status")), "a reload")
     own(SCHEDCTL, "service", "uninstall", "--user")
     assert "missing" in own(SCHEDCTL, "service", "status", "--user")
     machine.run("systemctl", "stop", f"user@{number}.service")
