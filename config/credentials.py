@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, Problem
 from config.secret import is_secret
 from jobs.payload.bounded_file import read_bounded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _HUB = "HF_TOKEN"
 VARIABLE = "CREDENTIALS_DIRECTORY"

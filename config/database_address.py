@@ -7,14 +7,11 @@ encoded; or as libpq's list of ``name=value``. What is neither may be anything, 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from urllib.parse import unquote, unquote_plus
 
 from config.secret import is_secret
 from jobs.payload.redact import MARK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # What may follow the "@" behind a password: hosts, the database's name, well-formed parameters.
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.,:%-]*)(/[^@?]*)?(\?([^=&?@]+=[^&@]*(&|$))*)?", re.ASCII)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 
 from config.database_address import hidden, shown_address
 from config.secret import is_secret
+from config.settings import Settings
 from config.values import Amount, OpeningHours, Reset
 from jobs.duration import show_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from config.settings import Settings
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 

@@ -10,17 +10,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.credentials import FOLDER
 from config.database_address import address_secrets, password_file
 from config.secret import is_secret
 from jobs.payload.redact import Redactor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FILE_MAX_BYTES = 64 << 10
 _VARIABLE = re.compile(

@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.errors import ConfigError, Problem
 from config.secret import is_secret
 from config.shipped import shipped
 from jobs.problem import ProblemsFound
 from jobs.toml_file import read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 SYSTEM_FILE = Path("/etc/uff-scheduler/config.toml")
 PREFIX = "SCHEDCTL_"

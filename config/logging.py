@@ -8,13 +8,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from config.settings import LoggingSettings
 from jobs.payload.redact import Redactor
 
 if TYPE_CHECKING:
     import structlog
     from structlog.typing import EventDict, Processor, WrappedLogger
 
-    from config.settings import LoggingSettings
     from jobs.payload.redact import Redact
 
 # What these say at info level is about themselves; warnings still get through.

@@ -14,17 +14,15 @@ Read from ``[[ab]]`` of a catalogue::
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobs import readers
 from jobs.cycle import DAYS
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import Wrong
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SEEDS_MIN = 3
 _SEEDS_MAX, _MODELS_MAX = 50, 50

@@ -18,22 +18,17 @@ A job file for ``schedctl queue add`` is one such table without its heading.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from jobs.ab_test import read_ab_tests
+from jobs.ab_test import AbTest, read_ab_tests
 from jobs.definition import Definition, merged
 from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
+from jobs.spec import JobSpec, Share
 from jobs.toml_file import read_toml
 from jobs.toml_lines import placed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from jobs.ab_test import AbTest
-    from jobs.spec import JobSpec, Share
-
 
 _TABLES = ("ab", "defaults", "domains", "jobs")
 _OF_STEPS = ("target_step", "steps_per_hour")  # what a whole job has not got, whatever the others have

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.duration import show_duration
-from jobs.spec import Stall
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobs.spec import Evaluation, JobSpec, Mixture, Needs
+from jobs.spec import Evaluation, JobSpec, Mixture, Needs, Stall
 
 
 def table_of(spec: JobSpec) -> dict[str, Any]:

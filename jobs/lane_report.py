@@ -6,8 +6,9 @@ payloads wrote is read too: a field that is missing was not said. docs/your-own-
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from jobs.payload.bounds import (
     BYTES_MAX,
@@ -31,9 +32,6 @@ from jobs.payload.bounds import (
 from jobs.payload.lane.ending import FORMAT, Outcome, Phase
 from jobs.payload.lane.failure import ErrorClass
 from jobs.payload.store.manifest import split_key
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PHASES = frozenset(get_args(Phase))
 OUTCOMES = frozenset(get_args(Outcome))

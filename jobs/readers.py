@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jobs.duration import parse_duration
 from jobs.ranges import RANGES
 from jobs.spec import HELD_OUT, PROMOTE_WORDS, RENEW_WORDS, ROLES, START_WORDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _DTYPES = ("fp32", "fp16", "bf16", "int8")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")

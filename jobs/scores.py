@@ -7,18 +7,13 @@ with anything wrong in it gives no verdict: the rest may be wrong too. docs/gate
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from jobs.payload.bounds import Unfit, clean, measure, read_json, shown
-from jobs.payload.scorers.items import is_name
+from jobs.payload.scorers.items import Item, is_name
 from jobs.payload.scorers.score_file import EXAMPLE_MAX, SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import BinaryIO
-
-    from jobs.payload.scorers.items import Item
 
 SCORES_MAX = 200_000  # lines
 SCORES_BYTES_MAX = 64 << 20

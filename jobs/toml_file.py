@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from jobs.payload.bounded_file import read_bounded
 from jobs.problem import Problem, ProblemsFound
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def read_toml(path: Path) -> dict[str, Any]:

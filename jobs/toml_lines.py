@@ -6,12 +6,10 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.payload.bounded_file import read_bounded
-
-if TYPE_CHECKING:
-    from jobs.problem import Problem
+from jobs.problem import Problem
 
 _HEADER = re.compile(r"\[(?P<list>\[)?(?P<name>[^\[\]]+)\]")
 _KEY = re.compile(r"(?P<name>[\w\"'. -]+?)\s*=")

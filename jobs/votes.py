@@ -7,15 +7,12 @@ wrong in it tells nothing: the rest may be wrong too. docs/models.md has the for
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from jobs.payload.bounds import read_json, shown
 from jobs.payload.scorers.items import is_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
 
 VOTES_MAX = 100_000  # of one version
 VOTES_BYTES_MAX = 256 << 20

@@ -10,16 +10,14 @@ Errors::
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from jobs.payload.store.listing import Entry
-    from platforms.artifacts.base import BlobStore
+from jobs.payload.store.listing import Entry
+from platforms.artifacts.base import BlobStore
 
 
 class PlatformError(Exception):

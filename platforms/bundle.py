@@ -19,15 +19,13 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, NoReturn, cast
+from typing import IO, NoReturn, cast
 
 from platforms.plain_file import ODD, open_below
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PIECE_BYTES = 1 << 20
 _PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._+=@,()\[\] -]{1,200}", re.ASCII)

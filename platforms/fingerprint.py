@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path
 
 _BYTES_MAX = 1 << 16  # more is no credential, and is judged by its size and time alone
 

@@ -7,17 +7,14 @@ import os
 import re
 import shutil
 import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 from platforms.base import Misconfigured, Observed, SessionState, Unreachable
 from platforms.plain_file import open_below
 from platforms.record_file import DamagedRecord, unclear
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-    from pathlib import Path
-
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
 _LOCK = ".lock"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from jobs.environment.target import here, parse_target
+from jobs.environment.target import Target, here, parse_target
 from jobs.payload.store.lock import BadLock, canonical
+from jobs.spec import JobSpec
 from platforms.base import Misconfigured
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from jobs.environment.target import Target
-    from jobs.spec import JobSpec
 
 OPTIONS = frozenset({"image_packages", "image_platform", "image_python", "internet"})
 """The options of a pool on any platform that say what its image is."""

@@ -8,15 +8,11 @@ wrong; nothing is concluded from that, as from any call without an answer.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
-from platforms.base import Capabilities, Misconfigured, PlatformError
+from platforms.base import Capabilities, Misconfigured, Platform, PlatformError
 from platforms.wrap import Wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from platforms.base import Platform
 
 _Answer = TypeVar("_Answer")
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 # What says that something stands there, but no plain file or folder: a link, a pipe, a socket, a device.
 ODD = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR})

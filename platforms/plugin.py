@@ -10,17 +10,15 @@ A package is imported only when a pool is of its platform.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
-from platforms.base import Misconfigured
+from platforms.base import Misconfigured, SecretWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from importlib.metadata import EntryPoint
-
-    from platforms.base import SecretWay
     from platforms.registry import Checkup, Files, Loader
 
 GROUP = "uff_scheduler.platforms"

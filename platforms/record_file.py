@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from platforms.base import Observed, SessionState
 from platforms.plain_file import ODD, read_below
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _Record = TypeVar("_Record")
 # What is wrong with this one file, and not with the disk or with us.

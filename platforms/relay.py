@@ -11,18 +11,14 @@ import json
 import re
 import tarfile
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest, sha256_file, split_key
-from platforms.artifacts.base import StoreError, StoreUnreachable
+from platforms.artifacts.base import BlobStore, StoreError, StoreUnreachable
 from platforms.plain_file import ODD, read_below
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from platforms.artifacts.base import BlobStore
 
 BLOBS, MANIFESTS, REPORTS = range(3)  # the turns in which objects are taken
 _DOCUMENT_BYTES_MAX = 1 << 20

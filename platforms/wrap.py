@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from platforms.base import PlatformError, Unreachable
+from platforms.artifacts.base import BlobStore
+from platforms.base import (
+    Capabilities,
+    HourPrice,
+    LaunchRequest,
+    Observed,
+    Platform,
+    PlatformError,
+    QuotaReading,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import Capabilities, HourPrice, LaunchRequest, Observed, Platform, QuotaReading
-
     Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
 
 _Answer = TypeVar("_Answer")

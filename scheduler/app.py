@@ -5,41 +5,37 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 from urllib.parse import unquote
 
+from config.known_secrets import KnownSecrets
 from config.layers import SYSTEM_FILE, own_file
+from config.pool_settings import PoolSettings, QuotaSettings
+from config.settings import Settings
 from config.shipped import shipped
-from scheduler.clock import ScaledClock, stopwatch, system_clock
+from jobs.catalogue import Catalogue
+from platforms.artifacts.base import BlobStore
+from platforms.base import Platform, Published
+from platforms.late import LatePlatform
+from platforms.registry import PlatformContext
+from scheduler.clock import Clock, ScaledClock, stopwatch, system_clock
+from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
+from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import Calendar, DailyHours, Period
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from config.known_secrets import KnownSecrets
-    from config.pool_settings import PoolSettings, QuotaSettings
-    from config.settings import Settings
-    from jobs.catalogue import Catalogue
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import Platform, Published
-    from platforms.late import LatePlatform
-    from platforms.registry import PlatformContext
-    from scheduler.clock import Clock
-    from scheduler.core.plan import Plan
-    from scheduler.core.snapshot import Snapshot
-    from scheduler.notify.deliver import Channel
-    from scheduler.notify.mail import Mailing
-    from scheduler.planner import Options
-    from scheduler.service.launch.training_data import TrainingData
-    from scheduler.service.outside.planner_process import PlannerHost
-    from scheduler.service.outside.ports import Log, Policy, Ports, ServedAt
-    from scheduler.service.outside.solver_process import SolverHost
-    from scheduler.store.engine import Database
+from scheduler.notify.deliver import Channel
+from scheduler.notify.mail import Mailing
+from scheduler.planner import Options
+from scheduler.service.launch.training_data import TrainingData
+from scheduler.service.outside.planner_process import PlannerHost
+from scheduler.service.outside.ports import Log, Policy, Ports, ServedAt
+from scheduler.service.outside.solver_process import SolverHost
+from scheduler.store.engine import Database
 
 # A session that was told to end gets this many times its grace before it is ended from outside: saving a large
 # checkpoint takes longer than the trainer's own grace.

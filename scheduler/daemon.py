@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from config.credentials import credential_files
@@ -20,31 +22,26 @@ from config.logging import configure
 from jobs.plural import counted
 from platforms.base import PlatformError
 from platforms.fingerprint import fingerprint
+from platforms.late import LatePlatform
 from scheduler import clock, line
 from scheduler.app import App
-from scheduler.core.run import Running
+from scheduler.core.run import Run, Running
 from scheduler.core.window import WEEK
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.endings import tell_endings
 from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service.outside.ports import Log, Ports
 from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import counts, due, events, queue_waits, runs
 from scheduler.store import lease as leases
 from scheduler.store.engine import DatabaseCorrupt, Fenced, StoreFailure
+from scheduler.store.lease import Lease
 from scheduler.views.long_work import LongWork
 from scheduler.wake import Waker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
-
     from apscheduler.schedulers.base import BaseScheduler
     from sqlalchemy import Connection
-
-    from platforms.late import LatePlatform
-    from scheduler.core.run import Run
-    from scheduler.service.outside.ports import Log, Ports
-    from scheduler.store.lease import Lease
 
 
 LOCK_FILE = "daemon.lock"

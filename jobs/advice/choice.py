@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from jobs.advice.card import GIB, Card, cards
 from jobs.advice.memory import Memory, Storage, memory_of, storage_of
-from jobs.advice.seen import memory_seen, pace_seen
+from jobs.advice.seen import Seen, memory_seen, pace_seen
 from jobs.advice.setup import RANK, STACKS, Method, Offload, Optimizer, Parallel, Setup, Stack
 from jobs.advice.shape import Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from jobs.advice.seen import Seen
-    from jobs.advice.speed import Pace
+from jobs.advice.speed import Pace
 
 MARGIN = 0.08
 """By so much a peak may be above what is predicted and still fit; the worst published one is 7 % above."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from math import log10
-from typing import TYPE_CHECKING
 
-from jobs.advice.choice import advise
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jobs.advice.card import Card
-    from jobs.advice.choice import Advice, Choice, Wishes
-    from jobs.advice.seen import Seen
-    from jobs.advice.shape import Shape
+from jobs.advice.card import Card
+from jobs.advice.choice import Advice, Choice, Wishes, advise
+from jobs.advice.seen import Seen
+from jobs.advice.shape import Shape
 
 _WIDE, _HIGH, _LEFT, _TOP = 720, 420, 70, 30
 

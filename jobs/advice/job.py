@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING
 
-from jobs.advice.card import cards
+from jobs.advice.card import Card, cards
 from jobs.advice.choice import MARGIN, Wishes, nearest, priced
 from jobs.advice.errors import Unknown
 from jobs.advice.memory import memory_of, storage_of
@@ -16,11 +16,6 @@ from jobs.advice.setup import RANK, STACKS, Setup
 from jobs.advice.shape import find_shape
 from jobs.advice.speed import pace_of
 from jobs.spec import Needs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.advice.card import Card
 
 TRAINER = "trainers/finetune.py"
 REFERENCE = "t4"

@@ -7,12 +7,9 @@ of a micro-batch, s bytes that a layer keeps for each token, counted from the co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from jobs.advice.card import GIB
-
-if TYPE_CHECKING:
-    from jobs.advice.setup import Setup
+from jobs.advice.setup import Setup
 
 _NF4 = 0.516  # bytes of a parameter in NF4 with double quantisation
 _STATES = {"adamw": 2.0, "adamw-foreach": 2.0, "adamw8bit": 0.5, "sgd": 1.0, "adafactor": 0.0}  # each of a parameter

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.advice.choice import MARGIN
-
-if TYPE_CHECKING:
-    from jobs.advice.choice import Choice
-    from jobs.advice.setup import Setup
-
+from jobs.advice.choice import MARGIN, Choice
+from jobs.advice.setup import Setup
 
 _ZERO = {"zero1": 1, "zero2": 2, "zero3": 3}
 _REQUIREMENTS = "requirements.txt"

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.advice.card import GIB, cards, recognised
+from jobs.advice.card import GIB, Card, cards, recognised
 from jobs.advice.errors import Unknown
 from jobs.advice.memory import Memory, Part
+from jobs.advice.setup import Setup
 from jobs.advice.shape import find_shape
-from jobs.advice.speed import pace_of
+from jobs.advice.speed import Pace, pace_of
 from jobs.payload.bounded_file import read_bounded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from jobs.advice.card import Card
-    from jobs.advice.setup import Setup
-    from jobs.advice.speed import Pace
 
 FORMAT = 1
 _KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log2, sqrt
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jobs.advice.card import Card
-    from jobs.advice.setup import Setup
+from jobs.advice.card import Card
+from jobs.advice.setup import Setup
 
 PRODUCTS = 0.76  # share of a card's rate that large products reach
 # Bytes moved beside products for each token, layer and value of h: forward and backward, and forward again.

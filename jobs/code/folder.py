@@ -5,16 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from jobs.code.errors import CodeError
 from jobs.payload.store.code import LIMITS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from jobs.payload.store.listing import Kind
+from jobs.payload.store.listing import Kind
 
 # Besides hidden ones: folders that tools fill, and that a session would have to make anew anyway.
 GENERATED = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})

@@ -7,13 +7,11 @@ matches of one package share a deadline.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from jobs.code.errors import CodeError
 from jobs.payload.clock import stopwatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 NAME = ".schedignore"
 SECONDS_MAX = 60.0

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from jobs.code import git
 from jobs.code.errors import CodeError
 from jobs.code.folder import plain_names, read, too_many
 from jobs.code.ignore import NAME, Ignore
 from jobs.payload.store.code import LIMITS
-from jobs.payload.store.listing import BadListing, Entry, encode_listing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from jobs.payload.store.listing import Kind
-    from jobs.spec import Code
+from jobs.payload.store.listing import BadListing, Entry, Kind, encode_listing
+from jobs.spec import Code
 
 _RULES_BYTES_MAX = 1 << 20
 _KIND: dict[bytes, Kind] = {b"100644": "file", b"100664": "file", b"100755": "program", b"120000": "link"}

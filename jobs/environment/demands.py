@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.environment.errors import RequirementsError
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.lock import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _DEMANDS_MAX = 2_000
 _NESTED_MAX = 10

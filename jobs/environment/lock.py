@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from jobs.environment.demands import Demands
 from jobs.environment.errors import RequirementsError
+from jobs.environment.target import Target
 from jobs.environment.tool import NoWheel, find_tools, resolve
 from jobs.payload.store.lock import Lock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from jobs.environment.demands import Demands
-    from jobs.environment.target import Target
 
 
 def make_lock(

@@ -10,22 +10,18 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.child_process import child_environment, run_child
+from jobs.environment.demands import Demands
 from jobs.environment.errors import RequirementsError
-from jobs.environment.target import here
+from jobs.environment.target import Target, here
 from jobs.payload.lane.satisfied import Seen, rules, unmet
 from jobs.payload.store.lock import Pin, canonical, requirement_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.environment.demands import Demands
-    from jobs.environment.target import Target
 
 _SECONDS = 900
 _SIGNED = re.compile(r"://[^/\s@]+@")  # an address with a password in it

@@ -6,19 +6,14 @@ import hashlib
 import os
 import stat
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import BinaryIO
 
 from jobs.inputs.errors import TreeError
-from jobs.payload.store.listing import BadListing, Entry, encode_listing
+from jobs.payload.store.listing import BadListing, Entry, Kind, encode_listing
 from jobs.payload.store.tree import LIMITS, PIECE_BYTES, Tree, encode_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from jobs.payload.store.listing import Kind
 
 _READ_BYTES = 1 << 20
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

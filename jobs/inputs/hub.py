@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from http.client import HTTPResponse
+from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 from jobs.inputs.errors import TreeError
@@ -14,9 +15,6 @@ from jobs.payload.store.hub import GIT, KIND, Denied, Repository, ask, parse_rep
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.tree import LIMITS
 from jobs.readers import REPOSITORY
-
-if TYPE_CHECKING:
-    from http.client import HTTPResponse
 
 ENDPOINT = "https://huggingface.co"
 _GIT = re.compile(r"[0-9a-f]{40}")

@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 TEXT_BYTES_MAX = 4 << 20
 """Enough for settings, jobs, tokens and model shapes: whatever a person writes or reads."""

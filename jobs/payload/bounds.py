@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import math
 import reprlib
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 STEP_MAX = 10**12 - 1  # as many digits as a manifest's name has
 ATTEMPT_MAX = 10**6 - 1  # likewise

@@ -8,16 +8,12 @@ from __future__ import annotations
 import socket
 import threading
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.error import HTTPError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from http.client import HTTPResponse
-    from types import TracebackType
-    from typing import Self
 
 _Connection = TypeVar("_Connection", bound=HTTPConnection)
 

@@ -8,12 +8,11 @@ import json
 import quopri
 import re
 import string
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     Redact = Callable[[str], str]
 
 MARK = "[secret]"

@@ -8,17 +8,13 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .lane.ending import Ending
 from .lane.lane import Lane
-from .lane.launch import BadLaunch, read_launch
+from .lane.launch import BadLaunch, LaneOrder, Launch, read_launch
 from .lane.secret_values import take_given
 from .lane.status import encode, lane_prefix, leave_result, result
 from .log import log
-
-if TYPE_CHECKING:
-    from .lane.launch import LaneOrder, Launch
 
 EXIT_OK, EXIT_NO_RESULT, EXIT_BAD_LAUNCH = 0, 1, 2
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}

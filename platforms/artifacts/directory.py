@@ -13,17 +13,22 @@ import os
 import shutil
 import stat
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-from platforms.artifacts.base import Missing, StoreError, StoreFull, StoreUnreachable, check_key, check_prefix, is_key
+from platforms.artifacts.base import (
+    Grant,
+    Missing,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+    check_key,
+    check_prefix,
+    is_key,
+)
 from platforms.plain_file import ODD, folder_below, open_below
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from platforms.artifacts.base import Grant
 
 _TEMPORARY = ".tmp-"  # no key can begin with a dot
 _FULL = {errno.ENOSPC, errno.EDQUOT}

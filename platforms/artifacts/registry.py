@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from platforms.artifacts.base import StoreError
+from platforms.artifacts.base import BlobStore, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from platforms.artifacts.base import BlobStore
-
     Loader = Callable[[Path, Mapping[str, str]], BlobStore]
 
 # kind -> "module:function" with the signature Loader.

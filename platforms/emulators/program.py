@@ -9,15 +9,12 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from platforms.local.processes import MARK, SIGKILL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
 
 # What makes sums come out the same in all sessions of this machine, whatever cloud they are said to run on.
 SUMS = re.compile(r"(OMP|MKL|OPENBLAS)_\w+")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from jobs.payload.store import mount
-from platforms.artifacts.base import StoreError
+from platforms.artifacts.base import BlobStore, StoreError
 from platforms.base import (
     Capabilities,
+    LaunchRequest,
     Misconfigured,
     Observed,
     PlatformError,
@@ -29,7 +30,7 @@ from platforms.kaggle.api.wire import Denied
 from platforms.kaggle.kernel.background import BackgroundTasks
 from platforms.kaggle.kernel.background import Unfinished as GoesOn
 from platforms.kaggle.kernel.inputs import Inputs
-from platforms.kaggle.kernel.packing import pack
+from platforms.kaggle.kernel.packing import Packed, pack
 from platforms.kaggle.kernel.source import is_source_of
 from platforms.kaggle.session.observer import DELETED, Observer, find_orphans
 from platforms.kaggle.session.outputs import Caps, Collector
@@ -37,14 +38,7 @@ from platforms.kaggle.session.records import Record, Records
 from platforms.kaggle.session.tail import Tail
 from platforms.kaggle.settings import read_settings
 from platforms.record_file import DamagedRecord, unclear
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest
-    from platforms.kaggle.kernel.packing import Packed
-    from platforms.registry import PlatformContext
+from platforms.registry import PlatformContext
 
 _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)

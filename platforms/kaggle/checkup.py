@@ -6,23 +6,18 @@ import re
 import secrets
 import tempfile
 import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from platforms.base import Checked, Misconfigured, Unreachable
-from platforms.kaggle.api.account import open_account
+from platforms.kaggle.api.account import Account, open_account
 from platforms.kaggle.api.client import Push
 from platforms.kaggle.api.wire import Denied
 from platforms.kaggle.session.logs import SessionLog, entries_of
 from platforms.kaggle.settings import read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from platforms.kaggle.api.account import Account
 
 _TESTED = re.compile(r"0\.1\.(37|38)")
 _RETIRED = frozenset({"NvidiaTeslaP100", "TpuV38", "Tpu1VmV38", "TpuV232", "TpuV2256"})

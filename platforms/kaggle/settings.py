@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from platforms.base import Misconfigured, SecretWay
 from platforms.registry import read_count, reject_unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _KNOWN = frozenset(
     {

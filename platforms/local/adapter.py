@@ -14,17 +14,28 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import platforms
 from jobs.payload.lane.environment import FOLDER, MARK
 from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
 from jobs.plural import counted
-from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.artifacts.base import BlobStore
+from platforms.base import (
+    Capabilities,
+    LaunchRequest,
+    Misconfigured,
+    Observed,
+    QuotaReading,
+    Refused,
+    SessionState,
+    Unreachable,
+)
 from platforms.folders import Folders, is_folder_name
 from platforms.local.isolation import home_in, obstacle, outside, view_of
 from platforms.local.processes import boot_id, kill_members, members, start_ticks, works_for
@@ -32,15 +43,7 @@ from platforms.local.records import CACHE, CLAIM, END, KEEPER_LOG, LAUNCH, ORDER
 from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, of_sessions, through_runner
 from platforms.plain_file import read_below
 from platforms.record_file import read_record
-from platforms.registry import read_count, reject_unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest
-    from platforms.registry import PlatformContext
-
+from platforms.registry import PlatformContext, read_count, reject_unknown
 
 _SETTINGS = frozenset({"devices", "expected_device", "keep_inputs_days", "log_bytes", "nice", "pass_environment"})
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from platforms.local.records import CACHE, WORK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
 
 _TRY = "import sys; sys.path.append(sys.argv[1]); from platforms.local.view import enter; enter('')"
 _TRY_SECONDS = 20

@@ -11,15 +11,12 @@ import re
 import select
 import socket
 import subprocess
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import platforms
 from platforms.base import SecretWay
 from platforms.local.records import KEEPER_LOG
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
 
 RUNNER_VARIABLE = "UFF_LOCAL_RUNNER"  # set by the service's unit: the socket at which the service manager waits
 CLAIM_SECONDS = 10  # real seconds a keeper may take to claim; it takes a hundredth of one

@@ -9,29 +9,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from platforms.artifacts.base import StoreError
-from platforms.base import Capabilities, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.artifacts.base import BlobStore, StoreError
+from platforms.base import Capabilities, LaunchRequest, Observed, QuotaReading, Refused, SessionState, Unreachable
 from platforms.bundle import Limits, extract
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
-from platforms.manual.handover import GIVEN, LOG, OFFER, STOP, End, HandOver, HandOverRefused, Taken, Withdrawn
+from platforms.manual.handover import GIVEN, LOG, OFFER, STOP, End, HandOver, HandOverRefused, Offer, Taken, Withdrawn
 from platforms.manual.packing import pack
 from platforms.plain_file import read_below
 from platforms.record_file import DamagedRecord, read_record
-from platforms.registry import read_count, reject_unknown
+from platforms.registry import PlatformContext, read_count, reject_unknown
 from platforms.relay import Intake
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest
-    from platforms.manual.handover import Offer
-    from platforms.registry import PlatformContext
 
 _LAPSED = ".lapsed"  # when the last offer was not taken
 _SETTINGS = frozenset({"expected_device", "take_within_seconds", "result_within_seconds", "rest_seconds"})

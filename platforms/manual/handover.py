@@ -7,16 +7,14 @@ session that was withdrawn, or that nobody took in time, is proven never to have
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from platforms.base import Observed, PlatformError, SessionState, StopChannel
 from platforms.local.records import publish
 from platforms.record_file import read_record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 OFFER = "offer.json"
 CLAIM = "claim.json"

@@ -5,20 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.directory import DirectoryStore
-from platforms.base import Misconfigured
+from platforms.base import LaunchRequest, Misconfigured
 from platforms.bundle import build_bundle
 from platforms.manual import bootstrap
 from platforms.relay import checkpoint_keys, folder_keys, given_launch, pack_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from platforms.base import LaunchRequest
 
 _ABOUT = """\
 # {key}

@@ -10,15 +10,18 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from platforms.artifacts.base import BlobStore
 from platforms.artifacts.s3.store import S3Store
 from platforms.base import (
     Capabilities,
+    LaunchRequest,
     Misconfigured,
     Observed,
     PlatformError,
@@ -28,19 +31,13 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.plain_file import read_below
+from platforms.registry import PlatformContext
 from platforms.sagemaker import answers, sdk
 from platforms.sagemaker.answers import Throttled
 from platforms.sagemaker.logs import read_logs
 from platforms.sagemaker.request import ECR, WORK_DIR, Order, is_ours, is_told, training_job, valid_name
 from platforms.sagemaker.settings import read_settings
 from platforms.sagemaker.state import NO_MACHINE, TERMINAL, ends_by, failure, lacking, lost_its_instance, observed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest
-    from platforms.registry import PlatformContext
 
 _OWNER_FILE = "owner"
 _REPAIR_SECONDS = 3_600  # how long a pool rests when a job shows that its settings are wrong

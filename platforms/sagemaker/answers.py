@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from platforms.artifacts.base import StoreError, StoreUnreachable
 from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from botocore.exceptions import ClientError
 
 # A job that is not there is told in either of two ways.

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platforms.base import Checked
 from platforms.sagemaker import answers
 from platforms.sagemaker.request import ECR
 from platforms.sagemaker.sdk import image_address, names_image
-from platforms.sagemaker.settings import read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from platforms.sagemaker.settings import Settings
+from platforms.sagemaker.settings import Settings, read_settings
 
 _SKEW_SECONDS = 60
 _VERSION = re.compile(r"\d+\.\d+")

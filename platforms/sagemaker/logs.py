@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from jobs.payload.bounds import INSTANT_MAX, digits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platforms.base import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from platforms.sagemaker.settings import Settings
+from platforms.sagemaker.settings import Settings
 
 RUN_VARIABLE = "SCHED_RUN_ID"
 OWNER_VARIABLE = "SCHED_OWNER"

@@ -7,12 +7,10 @@ request together differs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from platforms.base import Misconfigured
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 PREFIX = "sdk:"  # of images that are looked up: sdk:pytorch:2.10 or sdk:pytorch:2.10:py313
 _PARTS = range(2, 4)

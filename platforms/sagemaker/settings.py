@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from platforms.artifacts.base import is_key
 from platforms.artifacts.s3.client import connect, credential_files
 from platforms.base import Misconfigured, SecretWay
 from platforms.registry import read_count, reject_unknown
 from platforms.sagemaker.sdk import PREFIX, names_image
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _REQUIRED = ("region", "bucket", "role", "image", "instance_types")
 _KNOWN = frozenset({

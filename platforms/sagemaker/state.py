@@ -6,13 +6,11 @@ is told by its lanes' results in the artifact store, never from here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platforms.base import InQueue, Observed, SessionState
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _GOING = frozenset({"InProgress", "Stopping"})
 TERMINAL = frozenset({"Completed", "Failed", "Stopped", "Deleting"})  # only what is over can be deleted

@@ -7,17 +7,19 @@ its log with it. All else is looked up by the cluster's name.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.payload.clock import Clock
+from platforms.artifacts.base import BlobStore
 from platforms.base import (
     Capabilities,
     HourPrice,
     InQueue,
+    LaunchRequest,
     Misconfigured,
     Observed,
     PlatformError,
@@ -27,20 +29,12 @@ from platforms.base import (
 )
 from platforms.bundle import build_bundle
 from platforms.folders import Folders
+from platforms.registry import PlatformContext
 from platforms.skypilot.catalogue import dearest
-from platforms.skypilot.records import END, ORDER, OUTPUT, STARTED, Ended, Ordered, Records
-from platforms.skypilot.server import ApiServer, Gone, NotSent
+from platforms.skypilot.records import END, ORDER, OUTPUT, STARTED, Ended, Ordered, Records, Started
+from platforms.skypilot.server import ApiServer, Asked, Cluster, Cost, Gone, Job, NotSent
 from platforms.skypilot.settings import NAME, read_settings
 from platforms.skypilot.task import Order, is_key, task
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest
-    from platforms.registry import PlatformContext
-    from platforms.skypilot.records import Started
-    from platforms.skypilot.server import Asked, Cluster, Cost, Job
 
 _SLACK_SECONDS = (
     120  # real: after the deadline the script has ended the agent, and a cluster that is left is taken down

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from platforms.skypilot.server import Failed
-
-if TYPE_CHECKING:
-    from platforms.skypilot.server import ApiServer
-    from platforms.skypilot.settings import Settings
+from platforms.skypilot.server import ApiServer, Failed
+from platforms.skypilot.settings import Settings
 
 
 class Offer(NamedTuple):

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from platforms.base import Checked
 from platforms.skypilot.catalogue import offers
 from platforms.skypilot.server import ApiServer
-from platforms.skypilot.settings import DOC, read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from platforms.skypilot.settings import Settings
+from platforms.skypilot.settings import DOC, Settings, read_settings
 
 _TESTED = re.compile(r"0\.14\.\d+")
 _SKEW_SECONDS = 60

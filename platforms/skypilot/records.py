@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from platforms.base import Observed, SessionState
+from platforms.folders import Folders
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from platforms.folders import Folders
 
 ORDER, STARTED, END, OUTPUT = "order.json", "started.json", "end.json", "output.log"
 

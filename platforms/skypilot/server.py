@@ -10,21 +10,17 @@ import base64
 import json
 import re
 import ssl
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.deadline import Deadline
 from platforms.base import Misconfigured, Refused, Unreachable
-from platforms.skypilot.settings import DOC, NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from platforms.skypilot.settings import Settings
+from platforms.skypilot.settings import DOC, NAME, Settings
 
 _ID_HEADER = "X-Skypilot-Request-ID"
 _HEARD_BYTES = 64 << 20

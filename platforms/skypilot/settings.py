@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from platforms.base import Misconfigured
 from platforms.registry import read_count, reject_unknown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NAME = "skypilot"
 DOC = "docs/skypilot.md"

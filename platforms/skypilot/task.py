@@ -12,15 +12,12 @@ import gzip
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from platforms.base import Refused
+from platforms.bundle import Bundle
 from platforms.skypilot.settings import NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from platforms.bundle import Bundle
 
 _KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,78}[A-Za-z0-9])?", re.ASCII)
 _LAUNCH = "UFF_LAUNCH"

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from platforms.slurm.commands import Commands
 from platforms.slurm.settings import read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Slurm writes to a database, to a file, or nowhere; each line tells a job's name and its first and last second.
 _ACCOUNTING = """

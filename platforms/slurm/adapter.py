@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from jobs.payload.clock import Clock
 from jobs.plural import counted
+from platforms.artifacts.base import BlobStore
 from platforms.base import (
     Capabilities,
     InQueue,
+    LaunchRequest,
     Misconfigured,
     Observed,
     QuotaReading,
@@ -30,22 +33,14 @@ from platforms.bundle import build_bundle
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
+from platforms.registry import PlatformContext
 from platforms.slurm import batch
 from platforms.slurm.books import NoBooks, reading
 from platforms.slurm.commands import Commands
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
-from platforms.slurm.settings import NAME, read_settings
-from platforms.slurm.sightings import Evidence, NotSubmitted, comment
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest
-    from platforms.registry import PlatformContext
-    from platforms.slurm.qos import Cap
-    from platforms.slurm.settings import Settings
-    from platforms.slurm.sightings import Line, Poll
+from platforms.slurm.qos import Cap
+from platforms.slurm.settings import NAME, Settings, read_settings
+from platforms.slurm.sightings import Evidence, Line, NotSubmitted, Poll, comment
 
 _UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
 _REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back what they run, and end it if need be

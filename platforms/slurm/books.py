@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from platforms.base import QuotaReading
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MINUTES = re.compile(r"(?:^|,)gres/gpu=(\d{1,15})(?:,|$)")
 _FIELDS = 5

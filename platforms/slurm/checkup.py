@@ -5,20 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from platforms.base import Checked, Unreachable
 from platforms.slurm.books import NoBooks
 from platforms.slurm.commands import Commands, skew
-from platforms.slurm.settings import NAME, read_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from platforms.slurm.settings import Settings
+from platforms.slurm.settings import NAME, Settings, read_settings
 
 _SKEW_SECONDS = 60
 _GPUS = re.compile(r"(?P<name>gpu(:[A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?):(?P<count>\d+)")

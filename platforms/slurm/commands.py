@@ -9,26 +9,19 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.clock import Clock
 from platforms.base import Misconfigured, Unreachable
-from platforms.slurm.books import NoBooks, tightest
-from platforms.slurm.qos import read_qos
-from platforms.slurm.settings import DOC, NAME
-from platforms.slurm.sightings import FIELDS, GONE, UNSURE, NotSubmitted, Poll, by_key, evidence, refusal
+from platforms.slurm.books import Association, NoBooks, tightest
+from platforms.slurm.qos import Qos, read_qos
+from platforms.slurm.settings import DOC, NAME, Settings
+from platforms.slurm.sightings import FIELDS, GONE, UNSURE, Evidence, NotSubmitted, Poll, by_key, evidence, refusal
 from platforms.targets.base import TargetError, TargetUnreachable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from platforms.slurm.books import Association
-    from platforms.slurm.qos import Qos
-    from platforms.slurm.settings import Settings
-    from platforms.slurm.sightings import Evidence
-    from platforms.targets.command import Ran
+from platforms.targets.command import Ran
 
 _NO_FOLDER, _CLAIMED, _NO_FILE = 71, 73, 66
 _PRELUDE = """\

@@ -6,13 +6,10 @@ with a controller that lost its state, the folder tells what it can. What neithe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from platforms.slurm.sightings import Evidence, Line
+from platforms.slurm.sightings import Evidence, Line
 
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 _OVER = frozenset(

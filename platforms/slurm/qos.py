@@ -6,14 +6,11 @@ Minutes that it has left are a budget as an account's are. What its jobs may hol
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from platforms.slurm.books import Association
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _GPU = re.compile(r"(?:^|,)gres/gpu=(?P<limit>\d{1,15}|N)(?:\((?P<used>\d{1,15})\))?(?:,|$)")
 _COUNT = re.compile(r"(?P<limit>\d{1,9}|N)\((?P<used>\d{1,9})\)")

@@ -6,17 +6,14 @@ import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from platforms.base import BadOption, Misconfigured
 from platforms.registry import read_count, reject_unknown
 from platforms.targets.base import BadTargetOption
 from platforms.targets.reach import Here, Reach, Ssh, checked_ssh, ssh_words
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NAME = "slurm"
 DOC = "docs/slurm.md"

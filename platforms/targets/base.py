@@ -11,13 +11,11 @@ Errors::
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+from pathlib import Path
+from typing import Protocol
 
 KEPT_RELEASES = 3  # that each target keeps of a model: the one that serves and those before it
 

@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from jobs.child_process import OF_A_PERSON, child_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HEARD_BYTES = 1 << 16  # of what a command says; whoever says more is cut off
 _LAST_WORDS_SECONDS = 2.0

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from platforms.targets.base import TargetContext
 from platforms.targets.folder import FolderTarget
 from platforms.targets.options import COMMANDS, Options
 from platforms.targets.reach import Here
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from platforms.targets.base import TargetContext
 
 
 def load(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:

@@ -8,23 +8,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING
 
 from platforms.targets.base import (
     KEPT_RELEASES,
     BadRelease,
     Deployed,
     Outcome,
+    Release,
     Served,
     TargetBusy,
     TargetError,
     TargetUnreachable,
 )
-
-if TYPE_CHECKING:
-    from platforms.targets.base import Release
-    from platforms.targets.command import Ran
-    from platforms.targets.reach import Reach
+from platforms.targets.command import Ran
+from platforms.targets.reach import Reach
 
 _ANSWER_SECONDS = 60.0  # for a question, and beside what restart and health check may take
 _DAMAGED_MAX = 20

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from jobs.payload.deadline import Deadline
 from platforms.targets.base import TargetError, TargetUnreachable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _ANSWER_MAX_BYTES = 1 << 20
 

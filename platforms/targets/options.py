@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from jobs.duration import parse_duration
 from platforms.targets.base import BadTargetOption
 from platforms.targets.folder import Commands
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 COMMANDS = frozenset({"restart", "health", "return_health", "restart_time", "health_time", "copy_time"})
 _COMMAND_MAX_CHARACTERS = 2_000

@@ -7,7 +7,9 @@ and the name, the first bytes and the header of each file have to say so. What o
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
 
 from platforms.targets.tensors import (
     BadTensors,
@@ -17,11 +19,6 @@ from platforms.targets.tensors import (
     check_safetensors,
     read_header,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
-    from typing import Any
 
 WEIGHTS = (".safetensors", ".npy", ".npz", ".gguf")
 KINDS = (*WEIGHTS, ".json", ".jsonl", ".md", ".txt", ".model", ".jinja", ".tiktoken")

@@ -10,13 +10,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from platforms.targets.base import BadRelease
-
-if TYPE_CHECKING:
-    from platforms.targets.base import Release
-    from platforms.targets.loopback import Answer, Loopback
+from platforms.targets.base import BadRelease, Release
+from platforms.targets.loopback import Answer, Loopback
 
 NAME = "probe.json"
 _PROMPT = "Write one atomic component that validates a file name."

@@ -9,18 +9,14 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from platforms.targets.base import BadTargetOption, TargetError, TargetUnreachable
+from platforms.targets.base import BadTargetOption, Release, TargetError, TargetUnreachable
 from platforms.targets.command import HEARD_BYTES, Ran, run
 from platforms.targets.release import SUMS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from platforms.targets.base import Release
 
 _BROKEN = 255  # ssh's own exit code: not connected, or not any more
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")

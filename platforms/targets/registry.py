@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from platforms.targets.base import TargetError
+from platforms.targets.base import Target, TargetContext, TargetError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from platforms.targets.base import Target, TargetContext
-
     Loader = Callable[[str, Mapping[str, str], TargetContext], Target]
 
 # kind -> "module:function" with the signature Loader.

@@ -6,17 +6,14 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import is_key
 from platforms.targets.base import BadRelease, Release
 from platforms.targets.plain_files import check_file, check_whole
 from platforms.targets.tensors import BadTensors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](\S+)")

@@ -8,9 +8,10 @@ check is given, a command of this machine that asks whatever follows the bucket.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.store.manifest import sha256_file
@@ -22,8 +23,10 @@ from platforms.targets.base import (
     BadRelease,
     Deployed,
     Outcome,
+    Release,
     Served,
     TargetBusy,
+    TargetContext,
     TargetError,
     TargetUnreachable,
 )
@@ -31,11 +34,6 @@ from platforms.targets.command import run
 from platforms.targets.folder import Commands
 from platforms.targets.options import Options
 from platforms.targets.release import SUMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from platforms.targets.base import Release, TargetContext
 
 _OPTIONS = frozenset({"bucket", "region", "prefix", "endpoint", "profile", "credentials", "health", "health_time"})
 _POINTER_MAX_BYTES = 1 << 14

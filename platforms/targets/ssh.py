@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from platforms.targets.base import TargetContext
 from platforms.targets.folder import FolderTarget
 from platforms.targets.options import COMMANDS, Options
 from platforms.targets.reach import Ssh, checked_ssh, ssh_words
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from platforms.targets.base import TargetContext
 
 REACH = frozenset({"host", "path", "port", "ssh_config", "known_hosts", "identity", "connect_time", "stall_time"})
 

@@ -11,11 +11,9 @@ import json
 import math
 import re
 import zipfile
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 _PIECE_BYTES = 1 << 20  # a multiple of every width
 _HEADER_MAX_BYTES = 1 << 20  # of a safetensors file; those of the largest models have some hundred kilobytes

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from platforms.targets import probe
-from platforms.targets.base import Deployed, Outcome, TargetBusy, TargetError, TargetUnreachable
+from platforms.targets.base import (
+    Deployed,
+    Outcome,
+    Release,
+    Served,
+    TargetBusy,
+    TargetContext,
+    TargetError,
+    TargetUnreachable,
+)
 from platforms.targets.folder import Commands, FolderTarget
 from platforms.targets.loopback import Loopback, port_of
 from platforms.targets.options import Options
 from platforms.targets.reach import Here
 from platforms.targets.ssh import REACH, reach
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from platforms.targets.base import Release, Served, TargetContext
 
 _OWN = frozenset({"url", "base", "path", "api_key", "router", "router_key", "answer_time", "copy_time", "drain_time"})
 _METRIC = re.compile(r"(vllm:\w+)(?:\{(.*)\})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scheduler.bridge import arguments as given
 from scheduler.service.requests import queue, sessions
+from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import run_json
 from scheduler.wake import wake
 from scheduler.web.queue import rows
 from scheduler.web.shapes import JobRow, RunRow, Shape
 
 if TYPE_CHECKING:
-    from scheduler.bridge import arguments as given
     from scheduler.bridge.surface import Surface
-    from scheduler.store.jobs import JobRecord
 
 
 class JobChanged(Shape):

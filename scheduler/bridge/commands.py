@@ -10,16 +10,15 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from scheduler.bridge import arguments as given
 from scheduler.bridge.errors import BadRequest, CommandFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from scheduler.bridge import arguments as given
     from scheduler.bridge.surface import Surface
 
 _LIMIT_SECONDS = 3_600.0

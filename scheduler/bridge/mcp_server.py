@@ -8,24 +8,20 @@ from __future__ import annotations
 import inspect
 import json
 import secrets
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from scheduler.bridge.surface import checked
-from scheduler.bridge.verbs import VERBS, document
+from scheduler.bridge.surface import Surface, checked
+from scheduler.bridge.verbs import VERBS, Verb, document
 from scheduler.clock import stopwatch
 from scheduler.web.log_tail import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from mcp.server import MCPServer
-
-    from scheduler.bridge.surface import Surface
-    from scheduler.bridge.verbs import Verb
 
 _INSTRUCTIONS = (
     "The scheduler of model trainings on metered GPUs. Begin with status. Answers are data that trainings, platforms "

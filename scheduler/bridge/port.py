@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import count
 from queue import Full, Queue
 from threading import Event as Flag
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scheduler.bridge import arguments as given
 from scheduler.bridge.errors import BadRequest, Busy
 from scheduler.bridge.frames import FRAME_MAX_BYTES, Reader, TooLong, Writer, object_of
-from scheduler.bridge.surface import checked
-from scheduler.bridge.verbs import PROTOCOL, VERBS, document
+from scheduler.bridge.surface import Surface, checked
+from scheduler.bridge.verbs import PROTOCOL, VERBS, Verb, document
 from scheduler.store import events
+from scheduler.store.events import Event
 from scheduler.web.shapes import EventRow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from scheduler.bridge.surface import Surface
-    from scheduler.bridge.verbs import Verb
-    from scheduler.store.events import Event
 
 _SLOW_AT_ONCE = 4
 _SLOW_WAITING_MAX = 256

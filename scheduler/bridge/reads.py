@@ -5,20 +5,33 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from scheduler.bridge import arguments as given
 from scheduler.bridge.errors import BadRequest
 from scheduler.store import events
 from scheduler.views.weekly_report import last_week, make_report, this_week, week_named
 from scheduler.web import models, plan, queue, quota, runs
 from scheduler.web import status as statuses
+from scheduler.web.models import Models, VersionDetail
 from scheduler.web.paging import Paging
-from scheduler.web.shapes import EventRow, Log, Queue, Quotas, RunDetail, Runs, Shape, Status, TrainingNow, finite
+from scheduler.web.shapes import (
+    EventRow,
+    JobDetail,
+    Log,
+    NewestPlan,
+    PlanDifference,
+    Queue,
+    Quotas,
+    RunDetail,
+    Runs,
+    Shape,
+    Status,
+    TrainingNow,
+    finite,
+)
 from scheduler.web.training import training_now
 
 if TYPE_CHECKING:
-    from scheduler.bridge import arguments as given
     from scheduler.bridge.surface import Surface
-    from scheduler.web.models import Models, VersionDetail
-    from scheduler.web.shapes import JobDetail, NewestPlan, PlanDifference
 
 
 class Events(Shape):

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from scheduler.app import App
+from scheduler.bridge.arguments import Arguments
 from scheduler.bridge.commands import Commands
 from scheduler.bridge.errors import BadRequest
-from scheduler.bridge.verbs import VERBS
+from scheduler.bridge.verbs import VERBS, Verb
 from scheduler.clock import stopwatch
 from scheduler.web.log_tail import LogTails
 from scheduler.web.source import Source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from scheduler.app import App
-    from scheduler.bridge.arguments import Arguments
-    from scheduler.bridge.verbs import Verb
 
 _SAID_MAX = 3  # of a request's mistakes
 

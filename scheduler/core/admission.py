@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from scheduler.core.quota import in_force, longest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.ledger import Charge
-    from scheduler.core.pool import Pool
-    from scheduler.core.quota import ObservedLimit
+from scheduler.core.ledger import Charge
+from scheduler.core.pool import Pool
+from scheduler.core.quota import ObservedLimit, in_force, longest
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,10 @@ row, will do so a third time: a person must look first.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from scheduler.core.run import PARENT, WRONG_DEVICE, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.reconcile import LaneEnd
-    from scheduler.core.run import Lane
+from scheduler.core.reconcile import LaneEnd
+from scheduler.core.run import PARENT, WRONG_DEVICE, Lane, Outcome
 
 BURNT = {
     "stalled": "let the command report its steps, look at what it waits for, or set stall.first_progress or "

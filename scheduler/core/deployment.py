@@ -7,11 +7,9 @@ returned is not tried again by itself, nor is any other of its model, until a pe
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 _ALL = "*"
 

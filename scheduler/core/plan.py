@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from scheduler.core.reasons import Reason
+from scheduler.core.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)

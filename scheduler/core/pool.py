@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from scheduler.core.quota import Quota
 from scheduler.core.window import DailyHours, Window, merge
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scheduler.core.quota import Quota
 
 
 @dataclass(frozen=True, slots=True)

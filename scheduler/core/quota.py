@@ -8,17 +8,15 @@ runs go on; an observed limit overrides the declared one for its window.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Literal, assert_never
 
-from scheduler.core.ledger import RunningTotal, cost_within, device_seconds_within, seconds_within
+from scheduler.core.ledger import Charge, RunningTotal, cost_within, device_seconds_within, seconds_within
 from scheduler.core.window import DAY, EVER, AllTime, Calendar, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from scheduler.core.ledger import Charge
     from scheduler.core.pool import Pool
 
 _NEVER = 1 << 62

@@ -8,18 +8,14 @@ end.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import Literal, assert_never
 
-from scheduler.core.run import CLOCKS_SECONDS, Ended, Lane, Outcome, Reserved, Run, Running, Stopping, Submitting
+from jobs.lane_report import LaneReport
+from scheduler.core.job import Wish
+from scheduler.core.run import CLOCKS_SECONDS, Ended, Lane, Outcome, Reserved, Run, Running, Stopping, Submitting, Wait
 from scheduler.core.spans import Begin, Postpone, deadline_of, moved_span, started_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from jobs.lane_report import LaneReport
-    from scheduler.core.job import Wish
-    from scheduler.core.run import Wait
 
 _MESSAGE_MAX = 2_000
 SightingState = Literal["queued", "running", "ended", "absent"]

@@ -5,11 +5,8 @@ The order of the rules is the order of the answers: the first that applies is th
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DAY = 86_400
 

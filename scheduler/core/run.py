@@ -9,14 +9,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from scheduler.core.job import IllegalArrow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Outcome(StrEnum):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobs.spec import Gate, Needs
-    from scheduler.core.ledger import Charge
-    from scheduler.core.pool import Pool
-    from scheduler.core.quota import ObservedLimit
-    from scheduler.core.reasons import Reason
+from jobs.spec import Gate, Needs
+from scheduler.core.ledger import Charge
+from scheduler.core.pool import Pool
+from scheduler.core.quota import ObservedLimit
+from scheduler.core.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)

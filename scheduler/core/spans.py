@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scheduler.core.run import Running, Stopping
+from scheduler.core.run import Run, Running, Stopping
 
 if TYPE_CHECKING:
     from scheduler.core.reconcile import Sighting
-    from scheduler.core.run import Run
 
 _ALIKE_SECONDS = 60  # by how much a start may differ from the recorded one
 _AHEAD = 4  # a waiting session's hold moves on by this part of its length at a time

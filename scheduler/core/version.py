@@ -7,13 +7,11 @@ no state: it is what the newest promotion says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 from jobs.payload.bounds import digits
 from scheduler.core.job import IllegalArrow
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 VersionState = Literal["candidate", "evaluating", "accepted", "rejected", "inconclusive", "retired"]
 VERSION_STATES: tuple[VersionState, ...] = get_args(VersionState)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, assert_never
 
-from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scheduler.core.job import JobState
     from scheduler.core.run import Wait
 
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobs.payload.bounds import digits
 from platforms.base import PlatformError
-from platforms.slurm.checkup import nodes_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from platforms.slurm.checkup import Nodes
+from platforms.slurm.checkup import Nodes, nodes_of
 
 _ASK_GPUS = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _ASK_MAIL = ("git", "config", "--get", "user.email")

@@ -7,37 +7,30 @@ import re
 import shutil
 import smtplib
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from config.credentials import VARIABLE
-from config.errors import ConfigError
+from config.errors import ConfigError, Problem
 from jobs.payload.redact import Redactor
 from jobs.plural import counted
-from platforms.base import Checked, PlatformError
+from platforms.artifacts.base import BlobStore
+from platforms.base import Checked, Platform, PlatformError
+from scheduler.app import App
 from scheduler.clock import stopwatch
+from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota
 from scheduler.host.installation import MAIN
-from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
+from scheduler.notify.deliver import Channel, DeliveryFailed, EmailChannel, SlackChannel
 from scheduler.service.facts.snapshot import gives_secrets
+from scheduler.service.outside.ports import ServedAt
 from scheduler.store import jobs, lease, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from config.errors import Problem
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import Platform
-    from scheduler.app import App
-    from scheduler.core.pool import Pool
-    from scheduler.notify.deliver import Channel
-    from scheduler.service.outside.ports import ServedAt
-    from scheduler.store.engine import Database
-
+from scheduler.store.engine import Database
 
 OUR_PACKAGES = frozenset({"config", "jobs", "platforms", "scheduler"})
 OUR_DISTRIBUTION = "uff-scheduler"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import socket
 import stat
+from collections.abc import Collection, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.plural import counted
+from jobs.problem import Problem
 from platforms import plugin
 from platforms.base import Checked, Misconfigured
 from platforms.local.isolation import REMEDY, obstacle
@@ -18,11 +19,6 @@ from platforms.registry import shipped
 from scheduler.host.doctor import OUR_DISTRIBUTION
 from scheduler.host.installation import MAIN, ServiceRefused
 from scheduler.host.systemd_status import unit_statuses
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from jobs.problem import Problem
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?(?P<bounds>[^;]*)(;.*extra\s*==\s*['\"](?P<extra>\w+)['\"])?"

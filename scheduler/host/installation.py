@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import scheduler
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 MAIN, WEB, SOCKET, SESSION = "uff-scheduler.service", "uff-web.service", "uff-local.socket", "uff-local@.service"
 STATE = Path("/var/lib/uff-scheduler")

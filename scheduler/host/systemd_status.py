@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from scheduler.host.installation import MAIN, SOCKET, WEB, ServiceRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "StatusText", "MainPID", "NRestarts", "Result", "UnitFileState")
 _SECONDS = 20

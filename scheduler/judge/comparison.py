@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from jobs.quality_gate import QualityGate
+from jobs.scores import Score
 from scheduler.judge.binomial import ALPHA, mcnemar
 from scheduler.judge.judgement import Example, Finding
 from scheduler.judge.pairs import clusters_of, differences, spread_of
 from scheduler.judge.sign_flip import clusters_needed, half_samples
 from scheduler.judge.threshold import EXAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.quality_gate import QualityGate
-    from jobs.scores import Score
 
 
 def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapping[str, Score]) -> Finding:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
 from jobs.plural import counted
+from jobs.quality_gate import QualityGate
+from jobs.scores import Scores
 from scheduler.judge.comparison import comparison_finding, hold
 from scheduler.judge.judgement import Finding, Judgement
 from scheduler.judge.threshold import threshold_finding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jobs.quality_gate import QualityGate
-    from jobs.scores import Scores
 
 
 def judge(gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None) -> Judgement:

@@ -7,13 +7,10 @@ clusters are what there is to count. Both halve the number of items that it take
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from jobs.scores import Score
+from jobs.scores import Score
 
 POWER_80 = 2.4864748605243863  # standard errors: 1.645 for 5 % one-sided, and 0.842 for a power of 80 %
 

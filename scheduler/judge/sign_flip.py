@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING
 
 from scheduler.judge.binomial import ALPHA
 from scheduler.judge.pairs import Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RESAMPLES = 9_999
 SINGLE_MAX = 4_096  # clusters that are flipped one by one; more are joined, which costs a little power and no validity

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from jobs.quality_gate import QualityGate
+from jobs.scores import Score
 from scheduler.judge.binomial import ALPHA, lower_bound
 from scheduler.judge.judgement import Example, Finding
-from scheduler.judge.pairs import clusters_of, spread_of
+from scheduler.judge.pairs import Spread, clusters_of, spread_of
 from scheduler.judge.sign_flip import half_samples
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.quality_gate import QualityGate
-    from jobs.scores import Score
-    from scheduler.judge.pairs import Spread
 
 EXAMPLES = 5
 UNBOUNDED_CLUSTERS_MIN = 20  # of values that have no ends: fewer say too little of what their tails are like

@@ -8,15 +8,11 @@ looks. It holds for independent votes only, hence one vote a cluster: the first 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from jobs.votes import Vote
 from scheduler.judge.binomial import log_upper_tail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from jobs.votes import Vote
 
 ALARM = 20.0
 

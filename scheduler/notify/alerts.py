@@ -5,18 +5,16 @@ The same alert about the same subject is told once in six hours.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from scheduler.service.faults.rests import NEVER_BEGAN, WRONG_DEVICE
 from scheduler.store import events
+from scheduler.store.events import Event
 from scheduler.views.needs import RAISED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
-
-    from scheduler.store.events import Event
 
 _TOLD_ONCE_SECONDS = 6 * 3_600
 _EVENTS_AT_ONCE = 500

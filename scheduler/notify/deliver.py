@@ -12,27 +12,23 @@ import smtplib
 import socket
 import ssl
 from base64 import b64decode
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from email.message import EmailMessage
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request
 
 from jobs.payload.bounds import INSTANT_MAX, digits
-from jobs.payload.deadline import Deadline, exchange
+from jobs.payload.deadline import Answer, Deadline, exchange
 from jobs.payload.redact import Redactor
 from scheduler.notify.letter import redacted
+from scheduler.service.outside.ports import Ports
 from scheduler.store import events, lease, outbox
 from scheduler.store.errors import StoreFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from jobs.payload.deadline import Answer
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.outbox import Letter
+from scheduler.store.outbox import Letter
 
 _RETRY_BASE_SECONDS = 60
 _RETRY_CAP_SECONDS = 3_600

@@ -10,23 +10,17 @@ import csv
 import io
 import math
 import struct
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from config.settings import ExportSettings
 from scheduler.core.window import DAY, Window
-from scheduler.report.timeline import timeline_of
+from scheduler.report.timeline import Session, timeline_of
 from scheduler.service.outside.calls import fail
+from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, plans, runs, series
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from config.settings import ExportSettings
-    from scheduler.report.timeline import Session
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.series import Point
-
+from scheduler.store.series import Point
 
 _DROPPED = "the daemon no longer sends this. Set export.series, and run examples/trackers/send.py on that folder"
 _AHEAD_SECONDS = 28 * DAY

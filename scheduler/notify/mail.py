@@ -5,27 +5,21 @@ Down time and quiet hours make letters late, never lost, and never two of one pe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
+from scheduler.core.window import Calendar, DailyHours
 from scheduler.notify.alerts import alerts_in, events_since, letter_about
-from scheduler.notify.deliver import deliver, share_among_recipients
+from scheduler.notify.deliver import Channel, deliver, share_among_recipients
 from scheduler.notify.letter import letter_of, redacted
-from scheduler.notify.rules import read_up_to, set_read, write_letters
+from scheduler.notify.rules import Rule, read_up_to, set_read, write_letters
+from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox
 from scheduler.store.errors import StoreFailure
 from scheduler.views.chart_facts import pictures_of
 from scheduler.views.needs import REPORT_AGAIN
 from scheduler.views.weekly_report import last_week, make_report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from scheduler.core.window import Calendar, DailyHours
-    from scheduler.notify.deliver import Channel
-    from scheduler.notify.rules import Rule
-    from scheduler.service.outside.ports import Ports
 
 WEEKLY, ALERTS = "weekly-report", "alerts"
 _AGAIN_SECONDS = 3_600

@@ -5,22 +5,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.request import Request
 
+from config.rule_settings import RuleSettings, WebhookSettings
 from jobs.payload.deadline import exchange
 from jobs.payload.redact import Redactor
 from scheduler.clock import real_now
-from scheduler.notify.deliver import DeliveryFailed, asked_seconds
+from scheduler.notify.deliver import Channel, DeliveryFailed, asked_seconds
 from scheduler.notify.rules import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from config.rule_settings import RuleSettings, WebhookSettings
-    from scheduler.notify.deliver import Channel
 
 _PREFIX = "webhook-"
 _ANSWER_MAX_BYTES = 1 << 20

@@ -5,13 +5,10 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from scheduler.rehearsal.folder import RehearsalError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 class Emulator:

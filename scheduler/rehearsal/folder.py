@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 _MARKER = "rehearsal.toml"
 

@@ -8,31 +8,27 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.errors import ConfigError
 from config.layers import PREFIX
 from config.shipped import shipped
 from jobs.plural import counted
+from jobs.spec import JobSpec
 from platforms.base import PlatformError
 from scheduler import clock
+from scheduler.app import App
 from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
 from scheduler.rehearsal import slurm_pool, stand_in_aws, stand_in_kaggle
 from scheduler.rehearsal.folder import Rehearsal, RehearsalError, settings_for, write_settings
-from scheduler.report.week import to_json, week_of
+from scheduler.report.week import Week, to_json, week_of
 from scheduler.store import jobs, ledger, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from jobs.spec import JobSpec
-    from scheduler.app import App
-    from scheduler.report.week import Week
 
 # A Saturday 00:00 UTC: Kaggle's week begins with the rehearsal's.
 DEFAULT_EPOCH = "2026-11-21T00:00:00Z"

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from platforms.base import PlatformError
 from platforms.slurm.accounting import accounting_of
 from platforms.slurm.checkup import cluster_of
 from scheduler import clock
+from scheduler.app import App
 from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
-from scheduler.rehearsal.folder import RehearsalError
+from scheduler.rehearsal.folder import Rehearsal, RehearsalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from scheduler.app import App
-    from scheduler.rehearsal.folder import Rehearsal
-
     _Intervals = list[tuple[int, int]]
 
 SCALE = 600.0

@@ -8,20 +8,16 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from platforms.artifacts.base import StoreError
 from platforms.artifacts.registry import open_store
 from platforms.sagemaker.settings import read_settings
+from scheduler.app import App
 from scheduler.rehearsal.emulator import Emulator, answers, free_port
-from scheduler.rehearsal.folder import RehearsalError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from scheduler.app import App
-    from scheduler.rehearsal.folder import Rehearsal
+from scheduler.rehearsal.folder import Rehearsal, RehearsalError
 
 _PLATFORM = "sagemaker"
 _CREDENTIALS = "aws.ini"

@@ -6,20 +6,16 @@ import json
 import os
 import secrets
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from platforms.base import Misconfigured
 from platforms.registry import checkup
 from scheduler import clock
+from scheduler.app import App
 from scheduler.rehearsal.emulator import Emulator, answers, free_port
-from scheduler.rehearsal.folder import RehearsalError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from scheduler.app import App
-    from scheduler.rehearsal.folder import Rehearsal
+from scheduler.rehearsal.folder import Rehearsal, RehearsalError
 
 _OWNER = "rehearsal"
 _CREDENTIALS = "kaggle.json"

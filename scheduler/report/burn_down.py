@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from scheduler.core.quota import MoneyQuota, RollingQuota, charges_by_device, limit_at, windows
+from scheduler.core.ledger import Charge
+from scheduler.core.quota import MoneyQuota, ObservedLimit, Quota, RollingQuota, charges_by_device, limit_at, windows
 from scheduler.core.window import Window
 from scheduler.report.chart import GUTTER, Frame, curve, days, labels, local, ticks, words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from scheduler.core.ledger import Charge
-    from scheduler.core.quota import ObservedLimit, Quota
 
 _TOP, _FOOT = 8, 20
 _SMALL_POINTS = 40

@@ -8,14 +8,11 @@ Colours are classes: the page's style sheet and :data:`STYLE` are the same text.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 from zoneinfo import ZoneInfo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 STYLE = """
 :root { --ink: #1b1e22; --quiet: #59616b; --line: #e2e4e8; --past: #5f7590; --live: #1d5fbf; --bad: #b3352a;

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from jobs.payload.store.manifest import Manifest
+from scheduler.core.ledger import LedgerEntry
+from scheduler.core.pool import Pool
+from scheduler.core.quota import ObservedLimit
+from scheduler.core.run import Run
 from scheduler.report.useful import surviving
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.payload.store.manifest import Manifest
-    from scheduler.core.ledger import LedgerEntry
-    from scheduler.core.pool import Pool
-    from scheduler.core.quota import ObservedLimit
-    from scheduler.core.run import Run
 
 
 @dataclass(frozen=True, slots=True)

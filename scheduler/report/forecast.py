@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from jobs.plural import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.plan import Plan
+from scheduler.core.plan import Plan
 
 SIGMA_UNKNOWN = 0.3
 _SIGMA_MAX = 0.9

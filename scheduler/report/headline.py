@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from jobs.plural import counted
 from jobs.spec import EVALUATE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from scheduler.report.report import JobReport, Report
+from scheduler.report.report import JobReport, Report
 
 _OPEN = {"queued", "active"}
 

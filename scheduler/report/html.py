@@ -5,16 +5,12 @@ E-mail clients drop SVG, so bars are plain elements, and a letter's pictures are
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from scheduler.report.chart import STYLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from scheduler.report.document import Document, Table
-    from scheduler.report.picture import Picture
+from scheduler.report.document import Document, Table
+from scheduler.report.picture import Picture
 
 WORDS_ON_ONE_LINE = 24
 """Cells with so many letters are not broken: dates, states, names."""

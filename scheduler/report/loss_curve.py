@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from scheduler.report.chart import GUTTER, Frame, curve, labels, short, ticks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _TOP, _FOOT = 14, 20
 _DOTS_MAX = 60

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scheduler.report.chart import STYLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _ZOOM = 2.0  # sharp on dense screens
 # Common fonts of Linux distributions, plain and bold; one of them is needed for the text in pictures.

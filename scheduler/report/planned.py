@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from scheduler.core.plan import Plan
+from scheduler.core.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

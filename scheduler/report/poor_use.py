@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from scheduler.core.run import Ended, Outcome
+from scheduler.core.run import Ended, Outcome, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from scheduler.core.run import Run
     from scheduler.report.report import Spent
 
 LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from scheduler.core.ledger import cost_within, fold, seconds_within
+from jobs.payload.store.manifest import Manifest
+from scheduler.core.ledger import Charge, LedgerEntry, cost_within, fold, seconds_within
+from scheduler.core.plan import Plan
+from scheduler.core.pool import Pool
 from scheduler.core.quota import Meter, MoneyQuota, RollingQuota, as_told, limit_at, told_by_device, windows
 from scheduler.core.run import Ended, Outcome
 from scheduler.core.window import Window
@@ -16,14 +19,6 @@ from scheduler.report.planned import Planned, planned
 from scheduler.report.poor_use import LOSING, reason
 from scheduler.report.useful import started, useful_by_run
 from scheduler.report.week import jobs_of, violations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from jobs.payload.store.manifest import Manifest
-    from scheduler.core.ledger import Charge, LedgerEntry
-    from scheduler.core.plan import Plan
-    from scheduler.core.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
+from scheduler.report.document import Document
 from scheduler.report.text import aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from scheduler.report.document import Document
 
 _BLOCKS_MAX = 50
 _TEXT_MAX = 2_900

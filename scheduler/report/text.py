@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from scheduler.report.document import Document, Table
+from scheduler.report.document import Document, Table
 
 
 def text_of(document: Document) -> str:

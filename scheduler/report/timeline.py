@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from scheduler.core.run import Ended, Outcome, Running, Stopping
+from scheduler.core.plan import Placement, Plan
+from scheduler.core.pool import Pool
+from scheduler.core.run import Ended, Outcome, Run, Running, Stopping
+from scheduler.core.window import Window
 from scheduler.report.chart import Frame, attribute, days, hours, labels, local, words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from scheduler.core.plan import Placement, Plan
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Run
-    from scheduler.core.window import Window
 
 Phase = Literal["past", "bad", "running", "planned"]
 

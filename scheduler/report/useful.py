@@ -8,20 +8,16 @@ resulting share is taken of what was billed: it can never be more than all of it
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jobs.payload.store.manifest import split_key
-from scheduler.core.ledger import seconds_within
-from scheduler.core.run import Ended, Running, Stopping
+from jobs.payload.store.manifest import Manifest, split_key
+from scheduler.core.ledger import Charge, seconds_within
+from scheduler.core.pool import Pool
+from scheduler.core.run import Ended, Run, Running, Stopping
 from scheduler.core.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from jobs.payload.store.manifest import Manifest
-    from scheduler.core.ledger import Charge
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Run
     from scheduler.report.facts import WeekFacts
 
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobs.payload.store.manifest import Manifest
 from jobs.plural import counted
-from scheduler.core.ledger import cost_within, fold, seconds_within
-from scheduler.core.quota import MoneyQuota, RollingQuota, as_told, charged_within, limit_at, windows
+from scheduler.core.ledger import Charge, cost_within, fold, seconds_within
+from scheduler.core.pool import Pool
+from scheduler.core.quota import MoneyQuota, Quota, RollingQuota, as_told, charged_within, limit_at, windows
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import Window
+from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.useful import metered, useful_by_run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from jobs.payload.store.manifest import Manifest
-    from scheduler.core.ledger import Charge
-    from scheduler.core.pool import Pool
-    from scheduler.core.quota import Quota
-    from scheduler.report.facts import JobFacts, WeekFacts
 
 _WHY_CHARACTERS = 300
 _REFUSED_MIN = 2  # one may be chance: an account that was busy

@@ -7,13 +7,14 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from config.secret import is_secret
 from scheduler.clock import pause
 from scheduler.store.due import RESTORED
+from scheduler.store.engine import Database
 from scheduler.store.errors import (
     DatabaseBusy,
     DatabaseCorrupt,
@@ -23,11 +24,6 @@ from scheduler.store.errors import (
     translated,
 )
 from scheduler.store.schema import REVISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from scheduler.store.engine import Database
 
 # So often is looked whether the old database is still used: a process that was killed holds its files for a moment.
 _LOOKS, _BETWEEN_LOOKS_SECONDS = 20, 0.1

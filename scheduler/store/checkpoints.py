@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,8 +16,6 @@ from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import checkpoints, discards, jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from sqlalchemy import Connection, Row
 
 CheckpointState = Literal["good", "quarantined", "expired"]

@@ -5,6 +5,7 @@ A row is written first, the object goes after its grace, the row last: a crash i
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from sqlalchemy import bindparam, delete, insert, select
 from scheduler.store.schema import discards
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from sqlalchemy import Connection
 
 

@@ -11,7 +11,8 @@ import errno
 import os
 import sqlite3
 import threading
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -49,9 +50,6 @@ from scheduler.store.errors import (
 from scheduler.store.schema import REVISIONS, metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
     from sqlalchemy import Column, Connection, Engine, Table
     from sqlalchemy.engine import URL
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,13 +12,10 @@ from scheduler.core.version import version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
 from scheduler.store.model_tables import evaluations, overrules, verdicts
+from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
-
-    from scheduler.store.versions import Version
 
 EvaluationState = Literal["open", "scored", "failed"]
 VerdictWord = Literal["accepted", "rejected", "inconclusive"]

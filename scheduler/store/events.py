@@ -5,6 +5,7 @@ Only :func:`prune` removes events, the oldest first; the database lets it becaus
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,6 @@ from scheduler.store import codec, conditions
 from scheduler.store.schema import events, pruned
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from sqlalchemy import Connection, Select
 
 _INSERT = insert(events).returning(events.c.id)

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import BigInteger, bindparam, literal_column, select, update
 
+from scheduler.store.engine import Database
 from scheduler.store.errors import Fenced, StoreFailure
 from scheduler.store.schema import lease as table
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
-
-    from scheduler.store.engine import Database
 
 
 class AlreadyRunning(StoreFailure):

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from scheduler.core.job import JobState
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 
 REVISION = "0013"
 """The schema revision the query is written for; with another one the engine is asked."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, select, text
@@ -15,8 +16,6 @@ from scheduler.store.schema import metadata
 from scheduler.store.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy import Connection, Table
 
 _BATCH_ROWS = 1_000

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scheduler.core import reasons
 from scheduler.core.plan import Deferral, Plan
+from scheduler.core.reasons import Reason
 from scheduler.store import codec
-
-if TYPE_CHECKING:
-    from scheduler.core.reasons import Reason
 
 
 def dumped(plan: Plan) -> str:

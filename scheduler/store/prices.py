@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, func, select
 
+from scheduler.core.pool import Pool
 from scheduler.store import codec, events
 from scheduler.store.schema import events as events_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
-
-    from scheduler.core.pool import Pool
 
 _KIND = "price.observed"
 _LAST = select(func.max(events_table.c.id)).where(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -11,17 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, select, true, update
 
 from jobs.lane_report import LaneReport, kept_report
-from scheduler.core.run import Ended, Lane, Outcome, Run
+from scheduler.core.run import Ended, Lane, Outcome, Run, RunState
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import lanes, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from sqlalchemy import ColumnElement, Connection, Row
-
-    from scheduler.core.run import RunState
 
 
 class UnknownRun(StoreFailure):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from sqlalchemy import bindparam, delete, func, insert, select
 from scheduler.store.schema import lanes, runs, series
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from sqlalchemy import Connection
 
 POINTS = 400

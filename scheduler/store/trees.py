@@ -16,14 +16,13 @@ from sqlalchemy import bindparam, delete, false, insert, select, true, update
 
 from jobs.payload.store.lock import wheels_digest
 from jobs.payload.store.tree import tree_prefix
+from jobs.spec import JobSpec
 from scheduler.store import codec, jobs
 from scheduler.store.errors import Refused
 from scheduler.store.schema import checkpoints, lanes, trees
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from jobs.spec import JobSpec
 
 
 CORPUS = "corpus"

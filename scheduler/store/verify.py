@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, text
 
 from jobs.plural import counted
 from scheduler.store import codec
+from scheduler.store.engine import Database
 from scheduler.store.errors import DatabaseCorrupt
 from scheduler.store.events import pruned_up_to
 from scheduler.store.schema import checkpoints, events, jobs, lanes, lease, ledger, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy import Connection
-
-    from scheduler.store.engine import Database
 
 
 def verify(db: Database) -> list[str]:

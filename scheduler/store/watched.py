@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, insert, select, update
 
 from scheduler.core.ledger import Charge
-from scheduler.core.run import Ended
+from scheduler.core.run import Ended, Run
 from scheduler.store import runs
 from scheduler.store.schema import watched
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.core.run import Run
 
 
 @dataclass(frozen=True, slots=True)

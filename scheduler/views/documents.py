@@ -5,6 +5,7 @@ docs/cli.md lists the keys.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from config.secret import is_secret
 from jobs.payload.redact import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from jobs.corpus import CorpusManifest
     from jobs.lane_report import LaneReport
     from scheduler.core.job import JobState

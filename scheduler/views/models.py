@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from jobs.payload.store.manifest import split_key
 from scheduler.core.ledger import fold
+from scheduler.core.version import VersionState
 from scheduler.store import deployments, evaluations, generations, jobs, ledger, runs, versions
+from scheduler.store.deployments import Deployment
+from scheduler.store.evaluations import Evaluation, Overrule, StoredVerdict
+from scheduler.store.versions import Promotion, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from scheduler.core.version import VersionState
-    from scheduler.store.deployments import Deployment
-    from scheduler.store.evaluations import Evaluation, Overrule, StoredVerdict
-    from scheduler.store.versions import Promotion, Version
 
 
 @dataclass(frozen=True, slots=True)

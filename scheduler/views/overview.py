@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jobs.spec import EVALUATE
 from scheduler.core.job import Done
+from scheduler.core.plan import Placement
+from scheduler.core.pool import Pool
+from scheduler.core.quota import Meter
+from scheduler.core.reasons import Reason
+from scheduler.core.run import Run
 from scheduler.core.window import WEEK
+from scheduler.report.report import Need
 from scheduler.service.quota.usage import meters
 from scheduler.store import counts, events, jobs, limits, plans, queue_waits, runs
-from scheduler.views.long_work import long_work
+from scheduler.store.jobs import JobRecord
+from scheduler.views.daemon_health import DaemonHealth
+from scheduler.views.long_work import Work, long_work
 from scheduler.views.needs import needs
-from scheduler.views.pools_now import pools_now
-from scheduler.views.training import trainings
-from scheduler.views.verdict import verdict
+from scheduler.views.pools_now import PoolNow, pools_now
+from scheduler.views.training import Training, trainings
+from scheduler.views.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
-
-    from scheduler.core.plan import Placement
-    from scheduler.core.pool import Pool
-    from scheduler.core.quota import Meter
-    from scheduler.core.reasons import Reason
-    from scheduler.core.run import Run
-    from scheduler.report.report import Need
-    from scheduler.store.jobs import JobRecord
-    from scheduler.views.daemon_health import DaemonHealth
-    from scheduler.views.long_work import Work
-    from scheduler.views.pools_now import PoolNow
-    from scheduler.views.training import Training
-    from scheduler.views.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

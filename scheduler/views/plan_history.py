@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from scheduler.planner import differences
+from scheduler.core.plan import Placement, Plan
+from scheduler.core.pool import Pool
+from scheduler.core.run import Run
+from scheduler.core.snapshot import Snapshot
+from scheduler.planner import Difference, differences
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import plans, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scheduler.core.plan import Placement, Plan
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Run
-    from scheduler.core.snapshot import Snapshot
-    from scheduler.planner import Difference
-    from scheduler.store.engine import Database
+from scheduler.store.engine import Database
 
 
 class NoPlanToCompare(LookupError):

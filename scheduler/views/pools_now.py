@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from scheduler.core.pool import Pool
+from scheduler.core.run import Run
 from scheduler.store import limits, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from sqlalchemy import Connection
-
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Run
 
 
 @dataclass(frozen=True, slots=True)

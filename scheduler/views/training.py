@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal
 
+from jobs.lane_report import LaneReport
 from scheduler.core.job import Active
-from scheduler.core.run import Running, Stopping
+from scheduler.core.plan import Plan
+from scheduler.core.pool import Pool
+from scheduler.core.run import Lane, Run, Running, Stopping
 from scheduler.core.window import WEEK
 from scheduler.report.forecast import Forecast, forecast
 from scheduler.store import rates, runs, series
+from scheduler.store.jobs import JobRecord
+from scheduler.store.rates import RateRecord
+from scheduler.store.series import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.lane_report import LaneReport
-    from scheduler.core.plan import Plan
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Lane, Run
-    from scheduler.store.jobs import JobRecord
-    from scheduler.store.rates import RateRecord
-    from scheduler.store.series import Point
 
 Health = Literal["", "waits", "sets up", "trains", "saves", "stops", "silent"]
 """What the live session of a job does; empty without one.

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from jobs.plural import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scheduler.core.plan import Placement
-    from scheduler.core.quota import Meter
-    from scheduler.report.report import Need
-    from scheduler.views.training import Training
+from scheduler.core.plan import Placement
+from scheduler.core.quota import Meter
+from scheduler.report.report import Need
+from scheduler.views.training import Training
 
 AT_RISK = "deadline at risk"
 """What a job needs that may miss its deadline."""

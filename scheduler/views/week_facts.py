@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jobs.payload.store.manifest import Manifest
 from scheduler.core.job import Failed, Held
+from scheduler.core.ledger import LedgerEntry
+from scheduler.core.pool import Pool
 from scheduler.core.why import why
 from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.store import checkpoints, generations, jobs, ledger, limits, queue_waits, runs
+from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Manifest
-    from scheduler.core.ledger import LedgerEntry
-    from scheduler.core.pool import Pool
-    from scheduler.store.engine import Database
-    from scheduler.store.jobs import JobRecord
 
 
 def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:

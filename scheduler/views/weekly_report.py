@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, assert_never
 from zoneinfo import ZoneInfo
 
 from jobs.payload.bounds import digits
+from scheduler.core.pool import Pool
 from scheduler.core.version import version_name
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.report.document import document_of
+from scheduler.report.facts import WeekFacts
 from scheduler.report.html import html_of, inline
+from scheduler.report.picture import Picture
 from scheduler.report.report import Judged, Report, ReportFacts, Speed, report_of
 from scheduler.report.slack import slack_of
 from scheduler.report.text import markdown_of, text_of
 from scheduler.service.quota.usage import meters
 from scheduler.store import checkpoints, evaluations, jobs, ledger, plans, rates, versions
+from scheduler.store.engine import Database
+from scheduler.store.evaluations import StoredVerdict
 from scheduler.views.needs import needs
 from scheduler.views.week_facts import facts_within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from scheduler.core.pool import Pool
-    from scheduler.report.facts import WeekFacts
-    from scheduler.report.picture import Picture
-    from scheduler.store.engine import Database
-    from scheduler.store.evaluations import StoredVerdict
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
 _LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window

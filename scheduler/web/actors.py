@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from scheduler.clock import real_now
+from scheduler.web.bearer import Bearer
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-    from scheduler.web.bearer import Bearer
 
 COOKIE = "uff_actor"
 SIGN_IN = "/sign-in/actions"

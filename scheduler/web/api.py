@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import PlainTextResponse
@@ -15,6 +15,7 @@ from scheduler.web import archive, plan, quota, week
 from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
+from scheduler.web.log_tail import LogTails
 from scheduler.web.models import Models, VersionDetail
 from scheduler.web.paging import PAGE_ROWS, Paging
 from scheduler.web.shapes import (
@@ -36,12 +37,9 @@ from scheduler.web.shapes import (
     finite,
 )
 from scheduler.web.shapes import Queue as QueueShape
+from scheduler.web.source import Source
 from scheduler.web.status import newest_needs, status
 from scheduler.web.training import training_now
-
-if TYPE_CHECKING:
-    from scheduler.web.log_tail import LogTails
-    from scheduler.web.source import Source
 
 Page = Annotated[int, Query(ge=1, le=1_000_000, description="From 1.")]
 Rows = Annotated[int, Query(ge=1, le=500, description="How many entries a page holds.")]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from fastapi import HTTPException
 
 from scheduler.notify.mail import WEEKLY
+from scheduler.report.report import Report
 from scheduler.store import jobs, outbox
 from scheduler.views.weekly_report import make_report, week_named
 from scheduler.web.shapes import Letter, ReportRow, Reports
-
-if TYPE_CHECKING:
-    from scheduler.report.report import Report
-    from scheduler.web.source import Source
+from scheduler.web.source import Source
 
 LETTER_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'; sandbox"

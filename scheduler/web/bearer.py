@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.payload.bounded_file import read_bounded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LENGTH_MIN = 32
 READERS, ACTIONS = "web", "web-actions"

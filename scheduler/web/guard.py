@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scheduler.web import actors
+from scheduler.web.bearer import Bearer
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
-    from typing import Any
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from jobs.payload.redact import Redact
-    from scheduler.web.bearer import Bearer
 
 COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"

@@ -6,16 +6,13 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING
 
 from platforms.base import PlatformError
 from scheduler.clock import stopwatch
 from scheduler.core.run import Ended
 from scheduler.store import runs
 from scheduler.web.shapes import Log
-
-if TYPE_CHECKING:
-    from scheduler.web.source import Source
+from scheduler.web.source import Source
 
 _KEPT_BYTES = 256 << 10
 _PIECE_BYTES = 1 << 20

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduler.store import counts, queue_waits, runs
 from scheduler.views import models
 from scheduler.web import quota
+from scheduler.web.source import Source
 from scheduler.web.status import newest_needs, pools, scheduler_health
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sqlalchemy import Connection
-
-    from scheduler.web.source import Source
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STATES = ("queued", "active", "held", "done", "failed", "cancelled")

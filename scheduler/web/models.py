@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from scheduler.core.version import VersionState, split_version
 from scheduler.store import versions
 from scheduler.views import models as views
+from scheduler.views.models import VersionFacts
 from scheduler.web.shapes import Data, Shape
+from scheduler.web.source import Source
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.views.models import VersionFacts
-    from scheduler.web.source import Source
 
 
 class Models(Shape):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scheduler.store import plans
 from scheduler.views.documents import plan_json
 from scheduler.views.plan_history import compare
@@ -12,9 +10,7 @@ from scheduler.web.shapes import (
     NewestPlan,
     PlanDifference,
 )
-
-if TYPE_CHECKING:
-    from scheduler.web.source import Source
+from scheduler.web.source import Source
 
 
 def newest(source: Source) -> NewestPlan:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from scheduler.report.burn_down import burn_down_svg
+from scheduler.core.quota import Meter
+from scheduler.report.burn_down import BurnDown, burn_down_svg
 from scheduler.service.quota.usage import meters_of
 from scheduler.store import ledger, limits, plans
 from scheduler.views import chart_facts
+from scheduler.web.paging import Paging
 from scheduler.web.shapes import Ledger, Quotas
+from scheduler.web.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
-
-    from scheduler.core.quota import Meter
-    from scheduler.report.burn_down import BurnDown
-    from scheduler.web.paging import Paging
-    from scheduler.web.source import Source
 
 
 def meters(source: Source, tx: Connection, now: int) -> list[Meter]:

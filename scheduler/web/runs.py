@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scheduler.store import events, queue_waits, runs
 from scheduler.views.documents import run_json
+from scheduler.web.paging import Paging
 from scheduler.web.shapes import RunDetail, RunRow, Runs
-
-if TYPE_CHECKING:
-    from scheduler.web.paging import Paging
-    from scheduler.web.source import Source
+from scheduler.web.source import Source
 
 _EVENTS_SHOWN = 200
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import struct
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,16 +14,14 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from scheduler.app import App
+from scheduler.service.outside.ports import Log
+from scheduler.web.actors import Actors
+from scheduler.web.bearer import Bearer
 from scheduler.web.site import site
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
-
-    from scheduler.app import App
-    from scheduler.service.outside.ports import Log
-    from scheduler.web.actors import Actors
-    from scheduler.web.bearer import Bearer
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs
@@ -12,15 +13,12 @@ from starlette.requests import ClientDisconnect
 
 from scheduler.clock import real_now, stopwatch
 from scheduler.web import actors as acting
+from scheduler.web.actors import Actors
+from scheduler.web.bearer import Bearer
 from scheduler.web.guard import COOKIE, SIGN_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jinja2 import Environment
-
-    from scheduler.web.actors import Actors
-    from scheduler.web.bearer import Bearer
 
 _BODY_MAX_BYTES = 4_096
 _READER_SECONDS = 2_592_000

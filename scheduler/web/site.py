@@ -15,6 +15,8 @@ from starlette.requests import ClientDisconnect
 
 from jobs.ranges import RANGES
 from platforms.artifacts.base import StoreError
+from scheduler.app import App
+from scheduler.service.outside.ports import Log
 from scheduler.service.requests import queue, sessions
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.jobs import UnknownJob
@@ -23,7 +25,8 @@ from scheduler.store.versions import UnknownVersion
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.wake import wake
 from scheduler.web import api, assets, metrics, pages, sign_in, status
-from scheduler.web.actors import PREFIX, Refused
+from scheduler.web.actors import PREFIX, Actors, Refused
+from scheduler.web.bearer import Bearer
 from scheduler.web.guard import Guard
 from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Health
@@ -31,11 +34,6 @@ from scheduler.web.source import Source
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
-
-    from scheduler.app import App
-    from scheduler.service.outside.ports import Log
-    from scheduler.web.actors import Actors
-    from scheduler.web.bearer import Bearer
 
 _MISSING = (UnknownJob, UnknownRun, UnknownVersion, NoPlanToCompare)
 BY = "the status page"

@@ -6,21 +6,19 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
+from scheduler.report.report import Need
 from scheduler.store import counts, queue_waits, runs
 from scheduler.store.engine import revision
 from scheduler.store.schema import REVISIONS
 from scheduler.views.daemon_health import daemon_health
 from scheduler.views.long_work import long_work
 from scheduler.views.needs import needs
-from scheduler.views.pools_now import pools_now
+from scheduler.views.pools_now import PoolNow, pools_now
 from scheduler.web.shapes import Health, Status
+from scheduler.web.source import Source
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.report.report import Need
-    from scheduler.views.pools_now import PoolNow
-    from scheduler.web.source import Source
 
 
 def status(source: Source) -> Status:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobs.spec import EVALUATE
 from scheduler.core.job import Done
 from scheduler.core.window import WEEK
+from scheduler.report.report import Need
 from scheduler.store import counts, events, jobs, limits
 from scheduler.views.verdict import sentence, verdict
 from scheduler.web.queue import rows
 from scheduler.web.quota import meters
 from scheduler.web.shapes import TrainingNow, TrainingRow
+from scheduler.web.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
-
-    from scheduler.report.report import Need
-    from scheduler.web.source import Source
 
 _SHOWN = 12
 _FINISHED_SHOWN = 6

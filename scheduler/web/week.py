@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from scheduler.core.window import DAY, Window
+from scheduler.report.timeline import Session, Timeline
 from scheduler.views import chart_facts
 from scheduler.web.shapes import SessionRow, Span
+from scheduler.web.source import Source
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.report.timeline import Session, Timeline
-    from scheduler.web.source import Source
 
 DAYS = 7
 SETTLED_SECONDS = 7 * DAY

@@ -11,19 +11,16 @@ import hmac
 import json
 import os
 import urllib.request
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..clock import Clock
 from ..deadline import exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .secret_values import SecretStore
+from .secret_values import SecretStore
 
 _SECONDS = 30
 _ANSWER_BYTES_MAX = 4 << 20

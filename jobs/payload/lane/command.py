@@ -10,20 +10,17 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..bounds import read_json
 from ..log import hidden, write
+from .launch import LaneOrder, Launch
 from .nodes import spread
 from .output import OUTPUT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from .launch import LaneOrder, Launch
-    from .prepare import Prepared
+from .prepare import Prepared
 
 _PAYLOAD = Path(__file__).resolve().parents[1]
 LOG_BYTES_MAX = 16 << 20

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from .failure import classify
-
-if TYPE_CHECKING:
-    from ..store.transport import Transport
-    from .failure import ErrorClass, Failure
+from ..store.transport import Transport
+from .failure import ErrorClass, Failure, classify
 
 FORMAT = 1  # of heartbeats and results
 Phase = Literal["starting", "restoring", "training", "saving", "stopping", "ended"]

@@ -15,9 +15,10 @@ import site
 import sys
 import tempfile
 import venv
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..log import log
 from ..store.lock import (
@@ -32,16 +33,11 @@ from ..store.lock import (
     parse_wheels,
     requirement_lines,
 )
+from ..store.transport import Transport
 from .failure import Failure
 from .install import Tool, install
+from .launch import LaneOrder, Launch, Packages
 from .satisfied import Seen, Unmet, rules, unmet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from ..store.transport import Transport
-    from .launch import LaneOrder, Launch, Packages
 
 FOLDER, MARK = "environments", "whole.json"
 _IMAGE = "_image.pth"

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-from .failure_patterns import HARDWARE, PATTERNS, WRAPPERS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .failure_patterns import Pattern
+from .failure_patterns import HARDWARE, PATTERNS, WRAPPERS, Pattern
 
 ErrorClass = Literal[
     "oom",

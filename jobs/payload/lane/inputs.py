@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from ..clock import stopwatch
 from ..log import log
 from ..store import hub, mount
+from ..store.transport import Transport
 from ..store.tree import by_gigabytes, fetch_tree, note_use
 from .failure import Failure
-
-if TYPE_CHECKING:
-    from ..store.transport import Transport
-    from .launch import LaneOrder, Launch
+from .launch import LaneOrder, Launch
 
 PURPOSE = "input."  # what begins so is an input, and the rest is its name
 

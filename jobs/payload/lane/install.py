@@ -9,16 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..log import log
-from .failure import Failure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .failure import ErrorClass
+from .failure import ErrorClass, Failure
 
 _VARIABLES = {
     "UV_NO_CONFIG": "1",

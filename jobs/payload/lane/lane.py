@@ -12,26 +12,22 @@ import math
 import os
 import selectors
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..log import log
 from ..store.publish import BadCheckpoint, Published
 from .cadence import checkpoint_times
 from .command import Command, Progress, Relay, training_command
 from .ending import DEADLINE, Ending, Facts, Phase, Stop, judge, read_stop
-from .failure import Failure
+from .failure import ErrorClass, Failure
+from .launch import LaneOrder, Launch
 from .meter import Meter
 from .output import OUTPUT, Gathered, gather
 from .prepare import Prepared, prepare
 from .stall import StallWatch
 from .status import Status, encode, leave_result
-from .upload_queue import UploadQueue
+from .upload_queue import PendingCheckpoint, UploadQueue
 from .wakeup import Wakeup, Worker
-
-if TYPE_CHECKING:
-    from .failure import ErrorClass
-    from .launch import LaneOrder, Launch
-    from .upload_queue import PendingCheckpoint
 
 # However fast the scheduled clock runs: the store gets no more than ten heartbeats in a wall second.
 _BEAT_WALL_SECONDS = 0.1

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..clock import Clock
-from ..store.transport import DirectoryTransport
+from ..store.transport import DirectoryTransport, Transport
 from .meter import CLOSING
 from .nodes import Nodes, read_nodes
 from .secret_values import SecretStore
 from .stall import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..store.transport import Transport
 
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

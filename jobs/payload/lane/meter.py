@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ..bounds import BYTES_MAX, TELEMETRY, Reader, Unfit, clean, measure, number, shown, training_data, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _RECENT = 5
 _WHY_MAX = 500

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 _STARTER = Path(__file__).resolve().parents[1] / "trainers" / "nodes.py"
 

@@ -11,13 +11,11 @@ import os
 import shutil
 import stat
 import tarfile
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from ..store.manifest import valid_component_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 OUTPUT = "output"
 _ARCHIVE = "output.tar"

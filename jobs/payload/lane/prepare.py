@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 from ..store.code import unpack
 from ..store.manifest import split_key
 from ..store.restore import Restored, restore
+from ..store.transport import Transport
 from .failure import Failure
 from .inputs import fetch_inputs
+from .launch import Devices, LaneOrder, Launch
 from .output import make_output
 from .secret_values import secrets_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from ..store.transport import Transport
-    from .launch import Devices, LaneOrder, Launch
-    from .status import Status
-
+from .status import Status
 
 _ASK = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 _ANSWER_SECONDS = 60

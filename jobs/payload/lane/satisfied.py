@@ -5,13 +5,11 @@ Needs the rules of Python packaging (PEP 440 and 508), which pip brings along; w
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..store.lock import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 
 class Seen(NamedTuple):

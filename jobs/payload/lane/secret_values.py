@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ..log import hidden
 from .failure import Failure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 VARIABLE = "SCHED_SECRETS"
 """Holds all secrets of a session, by name, as JSON."""

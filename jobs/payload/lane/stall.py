@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .ending import Stop
-
-if TYPE_CHECKING:
-    from .meter import Meter
+from .meter import Meter
 
 
 class Limits(NamedTuple):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from ..bounds import without_secrets
 from ..log import hidden, log
-from .ending import FORMAT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from ..store.transport import Transport
-    from .ending import Ending, Phase
-    from .launch import LaneOrder, Launch
-    from .meter import Meter
-    from .upload_queue import UploadQueue
+from ..store.transport import Transport
+from .ending import FORMAT, Ending, Phase
+from .launch import LaneOrder, Launch
+from .meter import Meter
+from .upload_queue import UploadQueue
 
 
 class Status:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from ..log import log
+from ..store.manifest import Manifest
 from ..store.publish import BadCheckpoint, Origin, Published, discard, finished_steps, publish, same_content
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..store.manifest import Manifest
-    from ..store.transport import Transport
-    from .launch import LaneOrder, Launch
-    from .meter import Meter
+from ..store.transport import Transport
+from .launch import LaneOrder, Launch
+from .meter import Meter
 
 
 class PendingCheckpoint(NamedTuple):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from .chat import ask
 from .given import NotGiven
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from .items import ItemSet
+from .items import ItemSet
 
 KEY = "MODEL_API_KEY"
 KEPT = "outputs.jsonl"

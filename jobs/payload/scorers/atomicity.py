@@ -5,17 +5,13 @@ The score is a weighted mean of five parts, each 1 up to what is fine and fallin
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .code_block import code_in
+from .given import Given
+from .items import Item
 from .score_file import Line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from .given import Given
-    from .items import Item
 
 METRIC = "component_atomicity"
 CODE_BYTES_MAX = 1 << 20

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from .given import NotGiven
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NEWLINE = 1  # its code: what a text begins after, as in training
 

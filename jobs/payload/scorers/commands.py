@@ -5,19 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from .chat import NoAnswer
-from .given import NotGiven, find_given, output_path
+from .given import Given, NotGiven, find_given, output_path
 from .items import BadItems
 from .sandbox.limits import SandboxMissing
-from .score_file import write_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from .given import Given
-    from .score_file import Line
+from .score_file import Line, write_scores
 
 # Word of the command line: module.
 SCORERS = {

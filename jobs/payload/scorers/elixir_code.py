@@ -6,13 +6,11 @@ because what it does cannot be seen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from .atomicity import Measured, Unparsed
 from .given import NotGiven
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PUBLIC, _PRIVATE = {"def", "defmacro", "defdelegate"}, {"defp", "defmacrop"}
 _EFFECT_MODULES = {

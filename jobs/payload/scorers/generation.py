@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from .code_block import code_in
-from .given import NotGiven
+from .given import Given, NotGiven
+from .items import Item
 from .score_file import Line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from .given import Given
-    from .items import Item
 
 METRIC = "pass@1"
 

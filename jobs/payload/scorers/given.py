@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .items import BadItems, is_name, read_items, records
+from .items import BadItems, ItemSet, is_name, read_items, records
+from .sandbox.sandbox import Sandbox
 from .score_file import Header
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
-
-    from .items import ItemSet
-    from .sandbox.sandbox import Sandbox
 
 OUTPUTS_MAX = 20  # of one item
 OUTPUT_BYTES_MAX = 4 << 20

@@ -6,17 +6,13 @@ Reads checkpoints of the shipped trainers: the character model with NumPy, fine-
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
 
-from .given import NotGiven
+from .given import Given, NotGiven
+from .items import Item
 from .score_file import Line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from .given import Given
-    from .items import Item
 
 METRIC = "loss"
 TEXT_MAX = 20_000  # characters of an item that are read

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from ..bounds import NAME_MAX, read_json, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import BinaryIO
 
 ITEMS_MAX = 100_000
 SET_BYTES_MAX = 1 << 28

@@ -7,18 +7,13 @@ others: with an agreement below 0.6 nothing is accepted on its word alone.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from .chat import ask
-from .given import NotGiven
+from .given import Given, NotGiven
+from .items import Item
 from .kappa import table_of
 from .score_file import Line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from .given import Given
-    from .items import Item
 
 METRIC = "judged"
 KEY = "JUDGE_API_KEY"

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LABELS_MIN = 200  # with 50 labels a true 0.6 shows as anything from 0.40 to 0.76
 AGREEMENT_MIN = 0.6  # of the lower bound: below it a judge is never a sole gate

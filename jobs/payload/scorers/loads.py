@@ -7,18 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-from .given import NotGiven, output_path
-from .heldout_loss import TEXT_MAX, load_model
+from .given import Given, NotGiven, output_path
+from .heldout_loss import TEXT_MAX, Language, load_model
+from .items import Item
 from .score_file import Line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from .given import Given
-    from .heldout_loss import Language
-    from .items import Item
 
 METRIC = "loads"
 _PROBE_TOKENS = 16

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from .atomicity import Measured, Unparsed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # What reaches outside of a component: by name, by the module that is called, or by method of anything.
 _EFFECT_NAMES = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint", "exit", "quit"}

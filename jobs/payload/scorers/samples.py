@@ -9,19 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..bounded_file import read_bounded
-from .given import NotGiven
-from .items import is_name, records
+from .given import Given, NotGiven
+from .items import Item, is_name, records
 from .score_file import Line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from .given import Given
-    from .items import Item
 
 METRIC = ""  # those that the logs name
 LOG_BYTES_MAX = 1 << 28

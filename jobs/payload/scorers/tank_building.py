@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import ast
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from .given import NotGiven
+from .given import Given, NotGiven
+from .items import Item
 from .sandbox.hidden_tests import count_tests
+from .sandbox.sandbox import Sandbox
 from .sandbox.stage_tests import run_stage_tests
 from .score_file import Line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from .given import Given
-    from .items import Item
-    from .sandbox.sandbox import Sandbox
 
 METRIC = "tank_building"
 GREEN = "integration_tests"  # 1 when every test that there is passes

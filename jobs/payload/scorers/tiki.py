@@ -7,19 +7,16 @@ tables again. The score is the share of checks that hold; what cannot be read as
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .atomicity import Unparsed
 from .code_block import code_in
+from .given import Given
+from .items import Item
 from .score_file import Line
 from .strict_yaml import BadYaml, read_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from .given import Given
-    from .items import Item
 
 METRIC = "tiki_compliance"
 TEXTS = ("id", "name", "version", "module", "code_ref")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import BinaryIO
 
 from .listing import LISTING, BadListing, Entry, Limits, parse_listing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import BinaryIO
 
 LIMITS = Limits(files=20_000, bytes=100 << 20, listing_bytes=8 << 20)
 CONTENT = "content.gz"

@@ -10,23 +10,19 @@ import hashlib
 import threading
 import urllib.error
 import urllib.request
-from http.client import HTTPException
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from ..bounds import SPAN_MAX, digits
 from ..deadline import Deadline, opener
 from .listing import BadListing, Entry, parse_listing
+from .transport import Transport
 from .tree import LIMITS, fetch_listing, is_whole, make, making_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from http.client import HTTPResponse
-    from pathlib import Path
-    from typing import BinaryIO, TypeVar
-
-    from .transport import Transport
-
     _Answer = TypeVar("_Answer")
     Tell = Callable[[int, int], None]
 

@@ -7,16 +7,13 @@ version, which never changes, and by the size of each file.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from .listing import BadListing, Entry, parse_listing
+from .transport import Transport
 from .tree import LIMITS, fetch_listing, making_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from .transport import Transport
 
 KIND = "kaggle"
 

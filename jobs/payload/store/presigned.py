@@ -15,20 +15,17 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..deadline import Deadline, opener
 from .manifest import sha256_file
 from .transport import PIECE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from http.client import HTTPResponse
-    from typing import TypeVar
-
     _Answer = TypeVar("_Answer")
 
 _SILENCE_SECONDS = 30.0  # without a byte from the server

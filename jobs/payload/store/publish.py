@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from ..bounds import measures, read_json
 from ..log import hidden
@@ -17,12 +19,7 @@ from .manifest import (
     sha256_file,
     valid_component_name,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from .transport import Transport
+from .transport import Transport
 
 _FOLDER = re.compile(r"step-(\d{8,12})")
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import errno
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from .manifest import BadManifest, blob_key, parse_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from .manifest import Manifest
-    from .transport import Transport
+from .manifest import BadManifest, Manifest, blob_key, parse_manifest
+from .transport import Transport
 
 # What a reader of this one object will always meet: a bad sector, or something else in a file's place.
 _DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})

@@ -10,12 +10,9 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import BinaryIO, Protocol
 
 from .manifest import sha256_file
-
-if TYPE_CHECKING:
-    from typing import BinaryIO
 
 PIECE_BYTES = 1 << 20
 

@@ -11,19 +11,15 @@ import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 from .code import make_links
 from .listing import LISTING, BadListing, Entry, Limits, encode_listing, parse_listing
 from .manifest import sha256_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import IO, BinaryIO
-
-    from .transport import Fetches
+from .transport import Fetches
 
 LIMITS = Limits(files=100_000, bytes=50 << 30, listing_bytes=48 << 20)
 PIECE_BYTES = 64 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -13,8 +14,6 @@ from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from platforms.fingerprint import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from botocore.exceptions import ClientError
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from jobs.inputs.errors import TreeError
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
@@ -11,10 +13,6 @@ from jobs.payload.store.tree import LIMITS, check_room
 from platforms.artifacts.base import StoreError
 from platforms.artifacts.s3.client import connect, translated
 from platforms.artifacts.s3.transfer import download
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _REGION = "us-east-1"  # a bucket of another region says so itself
 _TELL_BYTES = 1 << 30

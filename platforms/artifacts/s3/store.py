@@ -10,18 +10,23 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from platforms.artifacts.base import Missing, StoreError, StoreFull, StoreUnreachable, check_key, check_prefix, is_key
+from platforms.artifacts.base import (
+    Grant,
+    Missing,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+    check_key,
+    check_prefix,
+    is_key,
+)
 from platforms.artifacts.s3.client import CONTENDED, TAKEN, code_of, connect, translated
 from platforms.artifacts.s3.transfer import PART_BYTES, Uploader, download, sha256_base64
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from platforms.artifacts.base import Grant
 
 _OPTIONS = frozenset({"bucket", "prefix", "region", "endpoint", "profile", "credentials", "create_only"})
 _CONTENTION_TRIES = 5

@@ -6,16 +6,14 @@ import base64
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platforms.artifacts.s3.client import NO_UPLOAD, code_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 PART_BYTES = 16 << 20
 _PARTS_MAX = 10_000  # S3's limit

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.payload.clock import Clock
 from platforms.emulators.faults import Faults
 from platforms.emulators.kaggle.rules import Refusal, Rules, denied
 from platforms.emulators.kaggle.session import Session, Terms
 from platforms.emulators.kaggle.storage import Published, Storage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WEEK = 604_800
 _SATURDAY = 2 * 86_400  # 1970-01-03T00:00:00Z

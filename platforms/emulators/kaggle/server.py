@@ -10,24 +10,20 @@ import secrets
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from platforms.emulators.faults import Fault
-from platforms.emulators.kaggle.place import instant_text
+from platforms.emulators.kaggle.place import Kernel, Place, instant_text
 from platforms.emulators.kaggle.rules import Elsewhere, Refusal, denied
-from platforms.emulators.kaggle.storage import name_of_dataset, name_of_model
+from platforms.emulators.kaggle.session import Session
+from platforms.emulators.kaggle.storage import Blob, name_of_dataset, name_of_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from platforms.emulators.kaggle.place import Kernel, Place
-    from platforms.emulators.kaggle.session import Session
-    from platforms.emulators.kaggle.storage import Blob
-
     Body = dict[str, Any]
 
 _JSON = "application/json"

@@ -9,18 +9,15 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TypedDict, cast
 
+from jobs.payload.clock import Clock
 from platforms.emulators.program import SUMS
 from platforms.local.processes import MARK, kill_members, start_ticks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from jobs.payload.clock import Clock
 
 _KILL_ROUNDS = 25
 _PIECE_BYTES = 1 << 16

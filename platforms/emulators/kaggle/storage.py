@@ -5,18 +5,13 @@ from __future__ import annotations
 import shutil
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from platforms.emulators.kaggle.rules import Refusal, denied
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobs.payload.clock import Clock
-    from platforms.emulators.kaggle.rules import Rules
-
+from jobs.payload.clock import Clock
+from platforms.emulators.kaggle.rules import Refusal, Rules, denied
 
 _FILES_MAX = 50
 # Shares of the time to READY at which a version changes its state.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from platforms.sagemaker.logs import GROUP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 ACCOUNT = "123456789012"  # to moto, everybody whose keys it did not issue
 _SERVICE = "sagemaker.amazonaws.com"

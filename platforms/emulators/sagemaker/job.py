@@ -12,19 +12,16 @@ import subprocess
 import sys
 import tarfile
 import threading
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from jobs.payload.clock import Clock
 from platforms.emulators.program import SUMS
+from platforms.emulators.sagemaker.rules import Rules
 from platforms.local.processes import MARK, kill_members, start_ticks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from jobs.payload.clock import Clock
-    from platforms.emulators.sagemaker.rules import Rules
 
 _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import re
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from jobs.payload.clock import Clock
 from platforms.emulators.faults import Faults
 from platforms.emulators.sagemaker.cloud import ACCOUNT
-from platforms.emulators.sagemaker.job import Job
+from platforms.emulators.sagemaker.job import Cloud, Job
 from platforms.emulators.sagemaker.rules import Refusal, Rules
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from jobs.payload.clock import Clock
-    from platforms.emulators.sagemaker.job import Cloud
 
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
 # A tag, a digest or neither; the DNS suffix tells the region.

@@ -11,18 +11,15 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from platforms.emulators.faults import Fault
 from platforms.emulators.sagemaker.cloud import ACCOUNT, MotoCloud
+from platforms.emulators.sagemaker.place import Place
 from platforms.emulators.sagemaker.rules import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from platforms.emulators.sagemaker.place import Place
 
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list

@@ -5,25 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from platforms.base import Misconfigured
 from platforms.kaggle.api.client import Client
 from platforms.kaggle.api.credentials import Credentials, read_credentials
 from platforms.kaggle.api.library import import_library
+from platforms.kaggle.api.published import Published
 from platforms.kaggle.api.wire import Endpoint, Wire
-from platforms.kaggle.settings import read_settings
+from platforms.kaggle.settings import Settings, read_settings
 from platforms.record_file import DamagedRecord, read_record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from platforms.kaggle.api.published import Published
-    from platforms.kaggle.settings import Settings
-    from platforms.registry import PlatformContext
-
+from platforms.registry import PlatformContext
 
 _FILE = "account.json"
 REMEDY = "Give all Kaggle pools credentials of one account, or disable the others (enabled = false)"

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from typing import Any, Self
 
 _NUMBER_MAX = 2**63 - 1
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s", re.ASCII)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from platforms.base import Misconfigured, Unreachable
-from platforms.kaggle.api.answers import NoAnswer
-from platforms.kaggle.api.wire import Denied, Throttled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from platforms.kaggle.api.answers import Answer
-    from platforms.kaggle.api.wire import Wire
+from platforms.kaggle.api.answers import Answer, NoAnswer
+from platforms.kaggle.api.wire import Denied, Throttled, Wire
 
 _Found = TypeVar("_Found")
 _WAIT_SECONDS_MAX = 30.0  # a longer wait is the next look's

@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from platforms.base import QuotaReading, Unreachable
-from platforms.kaggle.api.answers import NoAnswer, nothing_wrong
+from platforms.kaggle.api.answers import Answer, NoAnswer, nothing_wrong
 from platforms.kaggle.api.caller import Caller, require_missing
 from platforms.kaggle.api.published import Published
-from platforms.kaggle.api.wire import Denied, TooLarge, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from platforms.kaggle.api.answers import Answer
-    from platforms.kaggle.api.wire import Wire
-
+from platforms.kaggle.api.wire import Denied, TooLarge, Wire, plain
 
 _KERNELS = "kernels.KernelsApiService"
 _PAGE = 100

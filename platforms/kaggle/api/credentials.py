@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SYSTEMD_NAME = "kaggle"
 _ADVICE = (

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 from jobs.payload.deadline import Deadline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import BinaryIO
-
-    from platforms.kaggle.api.credentials import Credentials
+from platforms.kaggle.api.credentials import Credentials
 
 CONNECT_SECONDS = 10
 _IMPORTING = threading.Lock()

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from jobs.inputs.errors import TreeError
 from jobs.payload.store.listing import BadListing, Entry
 from platforms.base import Unreachable
-from platforms.kaggle.api.answers import NoAnswer
-from platforms.kaggle.api.caller import require_missing
+from platforms.kaggle.api.answers import Answer, NoAnswer
+from platforms.kaggle.api.caller import Caller, require_missing
 from platforms.kaggle.api.wire import Denied, plain
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from platforms.kaggle.api.answers import Answer
-    from platforms.kaggle.api.caller import Caller
 
 _DATASETS, _MODELS = "datasets.DatasetApiService", "models.ModelApiService"
 _PAGE, _PAGES_MAX = 200, 1_000

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from jobs.payload.bounds import SPAN_MAX, digits
 from platforms.base import Misconfigured, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer
+from platforms.kaggle.api.credentials import Credentials
 from platforms.kaggle.api.library import CONNECT_SECONDS, PIECE_BYTES, AnswerTooLarge, Rest, open_client, stopwatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from typing import BinaryIO
-
     import requests
-
-    from platforms.kaggle.api.credentials import Credentials
 
 _Found = TypeVar("_Found")
 _MESSAGE_CHARACTERS = 300

@@ -12,23 +12,19 @@ import os
 import re
 import tempfile
 import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.payload.store.manifest import sha256_file
+from platforms.artifacts.base import BlobStore
 from platforms.base import Refused
+from platforms.kaggle.api.client import Client
 from platforms.kaggle.api.library import stopwatch
 from platforms.kaggle.kernel.background import BackgroundTasks, Unfinished
 from platforms.record_file import DamagedRecord, read_record
 from platforms.relay import pack_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.kaggle.api.client import Client
 
 _GENERATIONS_MAX = 100
 _SLUG_DIGITS = 24

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.payload.store import mount
 from jobs.payload.store.listing import LISTING, BadListing
 from jobs.payload.store.tree import LIMITS
+from platforms.artifacts.base import BlobStore
 from platforms.artifacts.directory import DirectoryStore
-from platforms.base import Misconfigured, Refused
+from platforms.base import LaunchRequest, Misconfigured, Refused
 from platforms.bundle import build_bundle
-from platforms.kaggle.kernel.inputs import Input
+from platforms.kaggle.kernel.inputs import Input, Inputs
 from platforms.kaggle.kernel.source import build_source
+from platforms.kaggle.settings import Settings
+from platforms.registry import PlatformContext
 from platforms.relay import checkpoint_keys, folder_keys, given_launch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest
-    from platforms.kaggle.kernel.inputs import Inputs
-    from platforms.kaggle.settings import Settings
-    from platforms.registry import PlatformContext
 
 
 @dataclass(frozen=True, slots=True)

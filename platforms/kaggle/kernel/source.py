@@ -9,14 +9,12 @@ import ast
 import base64
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platforms.base import Refused
 from platforms.kaggle.kernel import bootstrap
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SOURCE_BYTES_MAX = 900_000  # 0.93 MB was seen to pass and 1.14 MB to fail, without a reason
 

@@ -6,18 +6,13 @@ Also kernels of ours that run and that nobody's books name, told by their own so
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 from platforms.base import InQueue, Observed, Refused, SessionState, StopChannel, Unreachable
+from platforms.kaggle.api.client import Client
 from platforms.kaggle.kernel.source import is_source_of, order_of
-from platforms.kaggle.session.records import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from platforms.kaggle.api.client import Client
-    from platforms.kaggle.session.records import Records
-    from platforms.kaggle.session.tail import Tail
+from platforms.kaggle.session.records import Record, Records
+from platforms.kaggle.session.tail import Tail
 
 # How long a session must be gone before it counts as deleted; real seconds too, where a scheduled hour may be one.
 _MISSED_SECONDS, _MISSED_WALL_SECONDS = 300, 2.0

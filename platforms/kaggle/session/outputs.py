@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from platforms.artifacts.base import BlobStore
 from platforms.base import Refused, Unreachable
+from platforms.kaggle.api.client import Client
 from platforms.kaggle.api.wire import Denied, TooLarge
 from platforms.relay import MANIFESTS, REPORTS, Intake, has_components
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.kaggle.api.client import Client
 
 _STORE = "store/"
 _PAGES_MAX = 100

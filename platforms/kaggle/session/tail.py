@@ -7,23 +7,18 @@ is never lost and nothing is told twice, whoever read before.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import BinaryIO
 
 from platforms.base import PlatformError
+from platforms.kaggle.api.client import Client
 from platforms.kaggle.api.library import stopwatch
 from platforms.kaggle.api.wire import Denied, Throttled
 from platforms.kaggle.session.logs import SessionLog, entries_from, entries_of
-from platforms.kaggle.session.records import Said
+from platforms.kaggle.session.records import Record, Records, Said
 from platforms.plain_file import open_below
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from platforms.kaggle.api.client import Client
-    from platforms.kaggle.session.records import Record, Records
 
 _KEPT_BYTES = 8 << 20
 _STREAM_BYTES = 64 << 20  # of the log as Kaggle sends it, which is larger than its content

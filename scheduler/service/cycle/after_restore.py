@@ -8,12 +8,14 @@ planned before every platform and the artifact store have answered: a job might 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from jobs.payload.store.manifest import Manifest
 from platforms.artifacts.base import StoreError, StoreUnreachable
-from platforms.base import PlatformError, SessionState
+from platforms.base import Observed, PlatformError, SessionState
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.job import Queued
@@ -22,17 +24,12 @@ from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.service.facts.late_checkpoints import record_late
 from scheduler.service.launch.lanes import noted_lanes
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, due, events, jobs, ledger, runs
+from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Manifest
-    from platforms.base import Observed
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.jobs import JobRecord
 
 AHEAD = 50  # launches of one job that may have been made since the backup, beyond the newest found
 _Found = tuple[str, "Observed"]  # pool and session

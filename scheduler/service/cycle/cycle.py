@@ -7,16 +7,20 @@ starts from the database and the platforms alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from jobs.lane_report import LaneReport
 from scheduler.clock import at_least
-from scheduler.core.job import Active
+from scheduler.core.job import Active, Wish
+from scheduler.core.plan import Plan
 from scheduler.core.quota import RollingQuota, rolling_edges, windows
-from scheduler.core.reconcile import Facts, Finish, Step, reconcile
+from scheduler.core.reconcile import Facts, Finish, Sighting, Step, reconcile
 from scheduler.core.run import Run, Running, Wait, stop
+from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.after_restore import catch_up, is_wanted
 from scheduler.service.cycle.late_sessions import LateSessions
@@ -26,7 +30,7 @@ from scheduler.service.deploy.look import Deployments
 from scheduler.service.facts.apply import apply
 from scheduler.service.facts.declared import declared
 from scheduler.service.facts.homecoming import Homecoming
-from scheduler.service.facts.observation import Known
+from scheduler.service.facts.observation import Known, Observation
 from scheduler.service.facts.observe import observe
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.facts.spans import extend
@@ -48,26 +52,17 @@ from scheduler.service.faults.places import Places
 from scheduler.service.faults.postponements import LaunchNews, Postponements
 from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.retention import sweep_ended
 from scheduler.service.versions.look import Models
 from scheduler.service.versions.watching import Watches
 from scheduler.store import checkpoints, events, jobs, plans, queue_waits, runs, watched
 from scheduler.store.conditions import RUN_UNCLEAR
+from scheduler.store.watched import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.lane_report import LaneReport
-    from scheduler.core.job import Wish
-    from scheduler.core.plan import Plan
-    from scheduler.core.reconcile import Sighting
-    from scheduler.core.snapshot import PoolView, Snapshot
-    from scheduler.service.facts.observation import Observation
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.watched import Watched
 
 _PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned is due
 _PLAN_AGAIN_SECONDS = 600  # something due could not be launched

@@ -11,12 +11,15 @@ the platform's word and the session's own, or when neither came for long enough.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from jobs.lane_report import LaneReport
 from platforms.artifacts.base import StoreError
-from platforms.base import PlatformError, Refused, SessionState
+from platforms.base import Observed, PlatformError, Refused, SessionState
 from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.run import Run
 from scheduler.core.window import HOUR
 from scheduler.service.facts.apply import LINGERS_SECONDS
 from scheduler.service.facts.late_checkpoints import record_late
@@ -24,20 +27,14 @@ from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.observe import read_report
 from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
 from scheduler.store import conditions, events, jobs, ledger, prices, runs, watched
 from scheduler.store.conditions import LIVES
+from scheduler.store.watched import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.lane_report import LaneReport
-    from platforms.base import Observed
-    from scheduler.core.run import Run
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.watched import Watched
 
 LATE = "session.late"
 _LIVES_WHY = "its run is over, and it goes on: its stop flag tells it to leave, and its platform is asked to end it"

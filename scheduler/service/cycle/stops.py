@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from platforms.artifacts.base import StoreError
 from platforms.base import PlatformError
 from scheduler.core.reconcile import AskStop, Finish, ForceStop, Step
 from scheduler.core.run import Run, Stopping, Submitting
+from scheduler.service.facts.observation import Observation
 from scheduler.service.faults.isolation import apart, isolated_run
 from scheduler.service.faults.places import Pauses
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from scheduler.service.facts.observation import Observation
-    from scheduler.service.outside.ports import Ports
 
 
 class Stops:

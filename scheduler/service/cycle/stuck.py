@@ -8,22 +8,18 @@ lanes were asked to leave is stored, as conditions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from jobs.lane_report import LaneReport
 from scheduler.core.reconcile import AskStop
-from scheduler.core.run import Running
+from scheduler.core.run import Run, Running
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.launch.patience import FIRST_PROGRESS_SECONDS, patience, quiet_seconds
+from scheduler.service.outside.ports import Ports
 from scheduler.store import conditions, jobs, rates, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.lane_report import LaneReport
-    from scheduler.core.run import Run
-    from scheduler.service.outside.ports import Ports
 
 STUCK = "no new step for too long, the daemon says"
 _TIMES = 2  # what a payload gives its command

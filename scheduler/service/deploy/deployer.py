@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from platforms.artifacts.base import BlobStore
 from platforms.targets.base import TargetBusy
+from scheduler.service.outside.ports import Ports, ServedAt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
     from sqlalchemy import Connection
-
-    from platforms.artifacts.base import BlobStore
-    from scheduler.service.outside.ports import Ports, ServedAt
 
 
 FOLDER = "deployments"  # below what is on its way

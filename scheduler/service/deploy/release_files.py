@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.payload.store.manifest import blob_key, sha256_file
-from platforms.targets.base import BadRelease
+from jobs.payload.store.manifest import Component, Manifest, blob_key, sha256_file
+from platforms.artifacts.base import BlobStore
+from platforms.targets.base import BadRelease, Release
 from platforms.targets.plain_files import WEIGHTS, is_weights, leaves
 from platforms.targets.probe import MAX_BYTES as PROBE_BYTES_MAX
 from platforms.targets.probe import NAME as PROBE
 from platforms.targets.release import open_release, seal
 from scheduler.store import checkpoints, evaluations, jobs
+from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Component, Manifest
-    from platforms.artifacts.base import BlobStore
-    from platforms.targets.base import Release
-    from scheduler.store.versions import Version
 
 
 class Recorded(NamedTuple):

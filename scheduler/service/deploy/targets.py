@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from config.credentials import credential_file, read_secret
 from config.errors import ConfigError
-from platforms.targets.base import TargetContext, TargetError
+from config.settings import Settings, TargetSettings
+from platforms.targets.base import Target, TargetContext, TargetError
 from scheduler.core.deployment import Rule
 from scheduler.service.outside.ports import ServedAt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from config.settings import Settings, TargetSettings
-    from platforms.targets.base import Target
 
 _Found = TypeVar("_Found")
 

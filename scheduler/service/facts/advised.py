@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
+from jobs.advice.card import Card
+from jobs.advice.seen import Seen
+from jobs.advice.setup import Setup
+from jobs.spec import JobSpec
+from scheduler.core.pool import Pool
 from scheduler.core.throughput import PRIOR_SIGMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from jobs.advice.card import Card
-    from jobs.advice.seen import Seen
-    from jobs.advice.setup import Setup
-    from jobs.spec import JobSpec
-    from scheduler.core.pool import Pool
-    from scheduler.store.rates import RateRecord
+from scheduler.store.rates import RateRecord
 
 ALIKE_SIGMA = 0.1
 """Relative error of a speed that other jobs of the same kind showed on the same card."""

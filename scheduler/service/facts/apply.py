@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, assert_never
 
-from jobs.payload.store.manifest import split_key
+from jobs.lane_report import LaneReport
+from jobs.payload.store.manifest import Manifest, split_key
 from scheduler.core import job as arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.backoff import retry_delay
 from scheduler.core.blame import BURNT, again, last_line
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.pool import Pool
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
-from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Outcome, Running, Stopping
+from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.spans import Begin, Postpone
 from scheduler.core.throughput import PRIOR_SIGMA, Sample, alone, learn
 from scheduler.core.window import DAY, HOUR
 from scheduler.service.facts import spans
+from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import NEVER_BEGAN, rest
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
+from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, events, generations, jobs, ledger, prices, rates, runs, series, watched
+from scheduler.store.jobs import JobRecord
+from scheduler.store.rates import RateRecord
 from scheduler.store.training_data import note as note_training_data
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.lane_report import LaneReport
-    from jobs.payload.store.manifest import Manifest
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Lane, Run
-    from scheduler.service.facts.observation import Observation
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.jobs import JobRecord
-    from scheduler.store.rates import RateRecord
 
 WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was settled without the platform's word
 LINGERS_SECONDS = HOUR  # without a sign of life: how long a session is watched that ended without a last word

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from scheduler.core.run import Run
 from scheduler.store import events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sqlalchemy import Connection
-
-    from scheduler.core.run import Run
 
 DECLARED = "run.declared_lost"
 

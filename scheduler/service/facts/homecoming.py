@@ -7,18 +7,14 @@ lost, and that is said.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from jobs.payload.store.manifest import manifest_key
+from scheduler.core.run import Run
 from scheduler.core.window import HOUR
+from scheduler.service.facts.observation import Known, Observation
+from scheduler.service.outside.ports import Ports
 from scheduler.store import events
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from scheduler.core.run import Run
-    from scheduler.service.facts.observation import Known, Observation
-    from scheduler.service.outside.ports import Ports
 
 PATIENCE_SECONDS = 6 * HOUR
 _AGAIN_SECONDS, _AGAIN_SECONDS_MAX = 60, HOUR // 2

@@ -5,6 +5,7 @@ No run is left that would close its jobs with what is found, so a job whose targ
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from scheduler.core import job as arrows
@@ -14,14 +15,11 @@ from scheduler.service.facts.apply import apply
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.observe import read_manifests
 from scheduler.service.outside.border import Complaints
+from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, jobs, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from sqlalchemy import Connection
-
-    from scheduler.service.outside.ports import Ports
 
 
 def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) -> bool:

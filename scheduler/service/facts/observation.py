@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from jobs.payload.store.manifest import split_key
+from jobs.lane_report import LaneReport
+from jobs.payload.store.manifest import Manifest, split_key
+from platforms.base import PlatformError
+from scheduler.core.reconcile import Sighting
+from scheduler.core.run import Run
 from scheduler.service.faults.isolation import isolated_run
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from jobs.lane_report import LaneReport
-    from jobs.payload.store.manifest import Manifest
-    from platforms.base import PlatformError
-    from scheduler.core.reconcile import Sighting
-    from scheduler.core.run import Run
-    from scheduler.service.outside import border
+from scheduler.service.outside import border
 
 REFUSED_AT_ONCE = 1_000
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from jobs.lane_report import LaneReport
 from jobs.payload.bounds import Refusal, Unfit
 from jobs.payload.store.manifest import BadManifest, Manifest, parse_manifest, split_key
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from platforms.base import PlatformError, Refused, SessionState, StopChannel, Unfinished
-from scheduler.core.reconcile import Sighting
-from scheduler.core.run import Reserved, Run, Submitting, Wait
+from platforms.base import Observed, PlatformError, Refused, SessionState, StopChannel, Unfinished
+from scheduler.core.reconcile import Sighting, SightingState, StopWay
+from scheduler.core.run import Lane, Reserved, Run, Submitting, Wait
+from scheduler.service.facts.homecoming import Homecoming
 from scheduler.service.facts.observation import REFUSED_AT_ONCE, Known, Observation
 from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from jobs.lane_report import LaneReport
-    from platforms.base import Observed
-    from scheduler.core.reconcile import SightingState, StopWay
-    from scheduler.core.run import Lane
-    from scheduler.service.facts.homecoming import Homecoming
-    from scheduler.service.outside.ports import Ports
+from scheduler.service.outside.ports import Ports
 
 _Answer = TypeVar("_Answer")
 _REPORT_BYTES = 1 << 20

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING
 
 from jobs.payload.lane.meter import CLOSING
+from jobs.spec import JobSpec
+from scheduler.core.pool import Pool
 from scheduler.core.throughput import PRIOR_SIGMA, Estimate, within
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.spec import JobSpec
-    from scheduler.core.pool import Pool
-    from scheduler.store.rates import RateRecord
+from scheduler.store.rates import RateRecord
 
 
 @dataclass(frozen=True, slots=True)

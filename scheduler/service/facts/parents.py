@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
-from jobs.spec import EVALUATE
+from jobs.payload.store.manifest import Manifest
+from jobs.spec import EVALUATE, StartFrom
 from scheduler.core.job import Queued
 from scheduler.core.reasons import ParentUnusable
 from scheduler.store import checkpoints, conditions, generations, jobs, versions
+from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Manifest
-    from jobs.spec import StartFrom
-    from scheduler.store.jobs import JobRecord
 
 _TOLERANCE = 1e-9  # steps, as the planner counts the gate's
 

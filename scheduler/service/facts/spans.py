@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from platforms.base import PlatformError
+from platforms.base import Extends, PlatformError
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.run import Running
-from scheduler.core.spans import Postpone
+from scheduler.core.pool import Pool
+from scheduler.core.reconcile import Step
+from scheduler.core.run import Run, Running
+from scheduler.core.spans import Begin, Postpone
 from scheduler.core.window import DAY
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.store import ledger, limits, prices, runs, watched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
-
-    from platforms.base import Extends
-    from scheduler.core.pool import Pool
-    from scheduler.core.reconcile import Step
-    from scheduler.core.run import Run
-    from scheduler.core.spans import Begin
-    from scheduler.service.outside.ports import Ports
 
 _LOOK_BACK_SECONDS = 33 * DAY  # no window of a quota is longer
 

@@ -7,25 +7,19 @@ it until the daemon has read all of it: damaged it is quarantined for all jobs, 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest, sha256_file
-from platforms.artifacts.base import Missing, StoreError
+from jobs.payload.store.manifest import BadManifest, Manifest, blob_key, parse_manifest, sha256_file
+from platforms.artifacts.base import BlobStore, Missing, StoreError
 from scheduler.service.facts.apply import quarantine
 from scheduler.service.faults.isolation import apart
+from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, conditions, events
+from scheduler.store.checkpoints import CheckpointRecord
 from scheduler.store.conditions import SUSPECTED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from jobs.payload.store.manifest import Manifest
-    from platforms.artifacts.base import BlobStore
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.checkpoints import CheckpointRecord
 
 VERIFIED = "checkpoint.verified"
 _MANIFEST_BYTES = 1 << 20

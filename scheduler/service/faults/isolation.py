@@ -5,6 +5,7 @@ What the database raises is nobody's fault here: it passes. So does what no sing
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -13,20 +14,17 @@ from jobs.payload.bounds import clean
 from scheduler.core import job as arrows
 from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Queued
+from scheduler.core.plan import Plan
 from scheduler.core.reasons import HeldByPerson
+from scheduler.core.run import Run
+from scheduler.core.snapshot import Snapshot
 from scheduler.service.outside.calls import fail
+from scheduler.service.outside.ports import Ports
 from scheduler.store import conditions, events, jobs, limits, runs, watched
 from scheduler.store.errors import Refused, Stale, StoreFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from scheduler.core.plan import Plan
-    from scheduler.core.run import Run
-    from scheduler.core.snapshot import Snapshot
-    from scheduler.service.outside.ports import Ports
 
 _Answer = TypeVar("_Answer")
 

@@ -6,18 +6,15 @@ would stay empty for a job that cannot be launched.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from scheduler.core.precondition import Precondition
 from scheduler.core.reasons import CannotLaunch
+from scheduler.core.snapshot import JobView, Snapshot
+from scheduler.service.outside.ports import Ports
 from scheduler.store import conditions, events
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from scheduler.core.precondition import Precondition
-    from scheduler.core.snapshot import JobView, Snapshot
-    from scheduler.service.outside.ports import Ports
 
 POSTPONED = conditions.LAUNCH_POSTPONED
 AGAIN_SECONDS = 60  # after the first time, when most preparations are through

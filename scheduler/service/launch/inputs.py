@@ -6,31 +6,27 @@ the others the daemon fetches it once and stores its files.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.payload.lane.inputs import PURPOSE
 from jobs.payload.store import hub, mount
-from jobs.payload.store.listing import LISTING
+from jobs.payload.store.listing import LISTING, Entry
 from jobs.payload.store.tree import LIMITS, is_whole, make, making_of, remove_tree, tree_prefix
-from platforms.base import Capabilities
+from jobs.spec import Input, JobSpec
+from platforms.base import Capabilities, Published
+from scheduler.core.plan import Placement
 from scheduler.service.faults.isolation import why
 from scheduler.service.launch.trees import put_tree
 from scheduler.service.outside.calls import fail, tell
+from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, trees
 from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.listing import Entry
-    from jobs.spec import Input, JobSpec
-    from platforms.base import Published
-    from scheduler.core.plan import Placement
-    from scheduler.service.outside.ports import Ports
 
 KIND = "input"
 _ABLE = Capabilities()

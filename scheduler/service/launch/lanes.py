@@ -7,13 +7,9 @@ restored, reads here which other jobs have their lane in the session, before any
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
-from platforms.artifacts.base import Missing
-
-if TYPE_CHECKING:
-    from platforms.artifacts.base import BlobStore
-    from scheduler.core.run import Run
+from platforms.artifacts.base import BlobStore, Missing
+from scheduler.core.run import Run
 
 _NOTE_BYTES = 1 << 20
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jobs.payload.store.code import code_prefix
+from jobs.spec import JobSpec
+from scheduler.core.pool import Pool
+from scheduler.core.run import Lane, Run
+from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.packages import told_packages
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.spec import JobSpec
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Lane, Run
-    from scheduler.service.facts.overheads import Overhead
-    from scheduler.service.outside.ports import Policy
+from scheduler.service.outside.ports import Policy
 
 FORMAT = 1
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.environment.tool import NoWheel, download, find_tools
 from jobs.payload.store.lock import (
@@ -19,20 +19,15 @@ from jobs.payload.store.lock import (
     wheels_prefix,
 )
 from jobs.payload.store.manifest import sha256_file
-from platforms.image import image_of, options_for
+from jobs.spec import JobSpec
+from platforms.image import Image, image_of, options_for
+from scheduler.core.plan import Placement
+from scheduler.core.pool import Pool
+from scheduler.core.run import Lane
 from scheduler.service.faults.isolation import apart
 from scheduler.service.outside.calls import tell
+from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, trees
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from jobs.spec import JobSpec
-    from platforms.image import Image
-    from scheduler.core.plan import Placement
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Lane
-    from scheduler.service.outside.ports import Ports
 
 
 def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:

@@ -17,19 +17,16 @@ Where the clock runs faster than real time a bound holds some real seconds at le
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from jobs.lane_report import LaneReport
+from jobs.spec import JobSpec
+from scheduler.core.pool import Pool
 from scheduler.core.throughput import within
 from scheduler.core.window import DAY, HOUR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from jobs.lane_report import LaneReport
-    from jobs.spec import JobSpec
-    from scheduler.core.pool import Pool
-    from scheduler.service.facts.overheads import Overhead
-    from scheduler.store.rates import RateRecord
+from scheduler.service.facts.overheads import Overhead
+from scheduler.store.rates import RateRecord
 
 FIRST_PROGRESS_SECONDS, NO_PROGRESS_SECONDS = 900, 1_800
 SILENT_SECONDS_MAX = 2 * HOUR

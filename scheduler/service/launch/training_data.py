@@ -9,28 +9,26 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.corpus import CorpusManifest, Progress
+from jobs.corpus.folder import CorpusFolder
+from jobs.spec import Mixture
+from platforms.artifacts.base import BlobStore
+from scheduler.core.plan import Placement
 from scheduler.service.faults.isolation import apart
 from scheduler.service.outside.calls import tell
+from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, trees
+from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.corpus import CorpusManifest, Progress
-    from jobs.corpus.folder import CorpusFolder
-    from jobs.spec import Mixture
-    from platforms.artifacts.base import BlobStore
-    from scheduler.core.plan import Placement
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.engine import Database
-    from scheduler.store.jobs import JobRecord
 
 _READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
 NO_SOURCES = (

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobs.inputs.folder import pack_folder
+from jobs.inputs.folder import PackedFolder, pack_folder
 from jobs.payload.store.listing import LISTING
 from jobs.payload.store.manifest import sha256_file
 from jobs.payload.store.tree import by_gigabytes, tree_prefix
-from platforms.artifacts.base import Missing
+from platforms.artifacts.base import BlobStore, Missing
 from scheduler.store import trees
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from jobs.inputs.folder import PackedFolder
-    from platforms.artifacts.base import BlobStore
-    from scheduler.store.engine import Database
+from scheduler.store.engine import Database
 
 
 def put_tree(

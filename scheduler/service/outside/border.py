@@ -8,6 +8,7 @@ for a look, told once as an event for each run and kind of document, and counted
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,9 +26,11 @@ from jobs.payload.bounds import (
     whole,
     without_secrets,
 )
+from jobs.payload.store.manifest import Manifest
 from platforms.base import (
     HourPrice,
     InQueue,
+    LaunchRequest,
     Observed,
     PlatformError,
     QuotaReading,
@@ -35,20 +38,14 @@ from platforms.base import (
     StopChannel,
     Unreachable,
 )
-from scheduler.core.run import CLOCKS_SECONDS
+from scheduler.core.run import CLOCKS_SECONDS, Lane, Run
 from scheduler.core.window import DAY
+from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, runs
+from scheduler.store.runs import Attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Manifest
-    from platforms.base import LaunchRequest
-    from scheduler.core.run import Lane, Run
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.runs import Attempt
 
 Found = tuple[dict[str, Observed], list["NotBelieved"]]
 REFUSED, REFUSED_IN_ALL = "report.refused", "report.refused_in_all"

@@ -7,13 +7,11 @@ given to whoever asks the same thing next; until then nothing is begun twice.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from scheduler.clock import stopwatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
 
 _Answer = TypeVar("_Answer")
 PATIENCE_WALL_SECONDS = 1.0  # of one cycle in all

@@ -12,12 +12,10 @@ import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event, Timer
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class ChildFailed(Exception):

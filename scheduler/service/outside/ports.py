@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from platforms.base import Misconfigured
+from jobs.corpus.folder import CorpusFolder
+from platforms.artifacts.base import BlobStore
+from platforms.base import Misconfigured, Platform, Published
+from platforms.targets.base import Target
+from scheduler.clock import Clock
+from scheduler.core.deployment import Rule
+from scheduler.core.plan import Plan
+from scheduler.core.pool import Pool
 from scheduler.core.retention import Retention
-from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.core.snapshot import Snapshot
+from scheduler.service.outside.calls import Calls, ThreadedCalls
 from scheduler.store import lease as leases
+from scheduler.store.engine import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from sqlalchemy import Connection
-
-    from jobs.corpus.folder import CorpusFolder
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import Platform, Published
-    from platforms.targets.base import Target
-    from scheduler.clock import Clock
-    from scheduler.core.deployment import Rule
-    from scheduler.core.plan import Plan
-    from scheduler.core.pool import Pool
-    from scheduler.core.snapshot import Snapshot
-    from scheduler.service.outside.calls import Calls
-    from scheduler.store.engine import Database
 
 
 class Log(Protocol):

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
+from scheduler.planner.lp.linear import Programme
 from scheduler.planner.lp.solver import Solution, Solver, SolverFailed
 from scheduler.service.outside.child_process import ChildFailed, ChildHost, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.planner.lp.linear import Programme
 
 # How much longer than its own limit a solver may take to answer, its start included, before it is ended.
 PATIENCE_SECONDS = 10.0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from platforms.artifacts.base import BlobStore
+from platforms.artifacts.base import BlobStore
 
 
 def stop_flag_key(run: str) -> str:

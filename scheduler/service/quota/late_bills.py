@@ -5,22 +5,16 @@ The difference is an ``adjust`` entry with the platform's words as evidence; wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from platforms.base import PlatformError, SessionState
+from platforms.base import Observed, PlatformError, SessionState
 from scheduler.core.ledger import EntryKind, LedgerEntry, corrections, fold
-from scheduler.core.run import Ended
+from scheduler.core.run import Ended, Run
 from scheduler.core.window import DAY
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.store import events, ledger, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from platforms.base import Observed
-    from scheduler.core.run import Run
-    from scheduler.service.outside.ports import Ports
 
 CHECK_EVERY_SECONDS = 600
 _SETTLED_SECONDS = 3_600  # after its end, when a bill has had its last figure for long

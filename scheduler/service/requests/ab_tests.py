@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from jobs.ab_test import arm_of
+from jobs.ab_test import AbTest, arm_of
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
 from jobs.quality_gate import QualityGate
+from jobs.scores import Score, Scores
+from jobs.spec import JobSpec
 from scheduler.core.window import DAY, Calendar
 from scheduler.judge.comparison import comparison_finding
+from scheduler.judge.judgement import Finding
+from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.making import VersionRefused
 from scheduler.service.versions.reading import NoScores, scores_of
 from scheduler.store import evaluations, jobs, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Literal
-
     from sqlalchemy import Connection
-
-    from jobs.ab_test import AbTest
-    from jobs.scores import Score, Scores
-    from jobs.spec import JobSpec
-    from scheduler.judge.judgement import Finding
-    from scheduler.service.outside.ports import Ports
 
 ARMS = ("a", "b")
 Pair = tuple["Scores", "Scores"]

@@ -10,28 +10,22 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from jobs.payload.redact import Redactor
 from jobs.problem import ProblemsFound
 from jobs.toml_file import read_toml
-from platforms.artifacts.base import Missing
+from platforms.artifacts.base import BlobStore, Missing
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.service.facts.verification import verify as verify_checkpoints
 from scheduler.service.requests.checkpoint_files import select
 from scheduler.store import backup as database_files
 from scheduler.store.backup import BackupFailed
-from scheduler.store.engine import open_database
+from scheduler.store.engine import Database, open_database
 from scheduler.store.verify import verify as verify_database
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from jobs.payload.redact import Redactor
-    from platforms.artifacts.base import BlobStore
-    from scheduler.store.engine import Database
 
 _NOTE = "backup.json"
 NOT_INSIDE = ("credentials", "variables of the environment", "logs", "sessions that run")

@@ -5,26 +5,20 @@ from __future__ import annotations
 import gzip
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.code.pack import pack
 from jobs.payload.store.code import CONTENT, code_prefix, unpack
 from jobs.payload.store.listing import LISTING, BadListing
-from jobs.spec import Code
-from platforms.artifacts.base import Missing
+from jobs.payload.store.manifest import Manifest
+from jobs.spec import Code, JobSpec
+from platforms.artifacts.base import BlobStore, Missing
 from scheduler.service.requests.checkpoint_files import PullRefused
 from scheduler.store import jobs, trees
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from jobs.payload.store.manifest import Manifest
-    from jobs.spec import JobSpec
-    from platforms.artifacts.base import BlobStore
-    from scheduler.store.engine import Database
-    from scheduler.store.jobs import JobRecord
+from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
 
 _PIECE_BYTES = 1 << 20
 

@@ -10,13 +10,14 @@ import os
 import re
 import shutil
 from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.layers import exposed_secrets, read_layers
 from config.pool_settings import PoolSettings, QuotaSettings
-from config.settings import DaemonSettings
+from config.settings import DaemonSettings, Settings
 from jobs.advice.job import TRAINER, options_of
 from jobs.catalogue import CatalogueError
 from jobs.code.errors import CodeError
@@ -32,20 +33,14 @@ from jobs.payload.trainers.tuning.errors import Refused
 from jobs.payload.trainers.tuning.options import rows_at_once
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import is_remote
+from jobs.spec import JobSpec
 from jobs.toml_file import read_toml
 from jobs.toml_lines import placed
 from platforms.base import BadOption, Misconfigured, PlatformError
 from platforms.registry import known
 from platforms.targets.base import BadTargetOption, TargetError
+from scheduler.service.outside.ports import ServedAt
 from scheduler.service.requests.gate_concerns import of_gates
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from config.settings import Settings
-    from jobs.spec import JobSpec
-    from scheduler.service.outside.ports import ServedAt
-
 
 _SCRIPT = re.compile(r".*\.(py|sh|pl|R|jl)")
 _RUNNERS = re.compile(r"(\{python\}|.*/)?(python[0-9.]*|bash|sh|torchrun|accelerate)?")

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from scheduler.core.job import Active
 from scheduler.service.requests.queue import QueueError
 from scheduler.store import jobs, runs, trees
+from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.store.engine import Database
-    from scheduler.store.jobs import JobRecord
 
 
 def take_up(database: Database, name: str, version: str, now: int, by: str, grace_seconds: int) -> JobRecord:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.environment.demands import read_demands
 from jobs.environment.errors import RequirementsError
 from jobs.environment.lock import make_lock
+from jobs.environment.target import Target
 from jobs.environment.tool import find_tools, sizes
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
-from jobs.spec import Requirements
-from platforms.image import has_lock, image_of, options_for
+from jobs.spec import JobSpec, Requirements
+from platforms.artifacts.base import BlobStore
+from platforms.image import Image, has_lock, image_of, options_for
+from scheduler.core.pool import Pool
 from scheduler.service.launch.trees import drop_damaged
 from scheduler.store import jobs, trees
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobs.environment.target import Target
-    from jobs.spec import JobSpec
-    from platforms.artifacts.base import BlobStore
-    from platforms.image import Image
-    from scheduler.core.pool import Pool
-    from scheduler.store.engine import Database
-    from scheduler.store.jobs import JobRecord
+from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
 
 
 def keep(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
+from scheduler.core.plan import Plan
+from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPool, Reason, SecretMissing
+from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import DAY
 from scheduler.planner import dispatch
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from scheduler.core.plan import Plan
-    from scheduler.core.reasons import Reason
-    from scheduler.core.snapshot import JobView, Snapshot
 
 _LASTING = (NoAllowedPool, DoesNotFit, SecretMissing)
 _FORESEEN_SECONDS = 60 * DAY  # a deadline farther off is not judged yet

@@ -6,24 +6,20 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.code.pack import pack
 from jobs.inputs.folder import pack_folder
 from jobs.job_table import table_of
 from jobs.readers import is_remote
+from jobs.spec import Code, Input, JobSpec
+from scheduler.core.pool import Pool
 from scheduler.service.launch.inputs import KIND
 from scheduler.service.requests import environment
 from scheduler.service.requests.inputs import folder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from jobs.spec import Code, Input, JobSpec
-    from scheduler.core.pool import Pool
 
 
 def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec]:

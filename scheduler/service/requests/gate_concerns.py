@@ -6,22 +6,16 @@ scores can give.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobs.payload.scorers.items import BadItems, read_items
+from jobs.payload.scorers.items import BadItems, Item, read_items
+from jobs.quality_gate import QualityGate
 from jobs.readers import is_remote
-from jobs.spec import HELD_OUT
+from jobs.spec import HELD_OUT, JobSpec
 from scheduler.judge.binomial import ALPHA
 from scheduler.judge.sign_flip import clusters_needed
 from scheduler.judge.threshold import surely_needed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from jobs.payload.scorers.items import Item
-    from jobs.quality_gate import QualityGate
-    from jobs.spec import JobSpec
 
 _REMEDY = "add items to the set, or ask for less"
 

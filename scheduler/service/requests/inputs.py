@@ -6,9 +6,9 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.inputs import hub
 from jobs.inputs.errors import TreeError
@@ -16,20 +16,15 @@ from jobs.payload.store import mount
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing
 from jobs.payload.store.tree import LIMITS, tree_prefix
-from jobs.spec import TEST_SET
+from jobs.spec import TEST_SET, Input, JobSpec
+from platforms.artifacts.base import BlobStore
+from platforms.base import Published
 from scheduler.service.launch.inputs import KIND, note
 from scheduler.service.launch.trees import drop_damaged, put_tree
 from scheduler.service.outside.ports import no_account
 from scheduler.store import jobs, trees
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from jobs.spec import Input, JobSpec
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import Published
-    from scheduler.store.engine import Database
-    from scheduler.store.jobs import JobRecord
+from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
 
 
 def take(

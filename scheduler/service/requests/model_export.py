@@ -6,23 +6,19 @@ import json
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jobs.child_process import OF_A_PERSON, child_environment
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.store.manifest import Manifest
+from platforms.artifacts.base import BlobStore
 from platforms.targets.base import BadRelease
 from platforms.targets.release import SUMS, open_release, seal
 from scheduler.service.deploy.release_files import fetch_part, make_release
 from scheduler.service.requests.checkpoint_files import PullRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobs.payload.store.manifest import Manifest
-    from platforms.artifacts.base import BlobStore
-    from scheduler.store.versions import Version
-
+from scheduler.store.versions import Version
 
 CARD, FACTS = "README.md", "version.json"
 ADAPTER = "adapter_config.json"

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from jobs.corpus.folder import CorpusFolder
+from platforms.artifacts.base import BlobStore
 from scheduler.core.version import split_version
 from scheduler.service.requests.checkpoint_files import choose
 from scheduler.service.versions import force, making
 from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.making import VersionRefused
 from scheduler.store import jobs, versions
+from scheduler.store.engine import Database
+from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from sqlalchemy import Connection
-
-    from jobs.corpus.folder import CorpusFolder
-    from platforms.artifacts.base import BlobStore
-    from scheduler.store.engine import Database
-    from scheduler.store.versions import Version
 
 
 def meant(tx: Connection, name: str) -> Version:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from config.errors import ConfigError, Problem
+from config.settings import Settings
 from platforms.registry import account_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from config.settings import Settings
 
 
 def accounts(settings: Settings, environ: Mapping[str, str], platform: str) -> dict[str, str]:

@@ -14,12 +14,13 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.code.pack import pack
 from jobs.lane_report import LaneReport, read_report
 from jobs.payload.bounds import read_json
 from jobs.ranges import RANGES
+from jobs.spec import JobSpec
 from platforms.artifacts.base import Missing
 from platforms.artifacts.directory import DirectoryStore
 from platforms.local.spawn import of_sessions
@@ -31,9 +32,6 @@ from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy
 from scheduler.service.outside.stop_flag import put_stop_flag
 from scheduler.service.requests.code import send
-
-if TYPE_CHECKING:
-    from jobs.spec import JobSpec
 
 _RUN = "probe"
 _MARGIN_SECONDS, _GRACE_SECONDS = 5, 10

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from jobs.spec import JobSpec
+from scheduler.core.plan import Plan
+from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota
-from scheduler.planner import AddJob, Planner, SetHours, UnknownName, device_choices, explain, what_if
+from scheduler.core.reasons import Reason
+from scheduler.planner import (
+    AddJob,
+    DeviceChoice,
+    Difference,
+    Edit,
+    Options,
+    Planner,
+    SetHours,
+    UnknownName,
+    device_choices,
+    explain,
+    what_if,
+)
+from scheduler.service.facts.advised import Priors
 from scheduler.service.facts.snapshot import load_snapshot, priors_of, view_of_new
 from scheduler.store import jobs, plans
-from scheduler.store.jobs import DuplicateJob
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jobs.spec import JobSpec
-    from scheduler.core.plan import Plan
-    from scheduler.core.pool import Pool
-    from scheduler.core.reasons import Reason
-    from scheduler.planner import DeviceChoice, Difference, Edit, Options
-    from scheduler.service.facts.advised import Priors
-    from scheduler.store.engine import Database
-    from scheduler.store.jobs import JobRecord
+from scheduler.store.engine import Database
+from scheduler.store.jobs import DuplicateJob, JobRecord
 
 
 class WhatIfRefused(Exception):

@@ -5,23 +5,21 @@ These writes are not fenced by the lease: they are guarded by the job's old stat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import wrong_share
+from jobs.spec import JobSpec
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
 from scheduler.service.launch.inputs import note
 from scheduler.store import checkpoints, jobs
+from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.spec import JobSpec
-    from scheduler.store.engine import Database
-    from scheduler.store.jobs import JobRecord
 
 
 class QueueError(Exception):

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
-from platforms.artifacts.base import StoreError
+from platforms.artifacts.base import BlobStore, StoreError
+from platforms.base import Platform
 from scheduler.core import run as arrows
 from scheduler.core.reasons import show
-from scheduler.core.run import Ended, Reserved, Running, Stopping, Submitting
+from scheduler.core.run import Ended, Reserved, Run, Running, Stopping, Submitting
 from scheduler.service.facts.declared import DECLARED, declare
 from scheduler.service.outside.stop_flag import put_stop_flag
 from scheduler.store import conditions, events, runs, watched
+from scheduler.store.engine import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from sqlalchemy import Connection
-
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import Platform
-    from scheduler.core.run import Run
-    from scheduler.store.engine import Database
 
 _PIECE_BYTES = 1 << 20
 _LINE_MAX_BYTES = 1 << 20

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from jobs.spec import HELD_OUT
+from jobs.spec import HELD_OUT, Evaluation, JobSpec
+from platforms.artifacts.base import BlobStore
+from platforms.base import Published
+from scheduler.core.pool import Pool
 from scheduler.service.requests import code, environment, inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from jobs.spec import Evaluation, JobSpec
-    from platforms.artifacts.base import BlobStore
-    from platforms.base import Published
-    from scheduler.core.pool import Pool
-    from scheduler.store.engine import Database
+from scheduler.store.engine import Database
 
 
 class Places(Protocol):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from jobs.payload.store.tree import sweep_trees
 from platforms.artifacts.base import StoreError
-from platforms.base import PlatformError
+from platforms.base import Platform, PlatformError
 from scheduler.core.window import DAY, HOUR
 from scheduler.service.faults.isolation import why
 from scheduler.service.outside import border
 from scheduler.service.outside.calls import fail
+from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import READ_EVERY_SECONDS, audit
 from scheduler.service.quota.late_bills import CHECK_EVERY_SECONDS, recheck
 from scheduler.service.upkeep.retention import PORTION, retain, retain_trees
 from scheduler.store import checkpoints, due, events, outbox, runs, watched
 from scheduler.store.errors import StoreFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from platforms.base import Platform
-    from scheduler.service.outside.ports import Ports
 
 KEEP_SESSIONS_SECONDS = 7 * DAY
 _ROWS = 5_000  # pruned in one pass

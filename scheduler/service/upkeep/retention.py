@@ -10,6 +10,7 @@ Jobs' code, inputs and corpora that nobody names any more leave the store likewi
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,20 +19,16 @@ from jobs.payload.bounds import Refusal
 from jobs.payload.store.listing import LISTING
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from scheduler.core.retention import SavedState, may_be_read, verdicts
+from scheduler.core.retention import Retention, SavedState, Verdict, may_be_read, verdicts
+from scheduler.core.run import Run
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, discards, generations, jobs, runs, trees, versions
+from scheduler.store.checkpoints import CheckpointRecord
 from scheduler.store.discards import Discard
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from sqlalchemy import Connection
-
-    from scheduler.core.retention import Retention, Verdict
-    from scheduler.core.run import Run
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.checkpoints import CheckpointRecord
 
 PORTION = 200  # objects marked, and objects deleted, in one pass
 _MANIFEST_BYTES = 1 << 20

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from scheduler.service.versions.making import VersionRefused
 from scheduler.store import evaluations, versions
 from scheduler.store.evaluations import Overrule
-from scheduler.store.versions import Promotion
+from scheduler.store.versions import Promotion, Version
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.store.versions import Version
 
 
 def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Version:

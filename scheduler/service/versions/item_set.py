@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from jobs.corpus import CorpusManifest
 from jobs.corpus.errors import CorpusDamaged
-from jobs.spec import HELD_OUT, TEST_SET, Input
+from jobs.corpus.folder import CorpusFolder
+from jobs.spec import HELD_OUT, TEST_SET, Input, JobSpec
+from platforms.artifacts.base import BlobStore
 from scheduler.service.launch.inputs import KIND
 from scheduler.service.launch.trees import put_tree
 from scheduler.service.versions.making import VersionRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from jobs.corpus import CorpusManifest
-    from jobs.corpus.folder import CorpusFolder
-    from jobs.spec import JobSpec
-    from platforms.artifacts.base import BlobStore
-    from scheduler.store.engine import Database
+from scheduler.store.engine import Database
 
 ITEMS = 300  # of a corpus; whoever wants more, or others, names a file of items
 TEXT_CHARACTERS = 1_000  # of an item, its beginning

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.payload.store.manifest import split_key
-from jobs.spec import TEST_SET
+from jobs.payload.store.manifest import Manifest, split_key
+from jobs.spec import TEST_SET, JobSpec
+from jobs.spec import Evaluation as Wanted
 from platforms.artifacts.base import StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
 from scheduler.core.version import OF_VERDICT
+from scheduler.judge.judgement import Judgement
 from scheduler.service.faults.isolation import apart, why
+from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.force import promote_by_itself
 from scheduler.service.versions.making import VersionRefused, evaluate, gates_digest, version_of
 from scheduler.service.versions.reading import NoScores, scores_of
 from scheduler.store import checkpoints, evaluations, events, jobs, versions
 from scheduler.store.errors import Refused, Stale, StoreFailure
+from scheduler.store.evaluations import Evaluation
+from scheduler.store.jobs import JobRecord
+from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Manifest
-    from jobs.spec import Evaluation as Wanted
-    from jobs.spec import JobSpec
-    from scheduler.judge.judgement import Judgement
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.evaluations import Evaluation
-    from scheduler.store.jobs import JobRecord
-    from scheduler.store.versions import Version
 
     _Saved = tuple[str | None, Wanted | None, int, int]
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.payload.scorers.given import shipped_digest
-from jobs.spec import EVALUATE, TEST_SET, JobSpec, Stall, StartFrom
+from jobs.payload.store.manifest import Manifest
+from jobs.spec import EVALUATE, TEST_SET, Input, JobSpec, Stall, StartFrom
 from scheduler.core.throughput import PRIOR_SIGMA, SURENESS
 from scheduler.service.launch.inputs import note
 from scheduler.store import codec, evaluations, generations, jobs, rates, trees, versions
+from scheduler.store.jobs import JobRecord
+from scheduler.store.rates import RateRecord
 from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Manifest
-    from jobs.spec import Input
-    from scheduler.store.jobs import JobRecord
-    from scheduler.store.rates import RateRecord
 
 _NAME_MAX = 40  # characters of a job's name
 _SHIPPED = "{payload}/scorers"

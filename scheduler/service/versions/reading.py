@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobs.payload.scorers.items import BadItems, read_items
+from jobs.payload.scorers.items import BadItems, ItemSet, read_items
 from jobs.payload.store.listing import BadListing
-from jobs.payload.store.manifest import blob_key, sha256_file
+from jobs.payload.store.manifest import Manifest, blob_key, sha256_file
 from jobs.payload.store.tree import fetch_tree, remove_tree, tree_prefix
-from jobs.scores import SCORES_BYTES_MAX, ScoresError, read_scores
-from jobs.spec import TEST_SET
-from platforms.artifacts.base import Missing
+from jobs.scores import SCORES_BYTES_MAX, Scores, ScoresError, read_scores
+from jobs.spec import TEST_SET, Input
+from platforms.artifacts.base import BlobStore, Missing
 from scheduler.service.launch.inputs import KIND, bring
+from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, jobs, trees
-
-if TYPE_CHECKING:
-    from jobs.payload.scorers.items import ItemSet
-    from jobs.payload.store.manifest import Manifest
-    from jobs.scores import Scores
-    from jobs.spec import Input
-    from platforms.artifacts.base import BlobStore
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.evaluations import Evaluation
-    from scheduler.store.versions import Version
+from scheduler.store.evaluations import Evaluation
+from scheduler.store.versions import Version
 
 SCORES = "output/scores.jsonl"  # where a command that is run whole leaves it
 

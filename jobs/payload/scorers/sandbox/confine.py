@@ -11,14 +11,11 @@ import shutil
 import subprocess
 import threading
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .limits import Limits
+from .limits import Limits
 
 _TREE = Path("/sys/fs/cgroup")
 _TRY_SECONDS = 10

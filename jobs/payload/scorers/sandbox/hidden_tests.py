@@ -12,12 +12,8 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .sandbox import Program
-
-if TYPE_CHECKING:
-    from .sandbox import Sandbox
+from .sandbox import Program, Sandbox
 
 _HERE = Path(__file__).parent
 SOURCE_BYTES_MAX = 1 << 20

@@ -19,11 +19,9 @@ import json
 import os
 import sys
 import unittest
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Any
 
 _HERE = Path("/in")
 _LINE_MAX = 1 << 20

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from .hidden_tests import Exam, count_tests, inside, read_result
-from .sandbox import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .sandbox import Sandbox
+from .sandbox import Program, Sandbox
 
 _RESULT_BYTES_MAX = 16_384
 
