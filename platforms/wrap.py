@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from platforms.artifacts.base import BlobStore
 from platforms.base import (
@@ -26,8 +26,7 @@ from platforms.base import (
     Unreachable,
 )
 
-if TYPE_CHECKING:
-    Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
+Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
 
 _Answer = TypeVar("_Answer")
 _TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})  # may move much data, or wait for it to be ready:

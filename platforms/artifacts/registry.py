@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from platforms.artifacts.base import BlobStore, StoreError
 
-if TYPE_CHECKING:
-    Loader = Callable[[Path, Mapping[str, str]], BlobStore]
+Loader = Callable[[Path, Mapping[str, str]], BlobStore]
 
 # kind -> "module:function" with the signature Loader.
 _LOADERS: Mapping[str, str] = {

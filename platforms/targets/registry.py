@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from platforms.targets.base import Target, TargetContext, TargetError
 
-if TYPE_CHECKING:
-    Loader = Callable[[str, Mapping[str, str], TargetContext], Target]
+Loader = Callable[[str, Mapping[str, str], TargetContext], Target]
 
 # kind -> "module:function" with the signature Loader.
 _LOADERS: Mapping[str, str] = {

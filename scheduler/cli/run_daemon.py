@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.context import Cli
 
 
 def run_daemon(cli: Cli) -> None:

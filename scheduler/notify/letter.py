@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jobs.payload.redact import Redact
 from scheduler.report.document import document_of
 from scheduler.report.html import attached, html_of
 from scheduler.report.picture import Picture, find_font, png_of
 from scheduler.report.report import Report
 from scheduler.report.slack import slack_of
 from scheduler.report.text import text_of
-
-if TYPE_CHECKING:
-    from jobs.payload.redact import Redact
 
 
 def letter_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any]:

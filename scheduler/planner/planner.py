@@ -6,20 +6,21 @@ dispatch -> deadlines -> prices by linear programme -> local search -> incumbent
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from scheduler.core.plan import Plan
+from scheduler.core.plan import Deferral, Placement, Plan
+from scheduler.core.snapshot import Snapshot
 from scheduler.planner.dispatch.dispatcher import fill
 from scheduler.planner.dispatch.incumbent import pinned_sessions
 from scheduler.planner.dispatch.tie_break import in_queue_order
 from scheduler.planner.dispatch.waiting import deferrals
-from scheduler.planner.lp.grid import make_grid
+from scheduler.planner.lp.grid import Grid, make_grid
 from scheduler.planner.lp.job_matrix import kind_of
 from scheduler.planner.lp.prices import Prices, dual_prices, scarcity_prices
-from scheduler.planner.lp.scale import Solved, below_the_core, bound_of, divide, priced
-from scheduler.planner.lp.solver import Solver, SolverFailed
+from scheduler.planner.lp.scale import Parts, Solved, below_the_core, bound_of, divide, priced
+from scheduler.planner.lp.solver import LinearSolver, Solution, Solver, SolverFailed
 from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.forecast import expected
@@ -32,15 +33,6 @@ from scheduler.planner.search.in_turn import in_turn
 from scheduler.planner.search.policies import improve, steps_for
 from scheduler.planner.search.score import all_done, flow, score
 from scheduler.planner.verify import verify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from scheduler.core.plan import Deferral, Placement
-    from scheduler.core.snapshot import Snapshot
-    from scheduler.planner.lp.grid import Grid
-    from scheduler.planner.lp.scale import Parts
-    from scheduler.planner.lp.solver import LinearSolver, Solution
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
 EPSILON = 0.01

@@ -7,21 +7,17 @@ instant, opening hours, caps, gates against checkpointed steps, work done.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from math import ceil, sqrt
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from jobs.plural import counted
+from jobs.spec import Gate
 from scheduler.core.ledger import Charge
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from jobs.spec import Gate
-    from scheduler.core.plan import Placement, Plan, PlannedLane
-    from scheduler.core.pool import Pool
-    from scheduler.core.quota import Quota
-    from scheduler.core.snapshot import JobView, PoolView, Snapshot
+from scheduler.core.plan import Placement, Plan, PlannedLane
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota, limit_at
+from scheduler.core.snapshot import JobView, PoolView, Snapshot
 
 
 def verify(snapshot: Snapshot, plan: Plan) -> list[str]:

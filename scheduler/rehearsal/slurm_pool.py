@@ -7,7 +7,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platforms.base import PlatformError
 from platforms.slurm.accounting import accounting_of
@@ -18,8 +18,7 @@ from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
 from scheduler.rehearsal.folder import Rehearsal, RehearsalError
 
-if TYPE_CHECKING:
-    _Intervals = list[tuple[int, int]]
+_Intervals = list[tuple[int, int]]
 
 SCALE = 600.0
 _SCALE_MAX = 1_200.0

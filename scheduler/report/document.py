@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from jobs.plural import counted
 from jobs.spec import EVALUATE
+from scheduler.core.quota import Meter
 from scheduler.report.headline import headline, hours, money, subject
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from scheduler.core.quota import Meter
-    from scheduler.report.report import JobReport, Report, Spent
+from scheduler.report.report import JobReport, Report, Spent
 
 _NAMES_MAX = 10
 _RULES_MAX = 20

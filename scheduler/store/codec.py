@@ -7,6 +7,7 @@ the daemon reads the same rows again every cycle.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,17 +28,12 @@ from jobs.spec import (
     Stall,
     StartFrom,
 )
-from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 from scheduler.core.plan import KeptHours, Placement, PlannedLane
-from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
+from scheduler.core.run import Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping
-
     from sqlalchemy import Row
-
-    from scheduler.core.job import JobState
-    from scheduler.core.run import RunState
 
 T = TypeVar("T")
 

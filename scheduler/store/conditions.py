@@ -5,6 +5,7 @@ An event opens or closes a condition in its own transaction. The row outlives th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from sqlalchemy import bindparam, insert, select, update
 from scheduler.store.schema import conditions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
 
 RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"

@@ -6,6 +6,7 @@ database holds that one version of a model is on its way to a target at a time, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,13 +16,10 @@ from scheduler.core.version import version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
 from scheduler.store.model_tables import deployments
+from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy import Connection
-
-    from scheduler.store.versions import Version
 
 DAEMON = "daemon"  # by whom what is due by itself is written down
 RESUMED = "deployment.resume"

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Column, Connection, Engine, Table
     from sqlalchemy.engine import URL
 
-    Row = Mapping[str, Any]
+Row = Mapping[str, Any]
 
 __all__ = [
     "Database",

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
-from jobs.spec import EVALUATE
-from scheduler.core.job import Done, Queued, add_again
+from jobs.spec import EVALUATE, JobSpec
+from scheduler.core.job import Done, JobState, Queued, add_again
 from scheduler.core.job import remove as gone
 from scheduler.core.job import restart as again
 from scheduler.core.window import DAY
 from scheduler.store import codec, events, generations, series
 from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.generations import Generation
 from scheduler.store.schema import checkpoints, jobs, rates
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from sqlalchemy import ColumnElement, Connection, Row, Update
-
-    from jobs.spec import JobSpec
-    from scheduler.core.job import JobState
-    from scheduler.store.generations import Generation
 
 
 class DuplicateJob(StoreFailure):

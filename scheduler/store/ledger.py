@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, bindparam, func, insert, select
@@ -13,9 +14,6 @@ from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.core.window import DAY
 from scheduler.store import codec
 from scheduler.store.schema import lanes, ledger, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # A run's first lane: where sessions differ in their devices, it has them all.
 _devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from scheduler.core.ledger import Charge, fold
+from scheduler.core.plan import Plan
+from scheduler.core.pool import Pool
 from scheduler.core.window import Window
 from scheduler.report.burn_down import BurnDown, burn_down_of, burn_down_svg
 from scheduler.report.chart import hues_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
+from scheduler.report.report import Report
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg, upcoming
 from scheduler.store import events, jobs, ledger, limits, plans, prices, queue_waits, runs
+from scheduler.store.engine import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from scheduler.core.plan import Plan
-    from scheduler.core.pool import Pool
-    from scheduler.report.report import Report
-    from scheduler.store.engine import Database
 
 _CLOSURES_SHOWN = 50
 _WIDTH, _SMALL = 1_000, 640

@@ -6,17 +6,20 @@ stand on it, and what leaves it, is an event.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jobs.plural import counted
 from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.plan import Plan
 from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
 from scheduler.core.run import Ended, Outcome, Reserved, Submitting
 from scheduler.core.version import version_name
 from scheduler.core.window import DAY, HOUR
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
+from scheduler.service.outside.ports import Ports
 from scheduler.store import (
     conditions,
     deployments,
@@ -32,17 +35,12 @@ from scheduler.store import (
     versions,
     watched,
 )
+from scheduler.store.events import Event
+from scheduler.store.jobs import JobRecord
 from scheduler.views.long_work import long_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
     from sqlalchemy import Connection
-
-    from scheduler.core.plan import Plan
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.events import Event
-    from scheduler.store.jobs import JobRecord
 
 RAISED, SETTLED = conditions.RAISED, "need.settled"
 TAKEN = "session.taken"

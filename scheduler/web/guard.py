@@ -10,13 +10,12 @@ from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from jobs.payload.redact import Redact
 from scheduler.web import actors
 from scheduler.web.bearer import Bearer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from jobs.payload.redact import Redact
 
 COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"

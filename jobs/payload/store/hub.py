@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from ..bounds import SPAN_MAX, digits
@@ -22,9 +22,8 @@ from .listing import BadListing, Entry, parse_listing
 from .transport import Transport
 from .tree import LIMITS, fetch_listing, is_whole, make, making_of
 
-if TYPE_CHECKING:
-    _Answer = TypeVar("_Answer")
-    Tell = Callable[[int, int], None]
+_Answer = TypeVar("_Answer")
+Tell = Callable[[int, int], None]
 
 KIND = "hub"
 GIT = "git:"  # before the object name of a file that git itself holds; a large one has its sha256

@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from ..deadline import Deadline, opener
 from .manifest import sha256_file
 from .transport import PIECE_BYTES
 
-if TYPE_CHECKING:
-    _Answer = TypeVar("_Answer")
+_Answer = TypeVar("_Answer")
 
 _SILENCE_SECONDS = 30.0  # without a byte from the server
 _PIECE_SECONDS = 120.0  # for the head of an answer, and for each piece of what is long

@@ -31,10 +31,9 @@ if TYPE_CHECKING or __package__:
 else:
     from trial import make_batch, make_step
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence
 
-    Step = Callable[[Any], None]
+Step = Callable[[Any], None]
 
 DEFAULTS: dict[str, Any] = {
     "name": "",

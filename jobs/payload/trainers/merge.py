@@ -19,8 +19,7 @@ if TYPE_CHECKING or __package__:
 else:
     from tuning.errors import Refused
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 _ADAPTER, _FINGERPRINT = "adapter_config.json", "fingerprint.json"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # a tokenizer's files, and what generation is told

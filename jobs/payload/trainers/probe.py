@@ -20,8 +20,7 @@ else:
     from calibrate import DEFAULTS
     from trial import make_model
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 _LENGTHS = (64, 128)
 

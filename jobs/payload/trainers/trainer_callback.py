@@ -31,8 +31,7 @@ if TYPE_CHECKING or __package__:
 else:
     from trainer_kit import Training
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping
 
 # What TRL logs, and its names among a checkpoint's metrics.
 _OF_TRL = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from platforms.emulators.faults import Fault
@@ -23,8 +23,7 @@ from platforms.emulators.kaggle.rules import Elsewhere, Refusal, denied
 from platforms.emulators.kaggle.session import Session
 from platforms.emulators.kaggle.storage import Blob, name_of_dataset, name_of_model
 
-if TYPE_CHECKING:
-    Body = dict[str, Any]
+Body = dict[str, Any]
 
 _JSON = "application/json"
 _PAGE = b"<html><body><h1>Too many requests</h1></body></html>"

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.advice.seen import read_seen, write_seen
+from jobs.advice.choice import Wishes
+from jobs.advice.seen import Seen, read_seen, write_seen
 from jobs.advice.setup import METHODS
+from jobs.advice.shape import Shape
 from jobs.catalogue import job_from_table
 from jobs.payload.bounded_file import read_bounded
 from scheduler.cli.commands.queue_add import add_specs
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jobs.advice.choice import Wishes
-    from jobs.advice.seen import Seen
-    from jobs.advice.shape import Shape
-    from scheduler.cli.shell.context import Cli
 
 SECONDS = 240
 PROGRAM = Path(__file__).resolve().parents[3] / "jobs/payload/trainers/calibrate.py"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import typer
 
 from scheduler.cli.commands.queue_list import STATES
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from sqlalchemy import Connection
-
-    from scheduler.cli.shell.context import Cli
 
 _RUNS = 200  # the newest ones are offered
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from scheduler.cli.shell.command import command, group
 from scheduler.cli.shell.context import Cli
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 app = group("Training data: build, show, compare, verify.", "show")
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.corpus import CorpusError, NoSuchVersion, open_mixture
+from jobs.corpus import CorpusError, CorpusManifest, NoSuchVersion, open_mixture
 from jobs.corpus.difference import difference
 from jobs.plural import counted
 from jobs.size import size
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound, Violations
 from scheduler.cli.shell.names import listed
 from scheduler.cli.shell.output import share
 from scheduler.service.requests.corpus import jobs_by_version
 from scheduler.store import events
 from scheduler.views.documents import corpus_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from jobs.corpus import CorpusManifest
-    from scheduler.cli.shell.context import Cli
 
 _BUILDS = 1_000  # whose times are looked up
 

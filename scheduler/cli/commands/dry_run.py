@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 from jobs.job_table import table_of, toml_of
 from jobs.payload.store.code import code_prefix
 from jobs.payload.store.listing import LISTING
 from jobs.size import size
+from jobs.spec import Code, JobSpec
 from scheduler.cli.commands.queue_add import foreseen, warn_of
 from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
+from scheduler.cli.shell.context import Cli
 from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.fingerprint import fingerprint, measure
 from scheduler.service.requests.questions import ask_what_if
 from scheduler.views.documents import plan_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jobs.spec import Code, JobSpec
-    from scheduler.cli.shell.context import Cli
 
 
 def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from threading import Event
-from typing import TYPE_CHECKING
 
 import typer
 
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import clean
 from scheduler.core.job import Active, Done, Queued
 from scheduler.core.why import why
 from scheduler.service.requests.sessions import followed_log, lines
 from scheduler.store import jobs, plans, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.cli.shell.context import Cli
-    from scheduler.store.jobs import JobRecord
+from scheduler.store.jobs import JobRecord
 
 _LOOK_AGAIN_SECONDS = 1.0
 

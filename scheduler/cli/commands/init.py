@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from platforms.slurm.checkup import Nodes
 from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from platforms.slurm.checkup import Nodes
-    from scheduler.host.belongings import Belongings, Gpu
+from scheduler.host.belongings import Belongings, Gpu
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scheduler.cli.parts.versions_table import show_versions
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import amount, hours
+from scheduler.service.requests.model_export import Merge
 from scheduler.service.requests.models import meant, meant_exactly
+from scheduler.store.evaluations import StoredVerdict
 from scheduler.views import models
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scheduler.cli.shell.context import Cli
-    from scheduler.service.requests.model_export import Merge
-    from scheduler.store.evaluations import StoredVerdict
-    from scheduler.views.models import Cost, VersionFacts
+from scheduler.views.models import Cost, VersionFacts
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
 _SHOWN = 16  # characters of a digest

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import structlog
 
+from jobs.ab_test import AbTest
 from jobs.cycle import DAYS
 from scheduler.cli.commands.queue_add import add_specs
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound, Refusal
 from scheduler.cli.shell.names import meant as near
+from scheduler.judge.judgement import Finding
 from scheduler.service.requests.ab_tests import result, specs_of
 from scheduler.store import jobs
-
-if TYPE_CHECKING:
-    from jobs.ab_test import AbTest
-    from scheduler.cli.shell.context import Cli
-    from scheduler.judge.judgement import Finding
 
 
 def list_tests(cli: Cli) -> None:

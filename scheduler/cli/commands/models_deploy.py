@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.size import size
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import CommandError, Exit, NotFound, Violations
 from scheduler.cli.shell.names import meant as near
 from scheduler.service.deploy.deployer import FOLDER, Deployer
@@ -13,11 +14,8 @@ from scheduler.service.deploy.release_files import served_parts
 from scheduler.service.requests import deploying
 from scheduler.service.requests.models import meant
 from scheduler.store import checkpoints
-
-if TYPE_CHECKING:
-    from scheduler.cli.shell.context import Cli
-    from scheduler.store.deployments import Deployment
-    from scheduler.store.versions import Version
+from scheduler.store.deployments import Deployment
+from scheduler.store.versions import Version
 
 
 class NotServing(CommandError):

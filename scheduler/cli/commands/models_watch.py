@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jobs.votes import VotesError
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal, UsageFault, Violations
 from scheduler.judge.watch import ALARM
 from scheduler.service.requests.models import meant
-from scheduler.service.versions.watching import read_watch, take_back
+from scheduler.service.versions.watching import Watch, read_watch, take_back
 from scheduler.store import jobs, versions
-
-if TYPE_CHECKING:
-    from scheduler.cli.shell.context import Cli
-    from scheduler.service.versions.watching import Watch
-    from scheduler.store.versions import Version
+from scheduler.store.versions import Version
 
 
 def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollback: bool) -> None:

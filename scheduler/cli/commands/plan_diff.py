@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scheduler.cli.parts.plan_changes import difference_json, show_changes, signed
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
-from scheduler.views.plan_history import compare
-
-if TYPE_CHECKING:
-    from scheduler.cli.shell.context import Cli
-    from scheduler.core.plan import Placement, Plan
-    from scheduler.views.plan_history import PlanDiff, SessionChange
+from scheduler.core.plan import Placement, Plan
+from scheduler.views.plan_history import PlanDiff, SessionChange, compare
 
 
 def show_diff(cli: Cli, since: int | None) -> None:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from math import isfinite
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from jobs.catalogue import job_from_toml
 from jobs.payload.bounds import digits
 from jobs.ranges import RANGES
 from scheduler.cli.parts.device_table import show_devices
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound, UsageFault
 from scheduler.cli.shell.names import listed, meant
-from scheduler.planner import SetDevices, SetHours, SetWeight, TakeDown, UnknownName
+from scheduler.planner import Edit, SetDevices, SetHours, SetWeight, TakeDown, UnknownName
 from scheduler.planner.questions.orders import POLICIES
 from scheduler.service.requests.questions import ask_devices, ask_what_if
 from scheduler.views.documents import plan_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from scheduler.cli.shell.context import Cli
-    from scheduler.planner import Edit
 
 _HOURS_MAX = 100_000
 _DEVICES_MAX = 1_024

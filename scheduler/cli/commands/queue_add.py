@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.catalogue import job_from_table, table_from_toml
 from jobs.definition import merged
 from jobs.duration import show_duration
 from jobs.job_table import whole_of
+from jobs.spec import JobSpec
 from scheduler.cli.commands.queue_show import lock_line
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.cli.shell.names import listed
-from scheduler.core.reasons import DeadlineUnreachable
+from scheduler.core.reasons import DeadlineUnreachable, Reason
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, priors_of, view_of_new
@@ -25,13 +28,6 @@ from scheduler.service.requests.gate_concerns import of_gates
 from scheduler.service.requests.stored import stored
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jobs.spec import JobSpec
-    from scheduler.cli.shell.context import Cli
-    from scheduler.core.reasons import Reason
 
 _STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
 

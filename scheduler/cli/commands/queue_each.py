@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from jobs.plural import counted
 from scheduler.cli.parts.loss import warn_of_loss
 from scheduler.cli.shell.confirm import confirm
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.cli.shell.names import listed
-from scheduler.core.job import Active, Cancelled, Failed, Held, Queued
+from scheduler.core.job import Active, Cancelled, Failed, Held, JobState, Queued
 from scheduler.service.requests.queue import QueueError
 from scheduler.store import jobs
+from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from scheduler.cli.shell.context import Cli
-    from scheduler.core.job import JobState
-    from scheduler.store.jobs import JobRecord
-
 
 CAN_BE: dict[str, Callable[[JobState], bool]] = {
     "held": lambda state: isinstance(state, Queued) or (isinstance(state, Active) and state.wish is None),

@@ -8,15 +8,19 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.catalogue import job_from_table, job_from_toml
 from jobs.definition import OLD_NAMES
 from jobs.job_table import table_of, toml_of
 from jobs.payload.bounds import read_json
-from jobs.payload.store.manifest import blob_key
+from jobs.payload.store.manifest import Manifest, blob_key
+from jobs.spec import JobSpec
+from platforms.artifacts.base import BlobStore
 from scheduler.cli.commands.queue_add import add_specs, read_spec, warn_of_gates, warn_of_job, warn_of_secrets
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Failed
@@ -26,14 +30,6 @@ from scheduler.service.requests.queue import QueueError
 from scheduler.service.requests.stored import stored
 from scheduler.store import checkpoints, jobs
 from scheduler.views.documents import job_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jobs.payload.store.manifest import Manifest
-    from jobs.spec import JobSpec
-    from platforms.artifacts.base import BlobStore
-    from scheduler.cli.shell.context import Cli
 
 _HEADING = """# The definition of {name}. Save it and leave the editor to change the job.
 # docs/configuration.md tells every key, its range, and its default where it is left out.

@@ -6,23 +6,22 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from jobs.payload.bounds import STEP_MAX, digits
+from jobs.payload.store.manifest import Manifest
 from scheduler.cli.commands.queue_show import start_line
 from scheduler.cli.shell.confirm import confirm
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active
 from scheduler.service.requests.queue import QueueError
 from scheduler.store import checkpoints, generations, jobs
+from scheduler.store.engine import Database
+from scheduler.store.generations import Generation
+from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_json
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Manifest
-    from scheduler.cli.shell.context import Cli
-    from scheduler.store.engine import Database
-    from scheduler.store.generations import Generation
-    from scheduler.store.jobs import JobRecord
 
 
 def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from jobs.job_table import whole_of
 from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.plural import counted
 from jobs.size import size
+from jobs.spec import Code, Input, Requirements, StartFrom
 from scheduler.cli.parts.training_words import facts
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
+from scheduler.core.reasons import Reason
 from scheduler.core.why import why
 from scheduler.store import generations, jobs, plans, queue_waits, rates, runs, training_data
+from scheduler.store.generations import Generation
+from scheduler.store.jobs import JobRecord
+from scheduler.store.rates import RateRecord
 from scheduler.views.documents import job_json, run_json
 from scheduler.views.share_now import share_now
-from scheduler.views.training import trainings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jobs.spec import Code, Input, Requirements, StartFrom
-    from scheduler.cli.shell.context import Cli
-    from scheduler.core.reasons import Reason
-    from scheduler.store.generations import Generation
-    from scheduler.store.jobs import JobRecord
-    from scheduler.store.rates import RateRecord
-    from scheduler.views.training import Training
+from scheduler.views.training import Training, trainings
 
 _RUNS_SHOWN = 5
 

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
 from jobs.plural import counted
-from jobs.spec import HELD_OUT, TEST_SET
+from jobs.spec import HELD_OUT, TEST_SET, Code, JobSpec, Requirements
 from scheduler.cli.commands.job_options import inputs_of
 from scheduler.cli.commands.queue_add import warn_of_gates, warn_of_lock, warn_of_secrets
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active
 from scheduler.service.requests import code, concerns, environment, inputs, queue
 from scheduler.service.requests import corpus as corpora
 from scheduler.store import jobs
+from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_json
-
-if TYPE_CHECKING:
-    from jobs.spec import Code, JobSpec, Requirements
-    from scheduler.cli.shell.context import Cli
-    from scheduler.store.jobs import JobRecord
 
 
 def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from scheduler.cli.shell.command import command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal, UsageFault
-
-if TYPE_CHECKING:
-    from scheduler.report.report import Report
+from scheduler.report.report import Report
 
 _ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".md": "markdown", ".json": "json"}
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.catalogue import job_from_table
 from jobs.payload.bounded_file import TEXT_BYTES_MAX
 from jobs.payload.bounds import digits
+from jobs.spec import JobSpec
 from scheduler.cli.commands.dry_run import show_jobs
 from scheduler.cli.commands.follow import follow_jobs
 from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.parts.sweep import combinations, name_of
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.core.run import Ended
 from scheduler.service.requests.probe import probe
 from scheduler.store import jobs, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from jobs.spec import JobSpec
-    from scheduler.cli.shell.context import Cli
 
 _STEPS_PER_HOUR = 1_000.0  # when nothing is known; the first session measures it
 _RUNS_SEARCHED = 200

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.advice.card import GIB
+from jobs.advice.card import GIB, Card
+from jobs.advice.choice import Advice, Choice, Wishes
 from jobs.advice.recipe import flags
+from jobs.advice.seen import Seen
+from jobs.advice.shape import Shape
 from jobs.advice.speed import cadence
 from jobs.duration import parse_duration, show_duration
 from jobs.plural import counted
 from scheduler.cli.shell.exits import Refusal, UsageFault
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jobs.advice.card import Card
-    from jobs.advice.choice import Advice, Choice, Wishes
-    from jobs.advice.seen import Seen
-    from jobs.advice.shape import Shape
-    from scheduler.cli.shell.output import Output
-
+from scheduler.cli.shell.output import Output
 
 _TABLE = ("option", "result", ">GiB", ">batch", ">tokens/s", ">hours", ">p90", ">kWh", ">money")
 _DISK_BYTES_A_SECOND = 1e9  # at which a checkpoint is written

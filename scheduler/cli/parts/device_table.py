@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from scheduler.cli.shell.output import Output
 from scheduler.core.window import HOUR
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.cli.shell.output import Output
-    from scheduler.planner import DeviceChoice
+from scheduler.planner import DeviceChoice
 
 
 def show_devices(out: Output, job: str, found: Sequence[DeviceChoice]) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from scheduler.cli.shell.output import hours
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.plan import Placement
-
+from scheduler.core.plan import Placement
 
 _LETTERS_MIN = 2  # of a name that is cut
 

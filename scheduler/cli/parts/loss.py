@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
+from scheduler.core.run import Run
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.cli.shell.context import Cli
-    from scheduler.core.run import Run
 
 
 def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:

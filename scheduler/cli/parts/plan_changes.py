@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scheduler.cli.shell.output import hours
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.cli.shell.output import Output
-    from scheduler.planner import Difference
-    from scheduler.planner.questions.differ import JobChange, JobOutlook
+from scheduler.cli.shell.output import Output, hours
+from scheduler.planner import Difference
+from scheduler.planner.questions.differ import JobChange, JobOutlook
 
 _NEVER = "not planned"
 

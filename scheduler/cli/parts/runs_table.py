@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from scheduler.cli.shell.output import hours
-from scheduler.core.run import Ended, Running, Stopping
-
-if TYPE_CHECKING:
-    from scheduler.cli.shell.output import Output
-    from scheduler.core.run import Run
+from scheduler.cli.shell.output import Output, hours
+from scheduler.core.run import Ended, Run, Running, Stopping
 
 OUTCOMES = {"yielded": "saved and stopped"}
 """Outcomes by the words that people read."""

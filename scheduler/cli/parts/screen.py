@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.size import size
 from scheduler.cli.parts.training_words import OVER, ago, arrow, bar, forecast_words, last_loss, number, when
-from scheduler.cli.shell.output import amount, share
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.output import Output, amount, share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.run import Run
 from scheduler.core.why import in_queue, why
+from scheduler.store.jobs import JobRecord
 from scheduler.views.daemon_health import daemon_health
 from scheduler.views.documents import job_state_json, run_json
 from scheduler.views.overview import Overview, overview
+from scheduler.views.training import Training
 from scheduler.views.verdict import sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from scheduler.cli.shell.context import Cli
-    from scheduler.cli.shell.output import Output
-    from scheduler.core.run import Run
-    from scheduler.store.jobs import JobRecord
-    from scheduler.views.training import Training
 
 ACTIONS, JOBS, SESSIONS, POOLS, WORK = "Actions required", "Jobs", "Sessions", "Pools", "Under way"
 """The sections of the screen, in their order."""

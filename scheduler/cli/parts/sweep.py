@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
 from scheduler.cli.shell.exits import UsageFault
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 JOBS_MAX = 200  # of one sweep; more is a slip of the hand
 _NAME_MAX = 40

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from jobs.ranges import RANGES
 from scheduler.cli.parts.screen import ORDERS
 from scheduler.cli.parts.training_words import facts, when
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, code_of
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.why import why
 from scheduler.service.requests import queue
 from scheduler.service.requests.sessions import followed_log, lane_lines
 from scheduler.store import runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from scheduler.cli.shell.context import Cli
-    from scheduler.store.jobs import JobRecord
-    from scheduler.views.overview import Overview
+from scheduler.store.jobs import JobRecord
+from scheduler.views.overview import Overview
 
 KEYS = (
     ("↑ ↓, k j", "choose a job"),

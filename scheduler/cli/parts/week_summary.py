@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from jobs.plural import counted
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from scheduler.cli.shell.output import Output
-    from scheduler.report.week import JobFigures, PoolFigures, Week
+from scheduler.cli.shell.output import Output
+from scheduler.report.week import JobFigures, PoolFigures, Week
 
 
 def show_week(out: Output, week: Week, folder: Path) -> None:

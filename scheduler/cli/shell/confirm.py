@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal
-
-if TYPE_CHECKING:
-    from scheduler.cli.shell.context import Cli
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 

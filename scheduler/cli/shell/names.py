@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from scheduler.cli.shell.exits import NotFound
+from scheduler.core.pool import Pool
+from scheduler.core.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from sqlalchemy import Connection
-
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Run
 
 _RUNS_SEARCHED = 500
 

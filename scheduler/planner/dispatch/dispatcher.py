@@ -7,17 +7,14 @@ an hour there, weight * speed * (1 - overhead), ties to the job that finishes so
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
+from scheduler.core.snapshot import Snapshot
 from scheduler.planner.dispatch.waiting import deferrals
 from scheduler.planner.dispatch.walk import Walk
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.model.value import value
-
-if TYPE_CHECKING:
-    from scheduler.core.snapshot import Snapshot
 
 
 def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = None) -> Plan:

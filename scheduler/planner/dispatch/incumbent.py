@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from scheduler.core.plan import Plan
+from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PinnedSession
-
-if TYPE_CHECKING:
-    from scheduler.core.plan import Plan
-    from scheduler.planner.model.case import Case
 
 
 def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSession, ...]]:

@@ -6,17 +6,13 @@ the queue, and a job goes where it makes most of an hour.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from scheduler.core.snapshot import JobView
 from scheduler.planner.model.policy import Policy
 from scheduler.planner.model.value import reference_rate
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scheduler.core.snapshot import JobView
-
-    Order = Callable[[JobView, int], float]
+Order = Callable[[JobView, int], float]
 
 _NO_DEADLINE = float("inf")
 

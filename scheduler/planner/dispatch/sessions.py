@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from scheduler.planner.model.case import Case, Offer
 from scheduler.planner.model.lanes import CandidateSession, alone, compose, mold_evenly, spare, wider
+from scheduler.planner.model.policy import PinnedSession
 from scheduler.planner.model.pool_capacity import NEVER
+from scheduler.planner.model.standing import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.planner.model.case import Case, Offer
     from scheduler.planner.model.columns import Entry, Shape
-    from scheduler.planner.model.policy import PinnedSession
-    from scheduler.planner.model.standing import Standing
 
 # How much longer than planned a session of an earlier plan may last: others are planned to follow it.
 SLOWER_SECONDS = 1_800

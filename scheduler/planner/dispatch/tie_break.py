@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from scheduler.core.plan import Placement
+from scheduler.planner.model.case import Case, Job
 from scheduler.planner.model.pool_capacity import NEVER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.plan import Placement
-    from scheduler.planner.model.case import Case, Job
 
 
 def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placement, ...]:

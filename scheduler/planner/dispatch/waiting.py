@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from scheduler.core.plan import Deferral
+from scheduler.core.admission import Room
+from scheduler.core.plan import Deferral, Placement
+from scheduler.core.pool import Pool
 from scheduler.core.reasons import (
     ConcurrencyFull,
     DeadlineUnreachable,
@@ -19,21 +21,13 @@ from scheduler.core.reasons import (
     Outbid,
     PoolClosed,
     QuotaEmpty,
+    Reason,
 )
-from scheduler.planner.model.pool_capacity import NEVER
+from scheduler.core.snapshot import JobView
+from scheduler.planner.lp.prices import Prices
+from scheduler.planner.model.case import Case, Job, Offer
+from scheduler.planner.model.pool_capacity import NEVER, PoolCapacity
 from scheduler.planner.model.session_yield import allowed, fits, longest, one_step, too_short
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scheduler.core.admission import Room
-    from scheduler.core.plan import Placement
-    from scheduler.core.pool import Pool
-    from scheduler.core.reasons import Reason
-    from scheduler.core.snapshot import JobView
-    from scheduler.planner.lp.prices import Prices
-    from scheduler.planner.model.case import Case, Job, Offer
-    from scheduler.planner.model.pool_capacity import PoolCapacity
 
 # What is shown as 0.00 is no price.
 CHEAPEST = 0.005

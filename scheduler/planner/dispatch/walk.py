@@ -6,26 +6,24 @@ Events are jobs that come into the queues and pools that may have more room. Que
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from scheduler.planner.dispatch.sessions import Sessions
+from scheduler.planner.model.booking import Booking
+from scheduler.planner.model.case import Case
 from scheduler.planner.model.columns import ORDINARY, URGENT
-from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
+from scheduler.planner.model.lanes import CandidateSession
+from scheduler.planner.model.policy import PHASES, Admission, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.standing import Standing, beginning, scheduled, standing_of
 from scheduler.planner.model.value import LATE_FACTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from scheduler.planner.model.booking import Booking
-    from scheduler.planner.model.case import Case
     from scheduler.planner.model.columns import Entry, Shape
-    from scheduler.planner.model.lanes import CandidateSession
-    from scheduler.planner.model.policy import Admission
 
     # What a policy was asked to admit: the class, the instant, the entry, the session (None: any), and its answer.
     Question = tuple[int, int, Entry, CandidateSession | None, bool]

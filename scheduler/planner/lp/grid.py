@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, charges_by_device, limit_at
+from scheduler.core.quota import (
+    CalendarQuota,
+    FirstUseQuota,
+    MoneyQuota,
+    Quota,
+    RollingQuota,
+    charges_by_device,
+    limit_at,
+)
 from scheduler.core.window import DAY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.quota import Quota
-    from scheduler.planner.model.case import Case
-
+from scheduler.planner.model.case import Case
 
 # Of so many jobs spans are shorter than a day, so that gates, releases and deadlines bind within a day as well. The
 # bound of fewer gains nothing by it (the seeds' weeks), and to solve it takes longer; that of more takes too long.

@@ -6,19 +6,17 @@ at given prices.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from scheduler.core.pool import Pool
+from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.planner.model.session_yield import allowed, counts_taken, fits
 from scheduler.planner.model.value import LATE_FACTOR, reference_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from scheduler.core.pool import Pool
-    from scheduler.core.snapshot import JobView, Snapshot
 
     Bools = NDArray[np.bool_]
     Floats = NDArray[np.float64]

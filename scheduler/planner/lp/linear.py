@@ -7,21 +7,19 @@ the discount never rises, so the plan maps to a feasible point of at least its v
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from scheduler.planner.lp.grid import Grid
+from scheduler.planner.model.case import Case, Offer
 from scheduler.planner.model.value import LATE_FACTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from scheduler.planner.lp.grid import Grid
-    from scheduler.planner.model.case import Case, Offer
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]

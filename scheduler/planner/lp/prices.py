@@ -5,19 +5,14 @@ They are the duals of the linear programme or, without a solver, come from filli
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from scheduler.planner.lp.grid import Grid
+from scheduler.planner.lp.solver import Solution
+from scheduler.planner.lp.targets import Phased
+from scheduler.planner.model.case import Case
+from scheduler.planner.model.lanes import CandidateSession
 from scheduler.planner.model.session_yield import TOLERANCE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.planner.lp.grid import Grid
-    from scheduler.planner.lp.solver import Solution
-    from scheduler.planner.lp.targets import Phased
-    from scheduler.planner.model.case import Case
-    from scheduler.planner.model.lanes import CandidateSession
-
 
 # So many rules that follow from prices are kept.
 ADMITTED_MAX = 100

@@ -6,22 +6,20 @@ them. The mean prices of all groups prove how much the whole plan could still mi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Deferral
 from scheduler.core.quota import CalendarQuota
-from scheduler.core.reasons import GateClosed, NoAllowedPool, NotReleased, Outbid
+from scheduler.core.reasons import GateClosed, NoAllowedPool, NotReleased, Outbid, Reason
+from scheduler.core.snapshot import JobView, PoolView, Snapshot
+from scheduler.planner.lp.grid import Grid
 from scheduler.planner.lp.job_matrix import JobMatrix, kind_of
 from scheduler.planner.model.value import Discount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from scheduler.core.reasons import Reason
-    from scheduler.core.snapshot import JobView, PoolView, Snapshot
-    from scheduler.planner.lp.grid import Grid
     from scheduler.planner.lp.job_matrix import Bools, Floats
 
 # The work of the cores covers the hours this many times at least: where prices are not known, and where they are.

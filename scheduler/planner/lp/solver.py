@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from scheduler.planner.lp.linear import Programme
 
+if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from scheduler.planner.lp.linear import Programme
 
 
 class SolverFailed(Exception):

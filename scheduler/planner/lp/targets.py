@@ -6,15 +6,11 @@ densest goes first, and takes hours of the only pool where another makes most of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from scheduler.planner.lp.grid import Grid
+from scheduler.planner.lp.linear import Programme
+from scheduler.planner.lp.solver import Solution
+from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PHASES
-
-if TYPE_CHECKING:
-    from scheduler.planner.lp.grid import Grid
-    from scheduler.planner.lp.linear import Programme
-    from scheduler.planner.lp.solver import Solution
-    from scheduler.planner.model.case import Case
 
 # A job goes before every other whose density is less than so many times its own.
 BOOST = 16.0

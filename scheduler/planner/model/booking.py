@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scheduler.planner.model.case import Job
     from scheduler.planner.model.pool_capacity import PoolCapacity
 
-    Lanes = tuple[tuple[int, int, int], ...]  # job, devices, steps
+Lanes = tuple[tuple[int, int, int], ...]  # job, devices, steps
 
 # So many are remembered at a time.
 BOOKINGS_MAX = 100_000

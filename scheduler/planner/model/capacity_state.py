@@ -9,8 +9,9 @@ many places of its pool as it has devices, where sessions differ in that, and on
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from scheduler.core.admission import Room
 from scheduler.core.ledger import Charge, RunningTotal
@@ -22,17 +23,12 @@ from scheduler.core.quota import (
     longest_rolling,
     rolling_edges,
 )
-from scheduler.planner.model.count import NEVER
+from scheduler.core.snapshot import PoolView
+from scheduler.planner.model.count import NEVER, Count
 from scheduler.planner.model.pool_rules import Rules, live_ends
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.snapshot import PoolView
-    from scheduler.planner.model.count import Count
-
-    # Sessions that are booked ahead (1) or are so no longer (-1); or the state in which all of them have been started.
-    Ahead: TypeAlias = "tuple[int, Sequence[Taken]] | CapacityState"
+# Sessions that are booked ahead (1) or are so no longer (-1); or the state in which all of them have been started.
+Ahead: TypeAlias = "tuple[int, Sequence[Taken]] | CapacityState"
 
 # So many states of a pool are kept, so many more for each other one that shares them, and so many answers of each.
 STATES_MAX = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING
@@ -25,8 +26,6 @@ from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, Worth, reference_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
-
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView, LiveRun, Snapshot
     from scheduler.planner.model.capacity_state import CapacityState

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scheduler.planner.model.case import Case, Offer
 
     # A job in the queue of a class: tier, rank, Smith ratio, job; its shortest useful session, its density, its offer.

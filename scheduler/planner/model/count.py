@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
-from scheduler.core.quota import MoneyQuota, charged_within, charges_by_device, declared_limit, limit_at
-
-if TYPE_CHECKING:
-    from scheduler.core.quota import CalendarQuota
-    from scheduler.core.snapshot import PoolView
-    from scheduler.core.window import Window
+from scheduler.core.quota import CalendarQuota, MoneyQuota, charged_within, charges_by_device, declared_limit, limit_at
+from scheduler.core.snapshot import PoolView
+from scheduler.core.window import Window
 
 NEVER = 1 << 62
 

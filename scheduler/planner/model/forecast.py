@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import sqrt
-from typing import TYPE_CHECKING
 
 from scheduler.core.plan import KeptHours
+from scheduler.core.snapshot import Arrivals, Snapshot
 from scheduler.core.window import DAY
-
-if TYPE_CHECKING:
-    from scheduler.core.snapshot import Arrivals, Snapshot
 
 SURE_MIN = 0.5
 # So much of its distance a job may be late until it is no longer waited for.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scheduler.planner.model.session_yield import TOLERANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from scheduler.core.admission import Room
     from scheduler.planner.model.case import Offer, PoolClass
 

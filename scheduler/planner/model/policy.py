@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from scheduler.planner.model.pool_capacity import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from scheduler.core.plan import Placement
     from scheduler.core.snapshot import JobView
     from scheduler.planner.model.lanes import CandidateSession

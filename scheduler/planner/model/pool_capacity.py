@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
 
+from scheduler.core.admission import Room
+from scheduler.core.snapshot import PoolView
 from scheduler.planner.model.capacity_state import CapacityState, first_state
 from scheduler.planner.model.count import NEVER, Count
 from scheduler.planner.model.pool_rules import live_ends
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from scheduler.core.admission import Room
-    from scheduler.core.snapshot import PoolView
 
 __all__ = ["NEVER", "PoolCapacity"]
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from scheduler.core.ledger import Charge
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from scheduler.core.snapshot import PoolView
 from scheduler.planner.model.count import NEVER, Count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from scheduler.core.ledger import Charge
-    from scheduler.core.snapshot import PoolView
 
 
 class Rules:

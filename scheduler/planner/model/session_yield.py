@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import TYPE_CHECKING
 
+from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota
+from scheduler.core.snapshot import JobView
 from scheduler.core.window import DAY, HOUR
-
-if TYPE_CHECKING:
-    from scheduler.core.pool import Pool
-    from scheduler.core.snapshot import JobView
 
 # Forgives the rounding of floating point where whole steps and whole seconds are cut off.
 TOLERANCE = 1e-6

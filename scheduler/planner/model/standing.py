@@ -5,13 +5,12 @@ A walk that goes on from a schedule begins there. What follows from a few sessio
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.planner.model.policy import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from scheduler.planner.model.booking import Booking
     from scheduler.planner.model.capacity_state import CapacityState, Taken
     from scheduler.planner.model.case import Case

@@ -6,11 +6,10 @@ others of its group take what is there: no hour is left unused for a share's sak
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
-
     from scheduler.core.snapshot import JobView
     from scheduler.planner.model.case import Offer
 

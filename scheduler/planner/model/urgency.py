@@ -8,16 +8,12 @@ what its weights alone would make it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import TYPE_CHECKING
 
+from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.planner.model.value import reference_rate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from scheduler.core.snapshot import JobView, Snapshot
 
 
 def with_urgency(snapshot: Snapshot) -> Snapshot:

@@ -6,6 +6,7 @@ days; work after a job's deadline counts 0.3; work after the horizon counts noth
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from scheduler.core.window import DAY, HOUR
 from scheduler.planner.model.session_yield import terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from scheduler.core.plan import Placement
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView, Snapshot

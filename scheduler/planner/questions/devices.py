@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.pool import Pool
-    from scheduler.core.snapshot import JobView
+from scheduler.core.pool import Pool
+from scheduler.core.snapshot import JobView
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from scheduler.core.plan import Placement, Plan, PlannedLane
+from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 from scheduler.planner.model.case import expected_of_live_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.plan import Placement, Plan, PlannedLane
-    from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

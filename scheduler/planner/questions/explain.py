@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
-from typing import TYPE_CHECKING
 
-from scheduler.core.reasons import Outbid, weight_rounded_up
+from scheduler.core.plan import Plan
+from scheduler.core.reasons import Outbid, Reason, weight_rounded_up
+from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.planner.model.session_yield import terms
 from scheduler.planner.model.value import reference_rate
 from scheduler.planner.planner import ALL_LAYERS, WHOLE_JOBS_MAX, Options, Planner
 from scheduler.planner.questions.whatif import SetWeight, UnknownName, apply
 from scheduler.planner.search.policies import SEARCHED_JOBS_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scheduler.core.plan import Plan
-    from scheduler.core.reasons import Reason
-    from scheduler.core.snapshot import JobView, Snapshot
 
 # The weight is known when this factor lies between one that starts the job and one that does not.
 CLOSE = 1.01

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
+from scheduler.core.snapshot import Snapshot
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.dispatch.waiting import deferrals
@@ -14,9 +14,6 @@ from scheduler.planner.model.policy import PLAIN
 from scheduler.planner.model.value import value
 from scheduler.planner.questions.timetable import timetable
 from scheduler.planner.verify import verify
-
-if TYPE_CHECKING:
-    from scheduler.core.snapshot import Snapshot
 
 STATIC = "static"
 DENSITY = "density"

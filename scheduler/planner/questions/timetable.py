@@ -8,18 +8,14 @@ finished, held or behind its gate is lost.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.quota import CalendarQuota, MoneyQuota
+from scheduler.core.quota import CalendarQuota, MoneyQuota, Quota
+from scheduler.core.snapshot import PoolView
 from scheduler.core.window import DAY, AllTime, Window
+from scheduler.planner.model.case import Case
 from scheduler.planner.model.count import lowest_limit
-
-if TYPE_CHECKING:
-    from scheduler.core.quota import Quota
-    from scheduler.core.snapshot import PoolView
-    from scheduler.planner.model.case import Case
-    from scheduler.planner.model.pool_capacity import PoolCapacity
+from scheduler.planner.model.pool_capacity import PoolCapacity
 
 
 @dataclass(frozen=True, slots=True, order=True)

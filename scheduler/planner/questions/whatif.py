@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from scheduler.core.plan import Plan
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
+from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.planner import ALL_LAYERS, Options, Planner
 from scheduler.planner.questions.differ import Difference, differences
 from scheduler.planner.questions.orders import POLICIES, plan_by
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.quota import Quota
-    from scheduler.core.snapshot import JobView, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

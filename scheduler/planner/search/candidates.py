@@ -7,22 +7,21 @@ jobs of a crowd would hold up all others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scheduler.planner.dispatch.dispatcher import fill, filled, place
 from scheduler.planner.dispatch.orders import LASTING, ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
+from scheduler.planner.lp.prices import Prices
+from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
 from scheduler.planner.search.score import Score, all_done, flow, score
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scheduler.planner.dispatch.walk import Question
-    from scheduler.planner.lp.prices import Prices
-    from scheduler.planner.model.case import Case
 
 # (price factor, patience), most promising first. Above SMALL (jobs x classes) only some, with targets and without.
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))

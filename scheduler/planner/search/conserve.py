@@ -7,23 +7,17 @@ what is free before its next session and beside all that is planned, if the plan
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.planner.dispatch.dispatcher import fill
-from scheduler.planner.model.lanes import compose, mold
-from scheduler.planner.model.policy import PLAIN, Schedule
+from scheduler.planner.model.case import Case, Job, Offer, PoolClass
+from scheduler.planner.model.lanes import CandidateSession, compose, mold
+from scheduler.planner.model.policy import PLAIN, Policy, Schedule
+from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.search.score import score
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.planner.model.case import Case, Job, Offer, PoolClass
-    from scheduler.planner.model.lanes import CandidateSession
-    from scheduler.planner.model.policy import Policy
-    from scheduler.planner.model.pool_capacity import PoolCapacity
 
 
 def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:

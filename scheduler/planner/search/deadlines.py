@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from scheduler.core.snapshot import JobView
 from scheduler.core.window import DAY, HOUR
 from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PLAIN, Policy
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import reference_rate
 from scheduler.planner.search.score import met
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.core.snapshot import JobView
-    from scheduler.planner.model.case import Case
 
 # Among so many jobs deadlines come before value, whatever they cost; among more they are weighed.
 FIRM_JOBS_MAX = 10

@@ -7,16 +7,13 @@ its group has had least for its part and could start there, and what that frees 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
 from scheduler.planner.dispatch.dispatcher import place
 from scheduler.planner.dispatch.incumbent import pinned_sessions
+from scheduler.planner.model.case import Case
+from scheduler.planner.search.candidates import Candidate
 from scheduler.planner.search.score import score
-
-if TYPE_CHECKING:
-    from scheduler.planner.model.case import Case
-    from scheduler.planner.search.candidates import Candidate
 
 
 def in_turn(case: Case, found: Candidate) -> Candidate:

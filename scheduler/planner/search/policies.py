@@ -6,15 +6,12 @@ The number of steps is fixed by the size of the case, never by a clock: the same
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
+from scheduler.planner.lp.prices import Prices
+from scheduler.planner.model.case import Case
+from scheduler.planner.search.candidates import Candidate
 from scheduler.planner.search.rebuild import Found, rebuild
-
-if TYPE_CHECKING:
-    from scheduler.planner.lp.prices import Prices
-    from scheduler.planner.model.case import Case
-    from scheduler.planner.search.candidates import Candidate
 
 STEPS_MAX = 400
 SEARCHED_JOBS_MAX = 300

@@ -7,24 +7,19 @@ little and costs less than half of planning again. The number of steps is fixed:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 from random import Random
-from typing import TYPE_CHECKING
 
 from scheduler.core.window import DAY
 from scheduler.planner.dispatch.dispatcher import fill, filled
+from scheduler.planner.lp.prices import Prices
+from scheduler.planner.model.booking import Booking
+from scheduler.planner.model.case import Case
+from scheduler.planner.model.policy import Policy, Schedule
 from scheduler.planner.model.standing import scheduled, standing_of
-from scheduler.planner.search.score import score
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scheduler.planner.lp.prices import Prices
-    from scheduler.planner.model.booking import Booking
-    from scheduler.planner.model.case import Case
-    from scheduler.planner.model.policy import Policy, Schedule
-    from scheduler.planner.search.score import Score
+from scheduler.planner.search.score import Score, score
 
 # How many other jobs are taken out, how far their sessions lie apart, and how strictly prices are honoured then.
 OTHERS = (1, 1, 2, 2, 3, 4)

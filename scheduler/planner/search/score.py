@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from scheduler.planner.model.case import Case
+from scheduler.planner.model.policy import Schedule
 from scheduler.planner.model.standing import standing_of
-
-if TYPE_CHECKING:
-    from scheduler.planner.model.case import Case
-    from scheduler.planner.model.policy import Schedule
-
 
 # Of weighted hours: the same sessions, added in another order, are worth the same.
 _DIGITS = 9

@@ -5,19 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scheduler.core.deployment import Due, decide, paused_by
+from scheduler.core.deployment import Due, Waits, decide, paused_by
 from scheduler.service.deploy.carry import DAEMON, carry_out
 from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.faults.isolation import apart
+from scheduler.service.outside.ports import Ports
 from scheduler.store import deployments, versions
+from scheduler.store.deployments import Deployment
 from scheduler.store.errors import Refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.core.deployment import Waits
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.deployments import Deployment
 
 RESUMED = deployments.RESUMED
 _ASK_EVERY_SECONDS = 600

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
 from jobs.cycle import coming
-from jobs.spec import EVALUATE
+from jobs.spec import EVALUATE, JobSpec
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.blame import last_line
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.pool import Pool
 from scheduler.core.quota import in_force
-from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, SecretMissing
-from scheduler.core.run import Ended, Running, Stopping
+from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, Reason, SecretMissing
+from scheduler.core.run import Ended, Run, Running, Stopping
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
@@ -25,17 +27,10 @@ from scheduler.service.facts.shares import hour_shares
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import generations, jobs, ledger, limits, prices, queue_waits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
+from scheduler.store.rates import RateRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.spec import JobSpec
-    from scheduler.core.pool import Pool
-    from scheduler.core.reasons import Reason
-    from scheduler.core.run import Run
-    from scheduler.store.rates import RateRecord
 
 _LEFT_OVER = 0.04  # of its model's weight is an evaluation's, while it has time
 

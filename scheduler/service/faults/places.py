@@ -7,20 +7,18 @@ pool, and after a while.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured, PlatformError
 from scheduler.core.closure import Cause
 from scheduler.service.outside.border import Stumbled
+from scheduler.service.outside.ports import Opening, Ports
 from scheduler.store import conditions, events, limits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from sqlalchemy import Connection
-
-    from scheduler.service.outside.ports import Opening, Ports
 
 
 SILENT, ANSWERS = conditions.SILENT, "pool.answers"

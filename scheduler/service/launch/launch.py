@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
 from jobs.payload.store.code import code_prefix
-from jobs.payload.store.manifest import blob_key
+from jobs.payload.store.manifest import Manifest, blob_key
+from jobs.spec import JobSpec
 from platforms.artifacts.base import Grant, StoreError
 from platforms.base import LaunchRequest, Misconfigured, Observed, PlatformError, Refused, SessionState
 from platforms.image import options_for
@@ -18,6 +20,8 @@ from scheduler.core.admission import room
 from scheduler.core.closure import Cause
 from scheduler.core.job import Queued
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
+from scheduler.core.plan import Placement, Plan
+from scheduler.core.pool import Pool
 from scheduler.core.precondition import Precondition
 from scheduler.core.reasons import ParentUnusable
 from scheduler.core.run import Lane, Reserved, Run, launch_key
@@ -37,22 +41,15 @@ from scheduler.service.launch.packages import package_trees, with_packages
 from scheduler.service.launch.patience import patience, quiet_seconds
 from scheduler.service.launch.training_data import with_data
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.service.outside.stop_flag import stop_flag_key
 from scheduler.service.quota.audit import launchable
 from scheduler.store import checkpoints, events, generations, jobs, ledger, limits, prices, rates, runs, trees, watched
 from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
     from sqlalchemy import Connection
-
-    from jobs.payload.store.manifest import Manifest
-    from jobs.spec import JobSpec
-    from scheduler.core.plan import Placement, Plan
-    from scheduler.core.pool import Pool
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.jobs import JobRecord
 
 
 _WHOLE = 0.98  # of the planned time must be left for a job that is run in one piece

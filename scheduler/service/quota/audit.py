@@ -10,30 +10,25 @@ reckoned up to the instant after each answer, by the clock: by an earlier one, o
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from platforms.base import Misconfigured, PlatformError, StopChannel, Unreachable
-from scheduler.clock import at_least
+from platforms.base import HourPrice, Misconfigured, PlatformError, QuotaReading, StopChannel, Unreachable
+from scheduler.clock import Clock, at_least
 from scheduler.core.closure import Cause
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds_within, seconds_within
+from scheduler.core.plan import Placement
+from scheduler.core.pool import Pool
 from scheduler.core.quota import ACCOUNT, CalendarQuota, MoneyQuota, ObservedLimit
-from scheduler.core.run import Ended, Running, Stopping, stop
+from scheduler.core.run import Ended, Run, Running, Stopping, stop
 from scheduler.core.window import EVER, Window
 from scheduler.service.outside import border
+from scheduler.service.outside.ports import Ports
 from scheduler.store import events, ledger, limits, prices, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from sqlalchemy import Connection
-
-    from platforms.base import HourPrice, QuotaReading
-    from scheduler.clock import Clock
-    from scheduler.core.plan import Placement
-    from scheduler.core.pool import Pool
-    from scheduler.core.run import Run
-    from scheduler.service.outside.ports import Ports
 
 READ_EVERY_SECONDS = 600
 _LOOK_WALL_SECONDS = 2.0  # books are not read more often than this, whatever the clock says

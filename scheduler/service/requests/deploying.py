@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from platforms.targets.base import TargetError
+from platforms.targets.base import Served, TargetError
 from scheduler.service.deploy.carry import deploy_now
+from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.versions.making import VersionRefused
 from scheduler.store import deployments, events, versions
+from scheduler.store.deployments import Deployment
+from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy import Connection
-
-    from platforms.targets.base import Served
-    from scheduler.service.deploy.deployer import Deployer
-    from scheduler.store.deployments import Deployment
-    from scheduler.store.versions import Version
 
 _SERVED_STATES = {"accepted", "retired"}
 

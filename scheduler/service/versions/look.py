@@ -29,7 +29,7 @@ from scheduler.store.versions import Version
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    _Saved = tuple[str | None, Wanted | None, int, int]
+_Saved = tuple[str | None, Wanted | None, int, int]
 
 
 class Models:

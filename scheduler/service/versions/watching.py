@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.votes import Votes, VotesError
+from scheduler.judge.watch import Watched
 from scheduler.service.faults.isolation import apart
+from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.force import rollback
 from scheduler.store import conditions, events, jobs, versions
 from scheduler.store.errors import Stale
+from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-    from scheduler.judge.watch import Watched
-    from scheduler.service.outside.ports import Ports
-    from scheduler.store.versions import Version
 
 ALARM, BLIND = "watch.alarm", conditions.BLIND
 _EVERY_SECONDS = 60

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from .confine import confine
-from .limits import Limits, SandboxMissing
+from .limits import Ended, Limits, SandboxMissing
 from .sandbox import Program, Sandbox, check_tools, free_uid, interpreters
-
-if TYPE_CHECKING:
-    from .limits import Ended
 
 _PROBE_LIMITS = Limits(wall_seconds=15.0, cpu_seconds=5, processes=16)
 # Each line must fail inside; what it prints is the list of those that did not.

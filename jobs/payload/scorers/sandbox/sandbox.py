@@ -14,19 +14,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from ...clock import stopwatch
+from .confine import Confinement
 from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, Limits, SandboxMissing
 from .seccomp import seccomp_filter
 from .usage import files_of, memory_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .confine import Confinement
 
 _READ_BYTES = 65_536
 _FIRST_UID = 60_000
