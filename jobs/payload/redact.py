@@ -9,12 +9,9 @@ import quopri
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
-if TYPE_CHECKING:
-    Redact = Callable[[str], str]
-
+Redact = Callable[[str], str]
 MARK = "[secret]"
 # Shorter values are words: hiding them would blacken every line and protect nothing.
 LENGTH_MIN = 6
