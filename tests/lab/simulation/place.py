@@ -63,7 +63,6 @@ class Place:
         self.hangs_until = 0  # calls get no answer, whatever they do
         self.fails_to_read = False  # the next look fails
         self.read_at: list[int] = []  # when its books were read
-        self.shown: dict[str, SessionState | None] = {}  # what the last look at each key showed; None: it failed
         self.waiting_at: dict[str, int] = {}  # when a look that was answered at once last showed each key in the queue
         self.launches: list[str] = []
         self.claimed: list[int] = []  # when it called a quota used up that was not
@@ -220,6 +219,8 @@ class SimulatedPlatform:
     def __init__(self, place: Place, faults: Faults) -> None:
         self._place = place
         self._faults = faults
+        # What the last look of this daemon at each run showed; None: it failed. One that stood still believes its own.
+        self._shown: dict[str, SessionState | None] = {}
         self.capabilities = Capabilities(
             reports_quota=place.counted is not None,
             visibility_seconds=place.pool.visibility_seconds,
@@ -256,9 +257,9 @@ class SimulatedPlatform:
                 raise Unreachable(self._place.name, "find", "the connection was closed")
             return self._say(self._place.find(keys, self._place.world.list_as_of(self._place)))
 
-        self._place.shown.update(dict.fromkeys(keys))
+        self._shown.update(dict.fromkeys(keys))
         answer = self._faults.call(f"find {self._place.name}", effect, self._failure("find"))
-        self._place.shown.update({key: seen.state for key, seen in answer.items()})
+        self._shown.update({key: seen.state for key, seen in answer.items()})
         if not any(self._place.world.hanging):
             waiting = [key for key, seen in answer.items() if seen.state is SessionState.QUEUED]
             self._place.waiting_at.update(dict.fromkeys(waiting, self._place.world.now))
@@ -269,7 +270,7 @@ class SimulatedPlatform:
         del now
 
         def effect() -> None:
-            shown = self._place.shown.get(key, SessionState.RUNNING)
+            shown = self._shown.get(key, SessionState.RUNNING)
             if force and shown not in {SessionState.QUEUED, SessionState.RUNNING}:
                 raise Violation("force follows from an answer", f"{key} is ended by force, and no look showed it live")
             self._reach("stop")
