@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 from urllib.parse import unquote
 
-from config.known_secrets import KnownSecrets
 from config.layers import SYSTEM_FILE, own_file
 from config.pool_settings import PoolSettings, QuotaSettings
 from config.settings import Settings
@@ -21,7 +20,6 @@ from jobs.catalogue import Catalogue
 from platforms.artifacts.base import BlobStore
 from platforms.base import Platform, Published
 from platforms.late import LatePlatform
-from platforms.registry import PlatformContext
 from scheduler.clock import Clock, ScaledClock, stopwatch, system_clock
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
@@ -29,13 +27,18 @@ from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import Calendar, DailyHours, Period
 from scheduler.notify.deliver import Channel
-from scheduler.notify.mail import Mailing
-from scheduler.planner import Options
-from scheduler.service.launch.training_data import TrainingData
-from scheduler.service.outside.planner_process import PlannerHost
-from scheduler.service.outside.ports import Log, Policy, Ports, ServedAt
-from scheduler.service.outside.solver_process import SolverHost
+from scheduler.service.outside.ports import Log, ServedAt
 from scheduler.store.engine import Database
+
+if TYPE_CHECKING:
+    from config.known_secrets import KnownSecrets
+    from platforms.registry import PlatformContext
+    from scheduler.notify.mail import Mailing
+    from scheduler.planner import Options
+    from scheduler.service.launch.training_data import TrainingData
+    from scheduler.service.outside.planner_process import PlannerHost
+    from scheduler.service.outside.ports import Policy, Ports
+    from scheduler.service.outside.solver_process import SolverHost
 
 # A session that was told to end gets this many times its grace before it is ended from outside: saving a large
 # checkpoint takes longer than the trainer's own grace.

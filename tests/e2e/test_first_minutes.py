@@ -69,7 +69,7 @@ def test_an_own_script_trains_after_three_commands_and_is_seen_within_seconds(
         )
         assert stopwatch() - launched <= patience
         assert training["health"] == "trains"
-        assert "1 running, well" in schedctl("status")
+        assert "On track · 1 running" in schedctl("status")
         schedctl("queue", "cancel", "--all", "--yes")
         until(lambda: not status()["runs"], "the session saves and ends", every=0.5)
     finally:

@@ -27,6 +27,7 @@ from tests.lab.planner.trace import BadTrace, on_our_pools, read_rows, read_trac
 from tests.lab.planner.year import Live, Year
 
 FIGURES = {
+    *(name for name in bench_planner.TARGETS if name.startswith(("month_", "busy_"))),
     "seed_ratio_min",
     "ratio_50x6_mean",
     "ratio_50x6_worst",

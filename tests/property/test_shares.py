@@ -12,8 +12,8 @@ from jobs.spec import Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
-from scheduler.core.snapshot import Arrivals, HourShare, JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
+from scheduler.core.snapshot import HourShare, JobView, PoolView, Rate, Snapshot
+from scheduler.core.window import HOUR, WEEK, Calendar
 from scheduler.planner import Options, Planner, dispatch, verify
 from scheduler.planner.model.case import make_case
 from tests.lab.night import share as part_of_night
@@ -113,21 +113,6 @@ def test_nobody_goes_before_who_is_further_behind(snapshot: Snapshot) -> None:
         assert verify(snapshot, plan) == []
         assert not plan.warnings
         assert taken_out_of_turn(snapshot, plan) == []
-
-
-@settings(max_examples=part_of_night(100), deadline=None)
-@given(crowded(), st.data())
-def test_nor_where_the_history_of_the_queue_would_give_others_the_first_call(
-    snapshot: Snapshot, data: st.DataObject
-) -> None:
-    history = []
-    for number, view in enumerate(snapshot.jobs):
-        distance, times = data.draw(st.integers(2, 12)) * DAY, data.draw(st.integers(1, 5))
-        instants = tuple(snapshot.now - distance * back - number for back in reversed(range(times)))
-        history.append(Arrivals(view.name, instants, view))
-    plan = Planner(AS_THE_DAEMON).plan(replace(snapshot, arrivals=tuple(history)))
-    assert taken_out_of_turn(snapshot, plan) == []
-    assert plan.kept == ()
 
 
 def job(name: str, weight: float, hours: int, done: int = 0, share: HourShare | None = None) -> JobView:

@@ -163,7 +163,8 @@ def test_the_kit_is_one_file_for_old_pythons_too() -> None:
 
 def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == {
-        *STATES, "whole", "router", "container", "platform", "lightning-jobs"
+        *STATES, "whole", "router", "container", "platform", "lightning-jobs",
+        "fine-tune", "grafana", "settings", "trackers",
     }  # fmt: skip
 
 

@@ -174,7 +174,7 @@ defmodule UffScheduler.ClientTest do
     alias UffScheduler.TrainingCoordinator, as: Coordinator
     assert {:ok, %{"leader" => _}} = Coordinator.status()
     assert {:ok, %{verdict: line, counts: %{}, jobs: [_ | _], live: [_ | _]}} = Coordinator.monitor()
-    assert line =~ ~r/^\d+ running, .* done/
+    assert line =~ ~r/ · \d+ running · .* done/
     refute line =~ "\n"
     assert {:ok, %{added: added, plan: %{"placements" => _}}} = Coordinator.weekly()
     assert is_list(added)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from jobs.advice.card import Card
-from jobs.advice.choice import Wishes
 from jobs.advice.seen import Seen
 from jobs.payload.bounds import digits
 from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
+
+if TYPE_CHECKING:
+    from jobs.advice.choice import Wishes
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

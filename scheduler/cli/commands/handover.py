@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from platforms.base import Observed
-from platforms.manual.adapter import ManualPlatform
 from platforms.manual.handover import Offer
 from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import meant
+
+if TYPE_CHECKING:
+    from platforms.manual.adapter import ManualPlatform
 
 app = group("Manual sessions, which a person starts: claim, submit, release.", "list")
 

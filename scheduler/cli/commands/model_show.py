@@ -6,17 +6,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduler.cli.parts.versions_table import show_versions
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import amount, hours
-from scheduler.service.requests.model_export import Merge
 from scheduler.service.requests.models import meant, meant_exactly
 from scheduler.store.evaluations import StoredVerdict
 from scheduler.views import models
 from scheduler.views.models import Cost, VersionFacts
+
+if TYPE_CHECKING:
+    from scheduler.service.requests.model_export import Merge
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
 _SHOWN = 16  # characters of a digest

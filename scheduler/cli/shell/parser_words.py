@@ -43,7 +43,7 @@ def _option(error: Any, command: str) -> str:
     said = f"{command} has no option {name}"
     if close:
         return f"{said}. Did you mean {close[0]}?"
-    if _NUMBER.fullmatch(name) or name[1:].isdigit():
+    if _NUMBER.fullmatch(name) or re.fullmatch("[0-9]+", name[1:]):
         return f"{said}. A number below zero is written after --, as in: -- {name}"
     if command.endswith(" submit"):
         return f"{said}. Options of the script go after --: schedctl submit train.py --target-step 2000 -- {name}"

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.corpus import CorpusManifest, Progress
-from jobs.corpus.folder import CorpusFolder
 from jobs.spec import Mixture
 from platforms.artifacts.base import BlobStore
 from scheduler.core.plan import Placement
@@ -29,6 +28,8 @@ from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+    from jobs.corpus.folder import CorpusFolder
 
 _READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
 NO_SOURCES = (
