@@ -6,6 +6,7 @@ twice, nothing is left running or lying about, what was trained is kept, and the
 
 import itertools
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import structlog
 
+from jobs.payload import deadline
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
 from platforms.kaggle.api.wire import Wire
@@ -185,6 +187,8 @@ def world_at(
     bundle = tmp_path / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
+    # The notebook asks Kaggle by the payload's own client.
+    shutil.copy(Path(deadline.__file__), bundle / "payload")
     for owner, name in (
         (Wire, "call"),
         (Wire, "put"),
