@@ -31,9 +31,10 @@ if TYPE_CHECKING or __package__:
 else:
     from trial import make_batch, make_step
 
-from collections.abc import Callable, Sequence
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
-Step = Callable[[Any], None]
+    Step = Callable[[Any], None]
 
 DEFAULTS: dict[str, Any] = {
     "name": "",

@@ -32,10 +32,9 @@ else:
     from tuning.options import read_options, rows_at_once, unfit_devices, unshared
     from tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 
-from collections.abc import Sequence
-
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 _ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without a workspace of fixed size its sums depend on the moment

@@ -19,7 +19,8 @@ if TYPE_CHECKING or __package__:
 else:
     from tuning.errors import Refused
 
-from collections.abc import Sequence
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _ADAPTER, _FINGERPRINT = "adapter_config.json", "fingerprint.json"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # a tokenizer's files, and what generation is told

@@ -20,7 +20,8 @@ else:
     from calibrate import DEFAULTS
     from trial import make_model
 
-from collections.abc import Iterator, Sequence
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _LENGTHS = (64, 128)
 

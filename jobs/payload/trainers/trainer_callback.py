@@ -31,7 +31,8 @@ if TYPE_CHECKING or __package__:
 else:
     from trainer_kit import Training
 
-from collections.abc import Callable, Mapping
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 # What TRL logs, and its names among a checkpoint's metrics.
 _OF_TRL = {

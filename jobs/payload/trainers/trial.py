@@ -5,10 +5,12 @@ What calibrate.py measures. A set-up is the object that it explains, with every 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-Step = Callable[[Any], None]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Step = Callable[[Any], None]
 
 
 def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[Any], Step]:

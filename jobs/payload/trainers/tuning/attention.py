@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .card import Card
-
 if TYPE_CHECKING:
     import argparse
+
+    from .card import Card
 
 NAME = "documents apart"
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")  # known to hand on what they are told, and to attend to all before

@@ -7,11 +7,13 @@ was cut off, or of a folder that is not there, tells nobody what to do.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 _INDEX = "model.safetensors.index.json"
 _LENGTH_BYTES = 8  # of a file of safetensors, which tell how long its header is

@@ -7,11 +7,14 @@ memory. What does not fit ends here, and so does a loss that is no number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from .card import Card
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .card import Card
 
 STEPS = 3
 _GIB = 1 << 30

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +19,7 @@ from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from ..trainer_kit import Training
     from .card import Card

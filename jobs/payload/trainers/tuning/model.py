@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .base import check_loaded
-from .card import Card
 from .checkpoint import read_fingerprint
 from .errors import Refused
 from .images import KINDS, PREPROCESSOR, preprocessor
@@ -23,6 +21,9 @@ from .memory import HALF
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+
+    from .card import Card
 
 # What a model does to its logits before the loss; only a model that does nothing may have them computed in pieces.
 _ODD_LOGITS = (

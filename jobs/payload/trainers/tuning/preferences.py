@@ -13,20 +13,17 @@ import os
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .base import check_length
-from .card import Card, find_card
+from .card import find_card
 from .documents import check_words, data_digest, records, rendered, special_texts
 from .errors import Refused, UnreadableData
 from .forms import OddRecord, check_messages, read_record
-from .model import Model, base_digest, make_model
+from .model import base_digest, make_model
 from .options import rows_at_once
 from .packing import LEARNED
 from .remembered import facts_of, recall
@@ -39,6 +36,12 @@ from .tokenizer import digest, load_tokenizer, some_stops
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from ..trainer_kit import Training
+    from .card import Card
+    from .model import Model
 
 _FORMS = {
     "dpo": '{"prompt": ..., "chosen": ..., "rejected": ...}',

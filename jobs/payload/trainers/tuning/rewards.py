@@ -13,11 +13,13 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SCORES = "scores.jsonl"
 _BYTES_MAX = 64 << 20

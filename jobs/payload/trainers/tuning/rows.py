@@ -15,18 +15,22 @@ import shutil
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .documents import Document, data_digest, documents, special_texts
+from .documents import data_digest, documents, special_texts
 from .errors import UnreadableData
 from .packing import BEGINS, FACTS, LEARNED, is_whole, seal, write_rows
 from .tally import Tally
 from .tokenizer import digest, first_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from .documents import Document
 
 FORMAT = 2  # of the rows on disk
 _DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # the tokenizer works on so many in parallel

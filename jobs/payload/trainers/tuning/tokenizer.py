@@ -11,11 +11,13 @@ import hashlib
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import Refused, UnreadableData
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Indents, tabs, several line ends, words of two scripts and an emoji: what code is made of.
 PROBES = (
