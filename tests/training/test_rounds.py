@@ -79,7 +79,9 @@ def test_what_is_rewarded_is_written_more_often_and_its_origin_is_kept(make_roun
     assert rewards[-1] > rewards[0] + 1, f"from round to round: {rewards}"
     assert desk.metrics_kept()["reward"] == rewards[-1]
     for record in written["records"]:
-        assert record["reward"] == record["completion"][0]["content"].count("e") >= 2
+        completion = record["completion"]  # in the form of its prompt
+        text = completion if isinstance(completion, str) else completion[0]["content"]
+        assert record["reward"] == text.count("e") >= 2
         assert record["model"] == {"job": "job", "step": 10 * record["round"]}
 
 
