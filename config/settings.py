@@ -112,7 +112,7 @@ class WebSettings(Section):
 
 
 class SmtpSettings(Section):
-    """The mail server that takes our letters; no ``host``, no e-mail."""
+    """The mail server for our messages; without ``host`` no e-mail is sent."""
 
     host: str
     port: int = Field(ge=1, le=65_535)

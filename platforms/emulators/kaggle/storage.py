@@ -177,7 +177,7 @@ def _place(blob: Blob, folder: Path) -> None:
 class Published:
     """Versions by name: ``owner/name`` for datasets, ``owner/model/framework/variation`` for models.
 
-    ``root`` holds them as folders named by their version numbers, so that a place that is started anew has them.
+    ``root`` holds them as folders named by their version numbers, so that a place that starts again has them.
     """
 
     def __init__(self, root: Path) -> None:
