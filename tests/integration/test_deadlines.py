@@ -35,51 +35,13 @@ from platforms.targets.loopback import Loopback
 from scheduler.host.doctor import check_mail
 from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
 from scheduler.notify.webhook import WebhookChannel
+from tests.lab.dripper import HEAD, Dripper
 from tests.lab.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BODY = {"subject": "Training", "text": "ufm: done\n", "event": {"id": 1}}
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nX-Long: "
-
-
-class Dripper:
-    """A server that sends a byte every few milliseconds, and never ends."""
-
-    def __init__(self, first: bytes = HEAD) -> None:
-        self.first = first
-        self._over = threading.Event()
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._server.getsockname()[1]
-        self._threads = [threading.Thread(target=self._serve)]
-        self._threads[0].start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            self._threads.append(threading.Thread(target=self._drip, args=(connection,)))
-            self._threads[-1].start()
-
-    def _drip(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                connection.sendall(self.first)
-                while not self._over.wait(0.02):
-                    connection.sendall(b"x")
-            except OSError:
-                return
-
-    def close(self) -> None:
-        """End it."""
-        self._over.set()
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        for thread in self._threads:
-            thread.join()
 
 
 @pytest.fixture

@@ -106,6 +106,8 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
     import botocore.session
     from botocore.config import Config
 
+    from platforms.artifacts.s3.bounded import bound
+
     config = Config(
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
         connect_timeout=10,
@@ -138,6 +140,7 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
     session = boto3.session.Session(botocore_session=core, profile_name=profile or None, region_name=region)
     with _turn:
         client = session.client(service, endpoint_url=endpoint or None, config=config)
+    bound(client)
     if endpoint:
         client.meta.events.register_last("before-call.s3", _expect_nothing)
     return client
@@ -165,18 +168,20 @@ def code_of(error: ClientError) -> str:
 @contextmanager
 def translated(action: str, key: str, bucket: str) -> Iterator[None]:
     """Turn what the S3 client raises into StoreError and its kin."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
-    from botocore.parsers import ResponseParserError
+    from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
     try:
         yield
+    except StoreError:
+        raise
     except ClientError as error:
         raise _answered(action, key, bucket, error) from error
     except (NoCredentialsError, PartialCredentialsError) as error:
         remedy = "Give the daemon credentials by a profile, a role or the environment; see docs/inside/store.md"
         raise StoreError(action, key, str(error), remedy) from error
-    except (BotoCoreError, ResponseParserError, OSError) as error:
-        raise StoreUnreachable(action, key, str(error), "Check the endpoint and the network") from error
+    except Exception as error:  # botocore reads an odd length or date, or leaves a field out, with any error at all
+        why = f"{type(error).__name__}: {error}"
+        raise StoreUnreachable(action, key, why, "Check the endpoint and the network") from error
 
 
 def _answered(action: str, key: str, bucket: str, error: ClientError) -> StoreError:
