@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from jobs.payload.bounds import INSTANT_MAX, SPAN_MAX, measures
 from jobs.payload.store.manifest import Manifest
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import checkpoints, discards, jobs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
 
 CheckpointState = Literal["good", "quarantined", "expired"]
 RESTORABLE = 5  # how many a session is told that it may start from

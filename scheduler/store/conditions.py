@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from scheduler.store.schema import conditions
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
 SILENT_SECONDS = 1_800  # a maintenance window of minutes is nobody's business

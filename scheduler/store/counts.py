@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from jobs.spec import EVALUATE
 from scheduler.store.schema import checkpoints, jobs, lanes, ledger, outbox, runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _JOBS = select(jobs.c.state, func.count().label("many")).where(jobs.c.removed_at.is_(None)).group_by(jobs.c.state)
 _TRAINING = _JOBS.where(jobs.c.role != EVALUATE)

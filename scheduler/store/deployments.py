@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from scheduler.core.version import version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
 from scheduler.store.model_tables import deployments
 from scheduler.store.versions import Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 DAEMON = "daemon"  # by whom what is due by itself is written down
 RESUMED = "deployment.resume"

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from scheduler.store.schema import due
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 CYCLE = "cycle"
 """The daemon's cycle: a due instant long past tells everybody that none was finished since."""

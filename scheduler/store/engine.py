@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote
 
-from sqlalchemy import Boolean, Float, Integer, create_engine, event, select, text
-from sqlalchemy.engine import make_url
+from sqlalchemy import Boolean, Column, Connection, Engine, Float, Integer, Table, create_engine, event, select, text
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, NoSuchModuleError
 
 from config.database_address import shown_address
@@ -48,10 +48,6 @@ from scheduler.store.errors import (
     translated,
 )
 from scheduler.store.schema import REVISIONS, metadata
-
-if TYPE_CHECKING:
-    from sqlalchemy import Column, Connection, Engine, Table
-    from sqlalchemy.engine import URL
 
 Row = Mapping[str, Any]
 

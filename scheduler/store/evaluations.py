@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from scheduler.core.version import version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
 from scheduler.store.model_tables import evaluations, overrules, verdicts
 from scheduler.store.versions import Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 EvaluationState = Literal["open", "scored", "failed"]
 VerdictWord = Literal["accepted", "rejected", "inconclusive"]

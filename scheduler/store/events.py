@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import bindparam, delete, func, insert, literal, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, literal, select, update
 
 from jobs.payload.bounds import INSTANT_MAX
 from scheduler.store import codec, conditions
 from scheduler.store.schema import events, pruned
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Select
 
 _INSERT = insert(events).returning(events.c.id)
 _NEWEST_ID = select(func.max(events.c.id))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Update, bindparam, delete, insert, select, update
 
 from scheduler.store import codec, conditions, events
 from scheduler.store.schema import checkpoints, generations, jobs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Update
 
 
 @dataclass(frozen=True, slots=True)

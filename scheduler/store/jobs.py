@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, delete, func, insert, select, update
 
 from jobs.spec import EVALUATE, JobSpec
 from scheduler.core.job import Done, JobState, Queued, add_again
@@ -18,9 +18,6 @@ from scheduler.store import codec, events, generations, series
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.generations import Generation
 from scheduler.store.schema import checkpoints, jobs, rates
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Row, Update
 
 
 class DuplicateJob(StoreFailure):

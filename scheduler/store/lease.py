@@ -10,16 +10,13 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from sqlalchemy import BigInteger, bindparam, literal_column, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, literal_column, select, update
 
 from scheduler.store.engine import Database
 from scheduler.store.errors import Fenced, StoreFailure
 from scheduler.store.schema import lease as table
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection
 
 
 class AlreadyRunning(StoreFailure):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from scheduler.core.closure import Cause
 from scheduler.core.quota import ObservedLimit
 from scheduler.store import events
 from scheduler.store.schema import closures as closures_table
 from scheduler.store.schema import limits
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _OBSERVED = select(
     limits.c.pool,

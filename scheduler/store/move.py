@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import delete, func, insert, select, text
+from sqlalchemy import Connection, Table, delete, func, insert, select, text
 
 from scheduler.store.engine import Database, open_database, upgrade
 from scheduler.store.errors import DatabaseCorrupt, StoreFailure
 from scheduler.store.lease import current
 from scheduler.store.schema import metadata
 from scheduler.store.verify import verify
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
 
 _BATCH_ROWS = 1_000
 _APPEND_ONLY = {"ledger", "events", "verdicts"}

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sqlalchemy import bindparam, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from scheduler.core.plan import Plan
 from scheduler.core.reasons import Reason
 from scheduler.store.plan_json import dumped, loaded
 from scheduler.store.schema import plans
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 KEPT = 500
 KEPT_CHARACTERS = 8_000_000  # a plan of a thousand waiting jobs has a fifth of a million

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from scheduler.core.pool import Pool
 from scheduler.store import codec, events
 from scheduler.store.schema import events as events_table
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _KIND = "price.observed"
 _LAST = select(func.max(events_table.c.id)).where(

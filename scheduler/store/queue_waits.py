@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from scheduler.core.run import Ended, Run, Wait
 from scheduler.store import codec, events
 from scheduler.store.schema import events as events_table
 from scheduler.store.schema import runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _WAITS, _BEGAN = "run.waits", "run.began"
 _LIVE = select(runs.c.key).where(runs.c.state != "ended")

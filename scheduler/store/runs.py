@@ -6,19 +6,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import bindparam, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, true, update
 
 from jobs.lane_report import LaneReport, kept_report
 from scheduler.core.run import Ended, Lane, Outcome, Run, RunState
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import lanes, runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Row
 
 
 class UnknownRun(StoreFailure):

@@ -7,17 +7,13 @@ the migrations refuse UPDATE, DELETE and REPLACE. Old events alone may go, up to
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, Table, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, Table, UniqueConstraint, text
 
 from scheduler.store.columns import Flag, Number, Serial, Whole, Words
 from scheduler.store.declare import metadata as metadata  # noqa: PLC0414 - whoever wants all tables asks here
 from scheduler.store.declare import one_of, required
 from scheduler.store.model_tables import deployments, evaluations
-
-if TYPE_CHECKING:
-    from sqlalchemy import MetaData
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""

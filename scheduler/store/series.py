@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from scheduler.store.schema import lanes, runs, series
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 POINTS = 400
 """So many points lie between the first step and the target, whatever a session tells in between."""

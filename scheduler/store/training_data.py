@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import Connection
 
 from scheduler.store import events
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _KIND = "training.data"
 

@@ -10,9 +10,8 @@ everything is deleted there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, false, insert, select, true, update
+from sqlalchemy import Connection, bindparam, delete, false, insert, select, true, update
 
 from jobs.payload.store.lock import wheels_digest
 from jobs.payload.store.tree import tree_prefix
@@ -20,10 +19,6 @@ from jobs.spec import JobSpec
 from scheduler.store import codec, jobs
 from scheduler.store.errors import Refused
 from scheduler.store.schema import checkpoints, lanes, trees
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 CORPUS = "corpus"
 

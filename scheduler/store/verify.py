@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import Connection, select, text
 
 from jobs.plural import counted
 from scheduler.store import codec
@@ -14,9 +14,6 @@ from scheduler.store.engine import Database
 from scheduler.store.errors import DatabaseCorrupt
 from scheduler.store.events import pruned_up_to
 from scheduler.store.schema import checkpoints, events, jobs, lanes, lease, ledger, runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def verify(db: Database) -> list[str]:

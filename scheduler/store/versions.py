@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from scheduler.core.version import VersionState, moved, version_name
 from scheduler.store import events
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.model_tables import model_versions, models, promotions
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 class UnknownVersion(StoreFailure):

@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import Manifest
 from platforms.artifacts.base import StoreError, StoreUnreachable
@@ -27,9 +28,6 @@ from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, due, events, jobs, ledger, runs
 from scheduler.store.jobs import JobRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 AHEAD = 50  # launches of one job that may have been made since the backup, beyond the newest found
 _Found = tuple[str, "Observed"]  # pool and session

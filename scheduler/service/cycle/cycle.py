@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
 from scheduler.clock import at_least
@@ -60,9 +61,6 @@ from scheduler.service.versions.watching import Watches
 from scheduler.store import checkpoints, events, jobs, plans, queue_waits, runs, watched
 from scheduler.store.conditions import RUN_UNCLEAR
 from scheduler.store.watched import Watched
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned is due
 _PLAN_AGAIN_SECONDS = 600  # something due could not be launched

@@ -6,15 +6,14 @@ It is told from the event log, after what happened was committed: a line is neve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import Connection
 
 from scheduler.core.run import CONSEQUENCES, Outcome, Run
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, runs
 from scheduler.store.events import Event
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _AT_ONCE = 500
 _GOOD = frozenset({Outcome.FINISHED, Outcome.YIELDED, Outcome.CANCELLED})

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
 from platforms.artifacts.base import StoreError
@@ -32,9 +34,6 @@ from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
 from scheduler.store import conditions, events, jobs, ledger, prices, runs, watched
 from scheduler.store.conditions import LIVES
 from scheduler.store.watched import Watched
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 LATE = "session.late"
 _LIVES_WHY = "its run is over, and it goes on: its stop flag tells it to leave, and its platform is asked to end it"

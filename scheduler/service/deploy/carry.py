@@ -6,20 +6,17 @@ left alone. So whoever finds an intended deployment that nobody is at carries it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
-from platforms.targets.base import Outcome, TargetBusy, TargetError, TargetUnreachable
+from platforms.targets.base import Deployed, Outcome, TargetBusy, TargetError, TargetUnreachable
+from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.deploy.release_files import forget_releases, probe_of_version, release_of
 from scheduler.service.outside.calls import tell
 from scheduler.store import checkpoints, deployments, versions
+from scheduler.store.deployments import Deployment
+from scheduler.store.versions import Version
 
 DAEMON = deployments.DAEMON
-
-if TYPE_CHECKING:
-    from platforms.targets.base import Deployed
-    from scheduler.service.deploy.deployer import Deployer
-    from scheduler.store.deployments import Deployment
-    from scheduler.store.versions import Version
 
 
 def carry_out(deployer: Deployer, wanted: Deployment) -> Deployment:

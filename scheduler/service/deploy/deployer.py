@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from platforms.artifacts.base import BlobStore
 from platforms.targets.base import TargetBusy
 from scheduler.service.outside.ports import Ports, ServedAt
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 FOLDER = "deployments"  # below what is on its way
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.deployment import Due, Waits, decide, paused_by
 from scheduler.service.deploy.carry import DAEMON, carry_out
@@ -13,9 +14,6 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import deployments, versions
 from scheduler.store.deployments import Deployment
 from scheduler.store.errors import Refused
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 RESUMED = deployments.RESUMED
 _ASK_EVERY_SECONDS = 600

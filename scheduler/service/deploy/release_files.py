@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import Component, Manifest, blob_key, sha256_file
 from platforms.artifacts.base import BlobStore
@@ -16,9 +18,6 @@ from platforms.targets.probe import NAME as PROBE
 from platforms.targets.release import open_release, seal
 from scheduler.store import checkpoints, evaluations, jobs
 from scheduler.store.versions import Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 class Recorded(NamedTuple):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
+
+from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
 from jobs.payload.store.manifest import Manifest, split_key
@@ -30,9 +32,6 @@ from scheduler.store import checkpoints, events, generations, jobs, ledger, pric
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.store.training_data import note as note_training_data
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was settled without the platform's word
 LINGERS_SECONDS = HOUR  # without a sign of life: how long a session is watched that ended without a last word

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.run import Run
 from scheduler.store import events
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 DECLARED = "run.declared_lost"
 

@@ -6,7 +6,8 @@ No run is left that would close its jobs with what is found, so a job whose targ
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Failed, Held, Queued
@@ -17,9 +18,6 @@ from scheduler.service.facts.observe import read_manifests
 from scheduler.service.outside.border import Complaints
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, jobs, runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import Manifest
 from jobs.spec import EVALUATE, StartFrom
@@ -12,9 +13,6 @@ from scheduler.core.job import Queued
 from scheduler.core.reasons import ParentUnusable
 from scheduler.store import checkpoints, conditions, generations, jobs, versions
 from scheduler.store.jobs import JobRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _TOLERANCE = 1e-9  # steps, as the planner counts the gate's
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.snapshot import HourShare
 from scheduler.store import ledger
 from scheduler.store.jobs import JobRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def hour_shares(tx: Connection, records: Iterable[JobRecord]) -> dict[str, HourShare]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from config.errors import ConfigError
 from jobs.cycle import coming
@@ -28,9 +29,6 @@ from scheduler.service.faults.isolation import isolated
 from scheduler.store import generations, jobs, ledger, limits, prices, queue_waits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _LEFT_OVER = 0.04  # of its model's weight is an evaluation's, while it has time
 

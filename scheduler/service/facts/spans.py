@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+from sqlalchemy import Connection
 
 from platforms.base import Extends, PlatformError
 from scheduler.core import run as run_arrows
@@ -18,9 +20,6 @@ from scheduler.core.window import DAY
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import ledger, limits, prices, runs, watched
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _LOOK_BACK_SECONDS = 33 * DAY  # no window of a quota is longer
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection
 
 from jobs.payload.bounds import clean
 from scheduler.core import job as arrows
@@ -22,9 +24,6 @@ from scheduler.service.outside.calls import fail
 from scheduler.service.outside.ports import Ports
 from scheduler.store import conditions, events, jobs, limits, runs, watched
 from scheduler.store.errors import Refused, Stale, StoreFailure
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _Answer = TypeVar("_Answer")
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from platforms.base import Misconfigured, PlatformError
 from scheduler.core.closure import Cause
 from scheduler.service.outside.border import Stumbled
 from scheduler.service.outside.ports import Opening, Ports
 from scheduler.store import conditions, events, limits
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 SILENT, ANSWERS = conditions.SILENT, "pool.answers"
 SILENT_SECONDS = conditions.SILENT_SECONDS

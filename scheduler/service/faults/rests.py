@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from sqlalchemy import Connection
 
 from scheduler.core.backoff import rest_seconds
 from scheduler.core.closure import Cause
 from scheduler.core.window import DAY, HOUR
 from scheduler.store import events, limits
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 WRONG_DEVICE = "pool.wrong_device"
 QUOTA_DENIED = "pool.quota_denied"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.lane.inputs import PURPOSE
 from jobs.payload.store import hub, mount
@@ -24,9 +25,6 @@ from scheduler.service.outside.calls import fail, tell
 from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, trees
 from scheduler.store.errors import StoreFailure
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 KIND = "input"
 _ABLE = Capabilities()

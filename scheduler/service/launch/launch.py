@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from config.errors import ConfigError
 from jobs.payload.store.code import code_prefix
@@ -47,10 +48,6 @@ from scheduler.service.quota.audit import launchable
 from scheduler.store import checkpoints, events, generations, jobs, ledger, limits, prices, rates, runs, trees, watched
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.jobs import JobRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 _WHOLE = 0.98  # of the planned time must be left for a job that is run in one piece
 _REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time

@@ -15,6 +15,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Connection
+
 from jobs.corpus import CorpusManifest, Progress
 from jobs.spec import Mixture
 from platforms.artifacts.base import BlobStore
@@ -27,8 +29,6 @@ from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from jobs.corpus.folder import CorpusFolder
 
 _READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport, read_report
 from jobs.payload.bounds import (
@@ -43,9 +45,6 @@ from scheduler.core.window import DAY
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, runs
 from scheduler.store.runs import Attempt
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 Found = tuple[dict[str, Observed], list["NotBelieved"]]
 REFUSED, REFUSED_IN_ALL = "report.refused", "report.refused_in_all"

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
 
 from jobs.corpus.folder import CorpusFolder
 from platforms.artifacts.base import BlobStore
@@ -22,9 +24,6 @@ from scheduler.core.snapshot import Snapshot
 from scheduler.service.outside.calls import Calls, ThreadedCalls
 from scheduler.store import lease as leases
 from scheduler.store.engine import Database
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 class Log(Protocol):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from platforms.base import HourPrice, Misconfigured, PlatformError, QuotaReading, StopChannel, Unreachable
 from scheduler.clock import Clock, at_least
@@ -26,9 +27,6 @@ from scheduler.core.window import EVER, Window
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, ledger, limits, prices, runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 READ_EVERY_SECONDS = 600
 _LOOK_WALL_SECONDS = 2.0  # books are not read more often than this, whatever the clock says

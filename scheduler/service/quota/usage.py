@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.ledger import Charge, cost_within, seconds_within
 from scheduler.core.pool import Pool
 from scheduler.core.quota import FirstUseQuota, Meter, MoneyQuota, ObservedLimit, Quota, RollingQuota, in_force, usage
 from scheduler.core.window import EVER, Window
 from scheduler.store import ledger, limits
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def meters(tx: Connection, pools: Mapping[str, Pool], now: int) -> list[Meter]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.bounds import Refusal
 from jobs.payload.store.listing import LISTING
@@ -26,9 +27,6 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, discards, generations, jobs, runs, trees, versions
 from scheduler.store.checkpoints import CheckpointRecord
 from scheduler.store.discards import Discard
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 PORTION = 200  # objects marked, and objects deleted, in one pass
 _MANIFEST_BYTES = 1 << 20

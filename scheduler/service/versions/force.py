@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from sqlalchemy import Connection
 
 from scheduler.service.versions.making import VersionRefused
 from scheduler.store import evaluations, versions
 from scheduler.store.evaluations import Overrule
 from scheduler.store.versions import Promotion, Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Version:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import Manifest, split_key
 from jobs.spec import TEST_SET, JobSpec
@@ -25,9 +26,6 @@ from scheduler.store.errors import Refused, Stale, StoreFailure
 from scheduler.store.evaluations import Evaluation
 from scheduler.store.jobs import JobRecord
 from scheduler.store.versions import Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _Saved = tuple[str | None, Wanted | None, int, int]
 

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.scorers.given import shipped_digest
 from jobs.payload.store.manifest import Manifest
@@ -17,9 +18,6 @@ from scheduler.store import codec, evaluations, generations, jobs, rates, trees,
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.store.versions import Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _NAME_MAX = 40  # characters of a job's name
 _SHIPPED = "{payload}/scorers"

@@ -11,7 +11,8 @@ import stat
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.votes import Votes, VotesError
 from scheduler.judge.watch import Watched
@@ -21,9 +22,6 @@ from scheduler.service.versions.force import rollback
 from scheduler.store import conditions, events, jobs, versions
 from scheduler.store.errors import Stale
 from scheduler.store.versions import Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 ALARM, BLIND = "watch.alarm", conditions.BLIND
 _EVERY_SECONDS = 60
