@@ -7,50 +7,16 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from jobs.problem import did_you_mean
 from jobs.readers import Wrong
+from jobs.spec import GATE_KINDS, QualityGate
 
-Kind = Literal["threshold", "better", "no_harm", "not_worse"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 GATES_MAX = 50
 _METRIC = re.compile(r"[a-z0-9][a-z0-9_@-]{0,59}(\.[a-z0-9][a-z0-9_-]{0,39})?")
 _KEYS = ("metric", "kind", "minimum", "maximum", "by", "margin", "aim")
 _MARGIN_MAX = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class QualityGate:
-    """One gate on one metric.
-
-    ``threshold`` asks the version alone for at least ``minimum`` or at most ``maximum``, of its mean (``point``) or of
-    the cautious end of its interval (``lower``). The others compare it with the version in force: ``better`` wants it
-    shown to be better, ``no_harm`` not shown to be worse, ``not_worse`` shown to be worse by less than ``margin``. For
-    ``better`` and ``no_harm`` a ``margin`` is the smallest difference worth knowing. ``aim`` says where good is.
-    """
-
-    metric: str
-    kind: Kind
-    minimum: float | None = None
-    maximum: float | None = None
-    by: Literal["point", "lower"] = "point"
-    margin: float = 0.0
-    aim: Literal["high", "low"] = "high"
-
-    @property
-    def compares(self) -> bool:
-        """Tell whether it needs a version in force."""
-        return self.kind != "threshold"
-
-    def document(self) -> dict[str, Any]:
-        """Return it as a table says it, without what is as usual; :func:`read_gates` reads it back."""
-        said: dict[str, Any] = {"metric": self.metric, "kind": self.kind}
-        for key, usual in (("minimum", None), ("maximum", None), ("by", "point"), ("margin", 0.0), ("aim", "high")):
-            if getattr(self, key) != usual:
-                said[key] = getattr(self, key)
-        return said
 
 
 def read_gates(value: Any) -> tuple[QualityGate, ...]:
@@ -73,7 +39,7 @@ def _gate(table: Any) -> QualityGate:
     metric = table.get("metric")
     if not isinstance(metric, str) or not _METRIC.fullmatch(metric):
         raise Wrong("a gate names its metric", 'write metric = "component_atomicity", or "loss.python" for one domain')
-    kind = _one_of(table.get("kind"), KINDS, f"the kind of the gate on {metric}")
+    kind = _one_of(table.get("kind"), GATE_KINDS, f"the kind of the gate on {metric}")
     gate = QualityGate(
         metric,
         kind,

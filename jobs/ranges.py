@@ -7,13 +7,11 @@ or a database could not hold. What an older version let in is bounded when it is
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.duration import show_duration
 from jobs.problem import shown
-
-if TYPE_CHECKING:
-    from jobs.spec import JobSpec
+from jobs.spec import JobSpec
 
 _WEEK = 604_800
 _YEAR_3000 = 32_503_680_000

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
-
-if TYPE_CHECKING:
-    from jobs.quality_gate import QualityGate
+from typing import Any, Literal, get_args
 
 Role = Literal["job", "main", "manager", "evaluate"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -170,6 +167,42 @@ class Evaluation:
     at: tuple[float, ...] = (1.0,)
     votes: str = ""
     usual: float = 0.5
+
+
+GateKind = Literal["threshold", "better", "no_harm", "not_worse"]
+GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
+
+
+@dataclass(frozen=True, slots=True)
+class QualityGate:
+    """One gate on one metric.
+
+    ``threshold`` asks the version alone for at least ``minimum`` or at most ``maximum``, of its mean (``point``) or of
+    the cautious end of its interval (``lower``). The others compare it with the version in force: ``better`` wants it
+    shown to be better, ``no_harm`` not shown to be worse, ``not_worse`` shown to be worse by less than ``margin``. For
+    ``better`` and ``no_harm`` a ``margin`` is the smallest difference worth knowing. ``aim`` says where good is.
+    """
+
+    metric: str
+    kind: GateKind
+    minimum: float | None = None
+    maximum: float | None = None
+    by: Literal["point", "lower"] = "point"
+    margin: float = 0.0
+    aim: Literal["high", "low"] = "high"
+
+    @property
+    def compares(self) -> bool:
+        """Tell whether it needs a version in force."""
+        return self.kind != "threshold"
+
+    def document(self) -> dict[str, Any]:
+        """Return it as a table says it, without what is as usual; ``read_gates`` reads it back."""
+        said: dict[str, Any] = {"metric": self.metric, "kind": self.kind}
+        for key, usual in (("minimum", None), ("maximum", None), ("by", "point"), ("margin", 0.0), ("aim", "high")):
+            if getattr(self, key) != usual:
+                said[key] = getattr(self, key)
+        return said
 
 
 @dataclass(frozen=True, slots=True)

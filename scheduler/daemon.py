@@ -34,7 +34,7 @@ from scheduler.service.outside.ports import Log, Ports
 from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import counts, due, events, queue_waits, runs
 from scheduler.store import lease as leases
-from scheduler.store.engine import DatabaseCorrupt, Fenced, StoreFailure
+from scheduler.store.errors import DatabaseCorrupt, Fenced, StoreFailure
 from scheduler.store.lease import Lease
 from scheduler.views.long_work import LongWork
 from scheduler.wake import Waker

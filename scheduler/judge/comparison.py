@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from jobs.quality_gate import QualityGate
 from jobs.scores import Score
+from jobs.spec import QualityGate
 from scheduler.judge.binomial import ALPHA, mcnemar
 from scheduler.judge.judgement import Example, Finding
 from scheduler.judge.pairs import clusters_of, differences, spread_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
 from jobs.plural import counted
-from jobs.quality_gate import QualityGate
 from jobs.scores import Scores
+from jobs.spec import QualityGate
 from scheduler.judge.comparison import comparison_finding, hold
 from scheduler.judge.judgement import Finding, Judgement
 from scheduler.judge.threshold import threshold_finding

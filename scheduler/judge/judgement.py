@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from jobs.quality_gate import QualityGate
+from jobs.spec import QualityGate
 
 Verdict = Literal["accepted", "rejected", "inconclusive", "error"]
 Unclear = Literal["", "not_enough_items", "harm_unclear"]

@@ -8,29 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from enum import EnumType
+from functools import cache, lru_cache, partial
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from jobs.payload.store.manifest import Component
-from jobs.quality_gate import QualityGate
 from jobs.ranges import bounded
-from jobs.spec import (
-    Code,
-    Evaluation,
-    Gate,
-    Input,
-    JobSpec,
-    Mixture,
-    Needs,
-    Requirements,
-    Share,
-    Stall,
-    StartFrom,
-)
+from jobs.spec import JobSpec
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
-from scheduler.core.plan import KeptHours, Placement, PlannedLane
-from scheduler.core.run import Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
+from scheduler.core.run import Ended, Reserved, Running, RunState, Stopping, Submitting
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
@@ -73,86 +61,78 @@ def built(kind: type[T], document: Any) -> T:
     Raises KeyError, TypeError or ValueError.
     """
     values = dict(document)
-    for name, declared, usual, fits, inner, many in _declared(kind):  # type: ignore[arg-type] # a class can be hashed
-        if name in values:
-            stored = values[name]
-            if type(stored) is usual:
-                continue
-            if fits is not None and not fits(stored):
-                raise ValueError(f"{name} is no {declared}")
-            if many:
-                values[name] = tuple(stored) if inner is None else tuple(built(inner, one) for one in stored)
-            elif inner is not None and stored is not None:
-                values[name] = built(inner, stored)
+    for name, declared, plain, read in _declared(kind):  # type: ignore[arg-type] # a class can be hashed
+        if name in values and type(values[name]) is not plain:
+            try:
+                values[name] = read(values[name])
+            except _OtherType:
+                raise ValueError(f"{name} is no {declared}") from None
     return kind(**values)
 
 
+_UNIONS = (Union, UnionType)
+_PLAIN_TYPES = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
+
+
+class _OtherType(Exception):
+    """A value is not of the declared type."""
+
+
 @cache
-def _declared(kind: type) -> list[tuple[str, str, type | None, Callable[[object], bool] | None, type | None, bool]]:
-    """Return a dataclass's fields: name, type as declared, plain type, what tells a value, class within, if a tuple.
+def _declared(kind: type) -> list[tuple[str, str, object, Callable[[Any], Any]]]:
+    """Return a dataclass's fields: name, type as written, plain type or type, and what reads a stored value.
 
     Thousands of rows are of one kind. A value of the plain type always fits.
     """
-    found = []
-    for entry in fields(kind):
-        declared = str(entry.type)
-        many = declared.startswith("tuple[")
-        within = declared.removeprefix("tuple[").removesuffix(", ...]") if many else declared.removesuffix(" | None")
-        usual = _PLAIN_TYPES.get(declared.removesuffix(" | None"))
-        found.append((entry.name, declared, usual, _FITS.get(declared), _KINDS.get(within), many))
-    return found
+    hints = get_type_hints(kind)
+    plain = {name: get_args(hint)[0] if get_origin(hint) in _UNIONS else hint for name, hint in hints.items()}
+    return [(entry.name, str(entry.type), plain[entry.name], _reader(hints[entry.name])) for entry in fields(kind)]
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+@cache
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return what makes a stored value one of a type, or raises _OtherType. An unknown type takes any value."""
+    kind: Any = get_origin(hint) or hint
+    inner = get_args(hint)
+    if kind in _UNIONS:
+        return partial(_read_union, type(None) in inner, [_reader(one) for one in inner if one is not type(None)])
+    if kind is tuple:
+        return partial(_read_many, _reader(inner[0]))
+    if kind is Mapping:
+        return partial(_read_by_name, _reader(inner[1]))
+    if is_dataclass(kind):
+        return lambda value: value if isinstance(value, kind) else built(kind, value)
+    if kind is Literal or kind in _PLAIN_TYPES:
+        fits = inner.__contains__ if inner else lambda value: type(value) in _PLAIN_TYPES[kind]
+        return partial(_read_if, fits)
+    return kind if isinstance(kind, EnumType) else lambda value: value
 
 
-def _all(kind: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda values: isinstance(values, list | tuple) and all(map(kind, values))
+def _read_if(fits: Callable[[Any], bool], value: Any) -> Any:
+    if not fits(value):
+        raise _OtherType
+    return value
 
 
-def _mapping(kind: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda values: isinstance(values, dict) and all(map(kind, values.values()))
+def _read_union(may_be_none: bool, readers: Collection[Callable[[Any], Any]], value: Any) -> Any:  # noqa: FBT001 - bound
+    if value is None and may_be_none:
+        return None
+    for read in readers:
+        with suppress(_OtherType):
+            return read(value)
+    raise _OtherType
 
 
-def _or_none(kind: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or kind(value)
+def _read_many(read: Callable[[Any], Any], values: Any) -> tuple[Any, ...]:
+    if not isinstance(values, list | tuple):
+        raise _OtherType
+    return tuple(map(read, values))
 
 
-def _whole(value: object) -> bool:
-    return type(value) is int
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_KINDS: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        *(Code, Component, Evaluation, Gate, Input, KeptHours, Mixture, Needs, Placement, PlannedLane, QualityGate),
-        Requirements,
-        *(Share, Stall, StartFrom),
-    )
-}
-_PLAIN_TYPES: dict[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
-# By the annotation as it is written in jobs and core; one that is not here is not checked.
-_FITS: dict[str, Callable[[object], bool]] = {
-    "int": _whole,
-    "int | None": _or_none(_whole),
-    "float": _number,
-    "float | None": _or_none(_number),
-    "str": _text,
-    "str | None": _or_none(_text),
-    "float | str": lambda value: _number(value) or _text(value),
-    "bool": lambda value: isinstance(value, bool),
-    "Wish | None": lambda value: value in {None, "hold", "cancel"},
-    "tuple[str, ...]": _all(_text),
-    "tuple[int, ...]": _all(_whole),
-    "tuple[float, ...]": _all(_number),
-    "Mapping[str, str]": _mapping(_text),
-    "Mapping[str, float]": _mapping(_number),
-}
+def _read_by_name(read: Callable[[Any], Any], values: Any) -> Mapping[str, Any]:
+    if not isinstance(values, dict):
+        raise _OtherType
+    return {name: read(value) for name, value in values.items()}
 
 
 def state_name(state: JobState | RunState) -> str:
@@ -180,10 +160,7 @@ def job_state(name: str, detail: str) -> JobState:
 @lru_cache(maxsize=4_096)
 def run_state(name: str, detail: str) -> RunState:
     """Rebuild a run's state; raises KeyError, TypeError or ValueError for columns no state gives."""
-    fields_of_state = load_object(detail)
-    if name == "ended":
-        fields_of_state["outcome"] = Outcome(fields_of_state["outcome"])
-    return built(_RUN_STATES[name], fields_of_state)
+    return built(_RUN_STATES[name], load_object(detail))
 
 
 def spec_columns(spec: JobSpec) -> dict[str, Any]:
@@ -232,27 +209,28 @@ def _spec(
 @lru_cache(maxsize=1_024)
 def devices(text: str) -> tuple[int, ...]:
     """Read a lane's device numbers."""
-    found = load(text)
-    if not _FITS["tuple[int, ...]"](found):
-        raise ValueError("the devices of a lane are a list of whole numbers")
-    return tuple(found)
+    found: tuple[int, ...] = _loaded(tuple[int, ...], text, "the devices of a lane are a list of whole numbers")
+    return found
 
 
 @lru_cache(maxsize=1_024)
 def names(text: str) -> tuple[str, ...]:
     """Read a list of texts; raises ValueError for anything else."""
-    found = load(text)
-    if not _FITS["tuple[str, ...]"](found):
-        raise ValueError("what is written is no list of texts")
-    return tuple(found)
+    found: tuple[str, ...] = _loaded(tuple[str, ...], text, "what is written is no list of texts")
+    return found
 
 
 def texts(text: str | None) -> Mapping[str, str]:
     """Read texts by name; none at all where nothing is written."""
-    found = {} if text is None else load_object(text)
-    if not _FITS["Mapping[str, str]"](found):
-        raise ValueError("what is written are no texts by name")
+    found: Mapping[str, str] = _loaded(Mapping[str, str], text or "{}", "what is written are no texts by name")
     return found
+
+
+def _loaded(hint: Any, text: str, fault: str) -> Any:
+    try:
+        return _reader(hint)(load(text))
+    except _OtherType:
+        raise ValueError(fault) from None
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -33,42 +33,17 @@ from scheduler.core.version import VERSION_STATES
 from scheduler.store import checkpoints, codec, plan_json
 from scheduler.store.errors import (
     CORRUPT_REMEDY,
-    DatabaseBusy,
     DatabaseCorrupt,
-    DatabaseFull,
     DatabaseMissing,
     DatabaseNewer,
     DatabaseOlder,
-    DatabaseReadOnly,
     DatabaseUnreachable,
-    Fenced,
-    Refused,
-    Stale,
     StoreFailure,
     translated,
 )
 from scheduler.store.schema import REVISIONS, metadata
 
 Row = Mapping[str, Any]
-
-__all__ = [
-    "Database",
-    "DatabaseBusy",
-    "DatabaseCorrupt",
-    "DatabaseFull",
-    "DatabaseMissing",
-    "DatabaseNewer",
-    "DatabaseOlder",
-    "DatabaseReadOnly",
-    "DatabaseUnreachable",
-    "Fenced",
-    "Refused",
-    "Stale",
-    "StoreFailure",
-    "open_database",
-    "revision",
-    "upgrade",
-]
 
 _WRITER_LOCK = 0x5C4ED
 """Key of the advisory lock on PostgreSQL; such locks are private to a database."""
@@ -195,8 +170,6 @@ class Database:
 
     def damage(self, most: int | None = None) -> list[Damage]:
         """Return the damaged rows, the first ``most`` of them if asked. Raises StoreFailure."""
-        from scheduler.store.engine import find_in_file, find_in_server
-
         try:
             if self.path is not None:
                 return list(islice(find_in_file(str(self.path)), most))

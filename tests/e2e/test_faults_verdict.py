@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from jobs.quality_gate import QualityGate
-from jobs.spec import Evaluation, Input, JobSpec
+from jobs.spec import Evaluation, Input, JobSpec, QualityGate
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.clock import real_now
 from scheduler.service.requests import inputs

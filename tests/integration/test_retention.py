@@ -19,7 +19,8 @@ from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.upkeep import housekeeping
 from scheduler.service.upkeep.retention import judge, retain, sweep_ended
 from scheduler.store import checkpoints, discards, events, jobs, outbox, runs
-from scheduler.store.engine import Database, Fenced
+from scheduler.store.engine import Database
+from scheduler.store.errors import Fenced
 from tests.lab.night import one_in
 
 NOW = 1_795_000_000

@@ -11,7 +11,8 @@ from sqlalchemy import Boolean, bindparam, insert, literal_column, select, updat
 from sqlalchemy.exc import MultipleResultsFound, NoResultFound
 
 from scheduler.store import engine
-from scheduler.store.engine import Refused, upgrade
+from scheduler.store.engine import upgrade
+from scheduler.store.errors import Refused
 from scheduler.store.schema import due, jobs, lanes
 from tests.lab.simulation.database import FastDatabase
 from tests.lab.simulation.prepared import Rows

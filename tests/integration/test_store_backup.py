@@ -14,15 +14,8 @@ from sqlalchemy.engine import make_url
 from jobs.spec import JobSpec
 from scheduler.store import events, jobs
 from scheduler.store.backup import BackupFailed, backup, restore
-from scheduler.store.engine import (
-    Database,
-    DatabaseBusy,
-    DatabaseCorrupt,
-    DatabaseMissing,
-    DatabaseNewer,
-    StoreFailure,
-    open_database,
-)
+from scheduler.store.engine import Database, open_database
+from scheduler.store.errors import DatabaseBusy, DatabaseCorrupt, DatabaseMissing, DatabaseNewer, StoreFailure
 from scheduler.store.schema import metadata
 from scheduler.store.verify import verify
 

@@ -13,8 +13,8 @@ from sqlalchemy.engine import make_url
 
 from jobs.spec import JobSpec
 from scheduler.store import events, jobs
-from scheduler.store.engine import (
-    Database,
+from scheduler.store.engine import Database, open_database, upgrade
+from scheduler.store.errors import (
     DatabaseBusy,
     DatabaseCorrupt,
     DatabaseFull,
@@ -24,8 +24,6 @@ from scheduler.store.engine import (
     DatabaseReadOnly,
     DatabaseUnreachable,
     StoreFailure,
-    open_database,
-    upgrade,
 )
 from scheduler.store.schema import REVISIONS, metadata
 from scheduler.store.verify import verify

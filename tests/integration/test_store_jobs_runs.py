@@ -11,7 +11,8 @@ from scheduler.core import run as run_arrows
 from scheduler.core.job import Active, Held, Queued
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.store import events, jobs, runs
-from scheduler.store.engine import Database, Refused, Stale
+from scheduler.store.engine import Database
+from scheduler.store.errors import Refused, Stale
 from scheduler.store.jobs import Backwards, DuplicateJob, UnknownJob
 
 NOW = 1_795_000_000

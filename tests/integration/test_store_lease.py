@@ -9,7 +9,8 @@ from sqlalchemy import text
 
 from jobs.spec import JobSpec
 from scheduler.store import jobs, lease
-from scheduler.store.engine import Database, Fenced
+from scheduler.store.engine import Database
+from scheduler.store.errors import Fenced
 from scheduler.store.lease import AlreadyRunning, file_lock
 
 SPEC = JobSpec(name="ufm", role="manager", command=("train",), target_step=100, steps_per_hour=10.0)

@@ -10,7 +10,8 @@ from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.core.window import Window
 from scheduler.store import jobs, ledger, runs
-from scheduler.store.engine import Database, Refused
+from scheduler.store.engine import Database
+from scheduler.store.errors import Refused
 
 NOW = 1_795_000_000
 POOLS = ("kaggle", "local")

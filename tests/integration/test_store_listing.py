@@ -10,7 +10,8 @@ from scheduler.core.job import Held, Queued
 from scheduler.core.plan import Deferral, Plan
 from scheduler.core.reasons import NoAllowedPool
 from scheduler.store import jobs, plans
-from scheduler.store.engine import Database, DatabaseMissing, DatabaseNewer
+from scheduler.store.engine import Database
+from scheduler.store.errors import DatabaseMissing, DatabaseNewer
 from scheduler.store.listing import REVISION, list_jobs
 from scheduler.store.schema import REVISIONS
 

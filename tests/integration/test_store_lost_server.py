@@ -25,7 +25,8 @@ from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.store import jobs, lease, runs
-from scheduler.store.engine import Database, StoreFailure, open_database
+from scheduler.store.engine import Database, open_database
+from scheduler.store.errors import StoreFailure
 from scheduler.store.verify import verify
 from tests.integration.conftest import AtOnce, Journal
 from tests.lab.clocks import HandClock

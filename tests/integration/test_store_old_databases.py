@@ -13,7 +13,8 @@ import pytest
 from jobs.spec import JobSpec, Mixture
 from scheduler.core.run import Ended, Outcome, Reserved
 from scheduler.store import checkpoints, events, jobs, ledger, listing, outbox, plans, runs
-from scheduler.store.engine import DatabaseOlder, open_database, upgrade
+from scheduler.store.engine import open_database, upgrade
+from scheduler.store.errors import DatabaseOlder
 from scheduler.store.schema import REVISIONS
 from scheduler.store.verify import verify
 

@@ -14,7 +14,8 @@ from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import NoAllowedPool, QuotaEmpty
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.store import checkpoints, due, events, jobs, ledger, limits, outbox, plans, rates, runs
-from scheduler.store.engine import Database, Refused, Stale
+from scheduler.store.engine import Database
+from scheduler.store.errors import Refused, Stale
 from scheduler.store.jobs import DuplicateJob
 
 NOW = 1_795_000_000

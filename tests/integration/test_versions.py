@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.quality_gate import QualityGate
-from jobs.spec import Evaluation, JobSpec, StartFrom
+from jobs.spec import Evaluation, JobSpec, QualityGate, StartFrom
 from platforms.artifacts.base import StoreUnreachable
 from scheduler.core.reasons import AwaitsVerdict
 from scheduler.service.cycle.cycle import Cycle

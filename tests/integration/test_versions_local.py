@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import jobs as product
-from jobs.quality_gate import QualityGate
-from jobs.spec import Evaluation, Input, JobSpec, StartFrom
+from jobs.spec import Evaluation, Input, JobSpec, QualityGate, StartFrom
 from platforms.registry import PlatformContext, load
 from scheduler.core.job import Done
 from scheduler.core.plan import Placement, Plan, PlannedLane

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.payload.scorers.items import read_items
 from jobs.payload.store.manifest import Component, Manifest, blob_key
-from jobs.quality_gate import QualityGate
-from jobs.spec import Evaluation, Input, JobSpec
+from jobs.spec import Evaluation, Input, JobSpec, QualityGate
 from scheduler.core.job import Done, Failed
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool

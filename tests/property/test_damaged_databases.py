@@ -9,7 +9,8 @@ import pytest
 from jobs.spec import JobSpec
 from scheduler.cli.shell.exits import Exit, code_of
 from scheduler.store import jobs
-from scheduler.store.engine import StoreFailure, open_database
+from scheduler.store.engine import open_database
+from scheduler.store.errors import StoreFailure
 from scheduler.store.listing import list_jobs
 from scheduler.store.verify import verify
 

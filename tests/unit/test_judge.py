@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jobs.quality_gate import QualityGate
 from jobs.scores import Score, Scores
+from jobs.spec import QualityGate
 from scheduler.judge.judge import judge
 
 BETTER = QualityGate("pass", "better")

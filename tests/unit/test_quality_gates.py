@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from jobs.quality_gate import QualityGate, read_gates
+from jobs.quality_gate import read_gates
 from jobs.readers import Wrong
+from jobs.spec import QualityGate
 from scheduler.service.requests.gate_concerns import smallest_set
 
 

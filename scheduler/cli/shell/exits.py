@@ -202,7 +202,8 @@ def _explained(error: BaseException, options: Options) -> BaseException:
     if code_of(error) is not Exit.BUG and getattr(error, "errno", None) != errno.EOVERFLOW:
         return error
     from config.paths import load_paths
-    from scheduler.store.engine import DatabaseCorrupt, open_database
+    from scheduler.store.engine import open_database
+    from scheduler.store.errors import DatabaseCorrupt
 
     try:
         found = open_database(load_paths(options.config).database_url, read_only=True).explain(error)

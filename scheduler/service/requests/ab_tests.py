@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from jobs.ab_test import AbTest, arm_of
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
-from jobs.quality_gate import QualityGate
 from jobs.scores import Score, Scores
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, QualityGate
 from scheduler.core.window import DAY, Calendar
 from scheduler.judge.comparison import comparison_finding
 from scheduler.judge.judgement import Finding

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from jobs.payload.scorers.items import BadItems, Item, read_items
-from jobs.quality_gate import QualityGate
 from jobs.readers import is_remote
-from jobs.spec import HELD_OUT, JobSpec
+from jobs.spec import HELD_OUT, JobSpec, QualityGate
 from scheduler.judge.binomial import ALPHA
 from scheduler.judge.sign_flip import clusters_needed
 from scheduler.judge.threshold import surely_needed
