@@ -67,18 +67,9 @@ def record(tx: Connection, manifest: Manifest, now: int) -> bool:
     """Store a manifest as good, with event ``checkpoint.seen``; return False when it is known already."""
     if tx.execute(_KNOWN, {"key": manifest.key}).first() is not None:
         return False
-    row = {
-        "key": manifest.key,
-        "job": manifest.job,
-        "step": manifest.step,
-        "attempt": manifest.attempt,
-        "manifest": codec.dump(manifest),
-        "seen_at": now,
-        "state": "good",
-        "why": "",
-        "pinned": False,
-    }
-    tx.execute(insert(checkpoints), row)
+    row = codec.row_of(CheckpointRecord(manifest, now, "good", "", pinned=False), manifest=codec.dump(manifest))
+    whose = {"key": manifest.key, "job": manifest.job, "step": manifest.step, "attempt": manifest.attempt}
+    tx.execute(insert(checkpoints), {**row, **whose})
     events.append(tx, "checkpoint.seen", manifest.key, now, job=manifest.job, step=manifest.step)
     return True
 
@@ -107,10 +98,10 @@ def unexpired_jobs(tx: Connection) -> set[str]:
 
 def get(tx: Connection, key: str) -> CheckpointRecord:
     """Return one checkpoint. Raises UnknownCheckpoint."""
-    row = tx.execute(_ONE, {"key": key}).one_or_none()
-    if row is None:
+    found = find(tx, key)
+    if found is None:
         raise UnknownCheckpoint(key)
-    return _record(row)
+    return found
 
 
 def find(tx: Connection, key: str) -> CheckpointRecord | None:
@@ -162,7 +153,7 @@ def _stale(found: CheckpointRecord, expected: str) -> Stale:
 
 
 def _record(row: Row[Any]) -> CheckpointRecord:
-    return CheckpointRecord(manifest_of(row.manifest), row.seen_at, row.state, row.why, row.pinned)
+    return codec.record_of(CheckpointRecord, row, manifest=manifest_of(row.manifest))
 
 
 @lru_cache(maxsize=512)

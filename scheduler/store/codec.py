@@ -101,11 +101,15 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if kind is Mapping:
         return partial(_read_by_name, _reader(inner[1]))
     if is_dataclass(kind):
-        return lambda value: value if isinstance(value, kind) else built(kind, value)
+        return partial(_read_record, hint)
     if kind is Literal or kind in _PLAIN_TYPES:
         fits = inner.__contains__ if inner else lambda value: type(value) in _PLAIN_TYPES[kind]
         return partial(_read_if, fits)
     return kind if isinstance(kind, EnumType) else lambda value: value
+
+
+def _read_record(kind: type[T], value: Any) -> T:
+    return value if isinstance(value, kind) else built(kind, value)
 
 
 def _read_if(fits: Callable[[Any], bool], value: Any) -> Any:
@@ -133,6 +137,32 @@ def _read_by_name(read: Callable[[Any], Any], values: Any) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise _OtherType
     return {name: read(value) for name, value in values.items()}
+
+
+def columns(table: Any, kind: type) -> list[Any]:
+    """Return the columns of a table that are called like the fields of a dataclass, in the order of the fields."""
+    return [table.c[name] for name in _names(kind)]
+
+
+def row_of(record: Any, *left_out: str, **columns: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, as a row has them; ``columns`` are added, or stand in their place."""
+    return {name: value for name, value in _plain(record).items() if name not in left_out} | columns
+
+
+def record_of(kind: type[T], row: Row[Any], **values: Any) -> T:
+    """Return the dataclass whose fields a row has under their names; ``values`` are those of the other fields."""
+    found: Any = kind
+    return kind(**{name: getattr(row, name) for name in _names(found) if name not in values}, **values)
+
+
+def state_columns(state: JobState | RunState) -> dict[str, str]:
+    """Return the columns in which the state of a job or run stands."""
+    return {"state": state_name(state), "state_detail": state_detail(state)}
+
+
+def is_in(table: Any, state: JobState | RunState) -> tuple[Any, Any]:
+    """Return the conditions under which a job or run is still exactly in a state."""
+    return table.c.state == state_name(state), table.c.state_detail == state_detail(state)
 
 
 def state_name(state: JobState | RunState) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
+from scheduler.store import codec
 from scheduler.store.schema import conditions
 
 RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
@@ -37,7 +38,7 @@ CLOSED_BY = {
 }
 _OPENS = {closing: kind for kind, closings in CLOSED_BY.items() for closing in closings}
 _OPEN = (
-    select(conditions.c.kind, conditions.c.subject, conditions.c.what, conditions.c.since, conditions.c.why)
+    select(conditions)
     .where(conditions.c.kind == bindparam("kind"), conditions.c.state == "open")
     .order_by(conditions.c.subject, conditions.c.what)
 )
@@ -56,7 +57,7 @@ class Condition:
 
 def standing(tx: Connection, kind: str) -> list[Condition]:
     """Return the open conditions of a kind, by subject."""
-    return [Condition(*row) for row in tx.execute(_OPEN, {"kind": kind})]
+    return [codec.record_of(Condition, row) for row in tx.execute(_OPEN, {"kind": kind})]
 
 
 def apply(tx: Connection, kind: str, subject: str, at: int, data: Mapping[str, Any]) -> None:

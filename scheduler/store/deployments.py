@@ -60,19 +60,8 @@ _NEWEST = _ALL.where(
 
 def intend(tx: Connection, version: Version, target: str, now: int, by: str, why: str = "") -> Deployment:
     """Write down what is about to be done to a target. The database refuses a second one that is under way there."""
-    row = {
-        "model": version.model,
-        "number": version.number,
-        "target": target,
-        "state": "intended",
-        "by": by,
-        "why": why,
-        "evidence": codec.dump({}),
-        "intended_at": now,
-        "served_at": None,
-        "ended_at": None,
-    }
-    number = tx.execute(_INTEND, row).scalar_one()
+    wanted = Deployment(0, version.model, version.number, target, "intended", by, why, _NOTHING, now, None, None)
+    number = tx.execute(_INTEND, codec.row_of(wanted, "id", evidence=codec.dump({}))).scalar_one()
     events.append(tx, "deployment.intend", version.name, now, by, target=target, why=why)
     return get(tx, number)
 
@@ -152,7 +141,7 @@ def _move(
 
 
 def _deployment(row: Any) -> Deployment:
-    return Deployment(**{**row._asdict(), "evidence": codec.load_object(row.evidence)})
+    return codec.record_of(Deployment, row, evidence=codec.load_object(row.evidence))
 
 
 def resumed(tx: Connection) -> Mapping[str, int]:

@@ -24,9 +24,7 @@ class Discard:
     delete_at: int
 
 
-_ALL = select(discards.c.key, discards.c.job, discards.c.why, discards.c.marked_at, discards.c.delete_at).order_by(
-    discards.c.delete_at, discards.c.key
-)
+_ALL = select(discards).order_by(discards.c.delete_at, discards.c.key)
 _OF_JOB = _ALL.where(discards.c.job == bindparam("job"))
 
 

@@ -99,18 +99,8 @@ _OVERRULES = (
 
 def begin(tx: Connection, version: Version, job: str, set_digest: str, scorer_digest: str, now: int) -> int:
     """Note that a job scores a version; return its number. The database refuses a second one that is open."""
-    row = {
-        "model": version.model,
-        "number": version.number,
-        "job": job,
-        "set_digest": set_digest,
-        "scorer_digest": scorer_digest,
-        "state": "open",
-        "began_at": now,
-        "ended_at": None,
-        "error": "",
-    }
-    return int(tx.execute(insert(evaluations).returning(evaluations.c.id), row).scalar_one())
+    begun = Evaluation(0, version.model, version.number, job, set_digest, scorer_digest, "open", now, None, "")
+    return int(tx.execute(insert(evaluations).returning(evaluations.c.id), codec.row_of(begun, "id")).scalar_one())
 
 
 def end(tx: Connection, evaluation: Evaluation, state: EvaluationState, now: int, error: str = "") -> None:
@@ -151,17 +141,9 @@ def say(
     now: int,
 ) -> None:
     """Write a verdict; the database refuses a second one by the same gates on the same set."""
-    row = {
-        "model": evaluation.model,
-        "number": evaluation.number,
-        "evaluation": evaluation.id,
-        "gates_digest": gates_digest,
-        "set_digest": evaluation.set_digest,
-        "verdict": verdict,
-        "evidence": codec.dump(evidence),
-        "at": now,
-    }
-    tx.execute(insert(verdicts), row)
+    of, test_set = (evaluation.model, evaluation.number, evaluation.id), evaluation.set_digest
+    said = StoredVerdict(0, *of, gates_digest, test_set, verdict, evidence, now)
+    tx.execute(insert(verdicts), codec.row_of(said, "id", evidence=codec.dump(evidence)))
     events.append(tx, "version.judged", evaluation.version, now, verdict=verdict, gates=gates_digest)
 
 
@@ -194,8 +176,7 @@ def overrule(tx: Connection, overruled: Overrule) -> None:
 
 def overrules_of(tx: Connection, version: Version) -> list[Overrule]:
     """Return what people said of a version, the oldest first."""
-    found = (row._asdict() for row in tx.execute(_OVERRULES, _key(version)))
-    return [Overrule(**{name: value for name, value in row.items() if name != "id"}) for row in found]
+    return [codec.record_of(Overrule, row) for row in tx.execute(_OVERRULES, _key(version))]
 
 
 def _key(version: Version) -> dict[str, Any]:
@@ -203,4 +184,4 @@ def _key(version: Version) -> dict[str, Any]:
 
 
 def _verdict(row: Any) -> StoredVerdict:
-    return StoredVerdict(**{**row._asdict(), "evidence": codec.load_object(row.evidence)})
+    return codec.record_of(StoredVerdict, row, evidence=codec.load_object(row.evidence))

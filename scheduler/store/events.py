@@ -24,7 +24,6 @@ _AFTER = (
     .order_by(events.c.id)
     .limit(bindparam("limit"))
 )
-_SELECT = select(events.c.id, events.c.at, events.c.kind, events.c.subject, events.c.by, events.c.data)
 _UP_TO = select(pruned.c.up_to).where(pruned.c.name == "events")
 _OLD = select(events.c.id).where(events.c.at < bindparam("before")).order_by(events.c.id).limit(bindparam("limit"))
 _FIRST_KEPT = select(func.min(events.c.id)).where(events.c.at >= bindparam("before"))
@@ -40,6 +39,9 @@ class Event:
     subject: str
     by: str
     data: dict[str, Any]
+
+
+_SELECT = select(*codec.columns(events, Event))
 
 
 def append(tx: Connection, kind: str, subject: str, at: int, by: str = "daemon", **data: Any) -> int:
@@ -96,7 +98,7 @@ def _found(
     rows = tx.execute(query, asked).all()
     if after_id is None:
         rows = rows[::-1]
-    return [Event(row.id, row.at, row.kind, row.subject, row.by, codec.load_object(row.data)) for row in rows]
+    return [codec.record_of(Event, row, data=codec.load_object(row.data)) for row in rows]
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 
 from sqlalchemy import Connection, Update, bindparam, delete, insert, select, update
@@ -58,7 +58,7 @@ _ENDS = (
 def of_job(tx: Connection, job: str) -> list[Generation]:
     """Return what was noted of a job's generations, oldest first; nothing without a parent or a restart."""
     found = tx.execute(_OF_JOB, {"job": job})
-    return [Generation(**{**row._asdict(), "refused": codec.names(row.refused)}) for row in found]
+    return [codec.record_of(Generation, row, refused=codec.names(row.refused)) for row in found]
 
 
 def current(tx: Connection, job: str) -> Generation | None:
@@ -137,7 +137,7 @@ def kept(tx: Connection, job: str) -> dict[str, str]:
 
 
 def _add(tx: Connection, generation: Generation) -> Generation:
-    tx.execute(insert(generations), {**asdict(generation), "refused": codec.dump(generation.refused)})
+    tx.execute(insert(generations), codec.row_of(generation, refused=codec.dump(generation.refused)))
     return generation
 
 

@@ -131,7 +131,7 @@ def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool
 
 def _columns(spec: JobSpec, state: JobState) -> dict[str, Any]:
     definition = {name: value for name, value in codec.spec_columns(spec).items() if name != "name"}
-    return {**definition, "state": codec.state_name(state), "state_detail": codec.state_detail(state)}
+    return {**definition, **codec.state_columns(state)}
 
 
 def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
@@ -223,8 +223,7 @@ def change_state(
     **detail: Any,
 ) -> None:
     """Store the new state if the job is still exactly in the old one; event ``job.<arrow>``. Raises Stale."""
-    still = _one(name).where(jobs.c.state == codec.state_name(old), jobs.c.state_detail == codec.state_detail(old))
-    if not tx.execute(still.values(state=codec.state_name(new), state_detail=codec.state_detail(new))).rowcount:
+    if not tx.execute(_one(name).where(*codec.is_in(jobs, old)).values(codec.state_columns(new))).rowcount:
         raise Stale(f"job {name}", repr(old), repr(get(tx, name).state))
     before, after = codec.state_json(old), codec.state_json(new)
     events.write(tx, f"job.{arrow}", name, now, by, {**detail, "from": before, "to": after})
@@ -293,19 +292,9 @@ def _one(name: str) -> Update:
 @lru_cache(maxsize=4_096)
 def _record(row: Row[Any]) -> JobRecord:
     spec, faults = codec.spec(row)
-    return JobRecord(
-        spec=spec,
-        state=codec.job_state(row.state, row.state_detail),
-        attempts=row.attempts,
-        failures=row.failures,
-        done_step=row.done_step,
-        checkpoint=row.checkpoint,
-        last_pool=row.last_pool,
-        created_at=row.created_at,
-        position=row.position,
-        faults=faults,
-        removed_at=row.removed_at,
-        fenced_attempt=row.fenced_attempt or 0,
+    state = codec.job_state(row.state, row.state_detail)
+    return codec.record_of(
+        JobRecord, row, spec=spec, faults=faults, state=state, fenced_attempt=row.fenced_attempt or 0
     )
 
 

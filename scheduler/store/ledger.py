@@ -17,18 +17,7 @@ from scheduler.store.schema import lanes, ledger, runs
 
 # A run's first lane: where sessions differ in their devices, it has them all.
 _devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()
-_ALL = select(
-    ledger.c.kind,
-    ledger.c.pool,
-    ledger.c.run,
-    ledger.c.starts_at,
-    ledger.c.ends_at,
-    ledger.c.at,
-    ledger.c.credit,
-    ledger.c.price_microdollars_per_hour,
-    ledger.c.evidence,
-    _devices.label("devices"),
-).order_by(ledger.c.id)
+_ALL = select(ledger, _devices.label("devices")).order_by(ledger.c.id)
 _OF_RUNS = _ALL.where(ledger.c.run.in_(bindparam("runs", expanding=True)))
 _OF_JOBS = (
     select(lanes.c.job, lanes.c.run, lanes.c.devices)
@@ -51,25 +40,10 @@ LOOK_BACK_SECONDS = 33 * DAY
 
 def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
     """Write entries. The database refuses a second spend or release of a run."""
-    if not entries:
-        return
-    tx.execute(
-        insert(ledger),
-        [
-            {
-                "kind": entry.kind,
-                "pool": entry.pool,
-                "run": entry.run,
-                "starts_at": entry.start,
-                "ends_at": entry.end,
-                "at": entry.at,
-                "credit": entry.credit,
-                "price_microdollars_per_hour": entry.price_microdollars_per_hour,
-                "evidence": entry.evidence,
-            }
-            for entry in entries
-        ],
-    )
+    elsewhere = ("start", "end", "devices")
+    rows = [codec.row_of(entry, *elsewhere, starts_at=entry.start, ends_at=entry.end) for entry in entries]
+    if rows:
+        tx.execute(insert(ledger), rows)
 
 
 def entries(tx: Connection, since: int | None = None, pool: str | None = None) -> list[LedgerEntry]:
@@ -176,6 +150,6 @@ _books: WeakKeyDictionary[Connection, _Books] = WeakKeyDictionary()
 
 @lru_cache(maxsize=4_096)
 def _entry(row: tuple[Any, ...]) -> LedgerEntry:
-    kind, *rest = row
+    _, kind, *rest = row
     rest[-1] = max(1, len(codec.devices(rest[-1]))) if rest[-1] else 1
     return LedgerEntry(EntryKind(kind), *rest)

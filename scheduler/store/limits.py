@@ -9,28 +9,11 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from scheduler.core.closure import Cause
 from scheduler.core.quota import ObservedLimit
-from scheduler.store import events
+from scheduler.store import codec, events
 from scheduler.store.schema import closures as closures_table
 from scheduler.store.schema import limits
 
-_OBSERVED = select(
-    limits.c.pool,
-    limits.c.quota,
-    limits.c.starts_at,
-    limits.c.ends_at,
-    limits.c.limit,
-    limits.c.at,
-    limits.c.source,
-).order_by(limits.c.pool, limits.c.at, limits.c.quota, limits.c.starts_at)
-_CLOSURES = select(
-    closures_table.c.pool,
-    closures_table.c.until,
-    closures_table.c.why,
-    closures_table.c.at,
-    closures_table.c.cause,
-).order_by(closures_table.c.pool)
-
-
+_OBSERVED = select(limits).order_by(limits.c.pool, limits.c.at, limits.c.quota, limits.c.starts_at)
 EVERY = "*"
 """In place of a pool's name, which it cannot be: nothing new starts anywhere."""
 
@@ -44,6 +27,9 @@ class Closure:
     why: str
     at: int
     cause: Cause = Cause.PERSON
+
+
+_CLOSURES = select(closures_table).order_by(closures_table.c.pool)
 
 
 def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
@@ -69,7 +55,7 @@ def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
     """Return the observations by pool, oldest first."""
     found: dict[str, list[ObservedLimit]] = defaultdict(list)
     for row in tx.execute(_OBSERVED):
-        found[row.pool].append(ObservedLimit(*row[1:]))
+        found[row.pool].append(codec.record_of(ObservedLimit, row, start=row.starts_at, end=row.ends_at))
     return {pool: tuple(seen) for pool, seen in found.items()}
 
 
@@ -129,4 +115,4 @@ def paused(tx: Connection) -> Closure | None:
 
 
 def _everything(tx: Connection) -> list[Closure]:
-    return [Closure(*row[:4], Cause(row.cause)) for row in tx.execute(_CLOSURES)]
+    return [codec.record_of(Closure, row, cause=Cause(row.cause)) for row in tx.execute(_CLOSURES)]

@@ -43,17 +43,7 @@ _OLD = (
     .limit(bindparam("limit"))
 )
 _PENDING = (
-    select(
-        outbox.c.id,
-        outbox.c.kind,
-        outbox.c.period,
-        outbox.c.channel,
-        outbox.c.body,
-        outbox.c.created_at,
-        outbox.c.attempts,
-        outbox.c.retry_at,
-        outbox.c.why,
-    )
+    select(*codec.columns(outbox, Letter))
     .where(outbox.c.sent_at.is_(None), outbox.c.retry_at <= bindparam("now"))
     .order_by(outbox.c.id)
 )
@@ -87,7 +77,7 @@ def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str,
 def pending(tx: Connection, now: int) -> list[Letter]:
     """Return the messages to send now, oldest first."""
     rows = tx.execute(_PENDING, {"now": now})
-    return [Letter(*row[:4], codec.load_object(row.body), *row[5:]) for row in rows]
+    return [codec.record_of(Letter, row, body=codec.load_object(row.body)) for row in rows]
 
 
 def waits(tx: Connection, id: int) -> bool:  # noqa: A002 - the column's name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -41,19 +41,8 @@ _ATTEMPTS = (
     .where(lanes.c.job == bindparam("job"))
 )
 _OF_RUN = ("key", "pool", "planned_start", "deadline", "held_until", "state", "state_detail")
-_OF_LANE = (
-    "lane",
-    "job",
-    "attempt",
-    "devices",
-    "restore_step",
-    "outcome",
-    "end_step",
-    "error_class",
-    "message",
-    "code",
-)
-_BOTH = select(*(runs.c[name] for name in _OF_RUN), *(lanes.c[name] for name in (*_OF_LANE, "trees"))).join_from(
+_OF_LANE = tuple(field.name for field in fields(Lane) if field.name != "index")
+_BOTH = select(*(runs.c[name] for name in _OF_RUN), lanes.c.lane, *(lanes.c[name] for name in _OF_LANE)).join_from(
     runs, lanes
 )
 _OLDEST_FIRST = _BOTH.order_by(runs.c.reserved_at, runs.c.key, lanes.c.lane)
@@ -100,39 +89,9 @@ def insert(tx: Connection, run: Run, now: int) -> None:
     """
     if not run.lanes:
         raise ValueError(f"run {run.key} has no lane")
-    row = {
-        "key": run.key,
-        "pool": run.pool,
-        "planned_start": run.planned_start,
-        "deadline": run.deadline,
-        "held_until": run.held_until,
-        "state": codec.state_name(run.state),
-        "state_detail": codec.state_detail(run.state),
-        "reserved_at": now,
-        "ended_at": _ended_at(run.state),
-    }
-    tx.execute(sa.insert(runs), row)
-    tx.execute(
-        sa.insert(lanes),
-        [
-            {
-                "run": run.key,
-                "lane": lane.index,
-                "job": lane.job,
-                "attempt": lane.attempt,
-                "devices": codec.dump(lane.devices),
-                "restore_step": lane.restore_step,
-                "live": not isinstance(run.state, Ended) and lane.outcome is None,
-                "outcome": lane.outcome,
-                "end_step": lane.end_step,
-                "error_class": lane.error_class,
-                "message": lane.message,
-                "code": lane.code,
-                "trees": codec.dump(dict(lane.trees)) if lane.trees else None,
-            }
-            for lane in run.lanes
-        ],
-    )
+    row = codec.row_of(run, "lanes", "wait", **codec.state_columns(run.state))
+    tx.execute(sa.insert(runs), {**row, "reserved_at": now, "ended_at": _ended_at(run.state)})
+    tx.execute(sa.insert(lanes), [_row_of_lane(run, lane) for lane in run.lanes])
     to, jobs = codec.state_json(run.state), [lane.job for lane in run.lanes]
     events.append(tx, "run.reserved", run.key, now, to=to, pool=run.pool, jobs=jobs)
 
@@ -219,12 +178,8 @@ def change_state(
 
     An ended run frees the jobs of all its lanes.
     """
-    changed = tx.execute(
-        update(runs)
-        .where(runs.c.key == key, runs.c.state == codec.state_name(old), runs.c.state_detail == codec.state_detail(old))
-        .values(state=codec.state_name(new), state_detail=codec.state_detail(new), ended_at=_ended_at(new))
-    ).rowcount
-    if not changed:
+    still = update(runs).where(runs.c.key == key, *codec.is_in(runs, old))
+    if not tx.execute(still.values(**codec.state_columns(new), ended_at=_ended_at(new))).rowcount:
         raise Stale(f"run {key}", repr(old), repr(get(tx, key).state))
     if isinstance(new, Ended):
         tx.execute(update(lanes).where(lanes.c.run == key, lanes.c.live == true()).values(live=False))
@@ -234,13 +189,9 @@ def change_state(
 
 def move(tx: Connection, run: Run, state: RunState, deadline: int, held_until: int, now: int) -> None:
     """Store another deadline of a live run, and when it began; event ``run.move``. Raises Stale."""
-    changed = tx.execute(
-        update(runs)
-        .where(runs.c.key == run.key, runs.c.state == codec.state_name(run.state))
-        .where(runs.c.state_detail == codec.state_detail(run.state))
-        .values(state_detail=codec.state_detail(state), deadline=deadline, held_until=held_until)
-    ).rowcount
-    if not changed:
+    still = update(runs).where(runs.c.key == run.key, *codec.is_in(runs, run.state))
+    moved = {"state_detail": codec.state_detail(state), "deadline": deadline, "held_until": held_until}
+    if not tx.execute(still.values(moved)).rowcount:
         raise Stale(f"run {run.key}", repr(run.state), repr(get(tx, run.key).state))
     deadlines = {"deadline": deadline, "deadline_before": run.deadline}
     before, after = codec.state_json(run.state), codec.state_json(state)
@@ -332,17 +283,8 @@ def _built(rows: tuple[Row[Any], ...]) -> tuple[Run, ...]:
     for _, group in groupby(rows, key=_key):
         members = list(group)
         first = members[0]
-        found.append(
-            Run(
-                key=first.key,
-                pool=first.pool,
-                lanes=tuple(_lane(row) for row in members),
-                planned_start=first.planned_start,
-                deadline=first.deadline,
-                held_until=first.held_until,
-                state=codec.run_state(first.state, first.state_detail),
-            )
-        )
+        state = codec.run_state(first.state, first.state_detail)
+        found.append(codec.record_of(Run, first, lanes=tuple(map(_lane, members)), state=state, wait=None))
     return tuple(found)
 
 
@@ -352,16 +294,13 @@ def _key(row: Row[Any]) -> str:
 
 
 def _lane(row: Row[Any]) -> Lane:
-    return Lane(
-        index=row.lane,
-        job=row.job,
-        attempt=row.attempt,
-        devices=codec.devices(row.devices),
-        restore_step=row.restore_step,
-        outcome=None if row.outcome is None else Outcome(row.outcome),
-        end_step=row.end_step,
-        error_class=row.error_class,
-        message=row.message,
-        code=row.code,
-        trees=codec.texts(row.trees),
-    )
+    outcome = None if row.outcome is None else Outcome(row.outcome)
+    given = {"devices": codec.devices(row.devices), "trees": codec.texts(row.trees)}
+    return codec.record_of(Lane, row, index=row.lane, outcome=outcome, **given)
+
+
+def _row_of_lane(run: Run, lane: Lane) -> dict[str, Any]:
+    live = not isinstance(run.state, Ended) and lane.outcome is None
+    whose = {"run": run.key, "lane": lane.index, "live": live}
+    trees = codec.dump(dict(lane.trees)) if lane.trees else None
+    return codec.row_of(lane, "index", **whose, devices=codec.dump(lane.devices), trees=trees)

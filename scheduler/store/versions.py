@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from scheduler.core.version import VersionState, moved, version_name
-from scheduler.store import events
+from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.model_tables import model_versions, models, promotions
 
@@ -153,8 +153,7 @@ def kept(tx: Connection, job: str) -> dict[str, str]:
 
 def promotions_of(tx: Connection, model: str) -> list[Promotion]:
     """Return the newest changes of what is in force, the newest first."""
-    found = (row._asdict() for row in tx.execute(_PROMOTIONS, {"model": model}))
-    return [Promotion(**{name: value for name, value in row.items() if name != "id"}) for row in found]
+    return [codec.record_of(Promotion, row) for row in tx.execute(_PROMOTIONS, {"model": model})]
 
 
 def in_force(tx: Connection, model: str) -> Version | None:
