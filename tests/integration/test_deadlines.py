@@ -15,8 +15,7 @@ import pytest
 
 import jobs.payload
 from jobs.payload.deadline import Deadline, exchange
-from jobs.payload.lane.aws_secrets import fetch
-from jobs.payload.lane.secret_values import SecretStore
+from jobs.payload.lane.secret_values import SecretStore, fetch
 from jobs.payload.scorers.chat import NoAnswer
 from jobs.payload.scorers.chat import ask as ask_model
 from jobs.payload.store import hub
@@ -57,7 +56,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.payload.store.presigned._PIECE_SECONDS", 4)
     monkeypatch.setattr("jobs.payload.store.presigned._PAUSES", ())
     monkeypatch.setattr("jobs.payload.scorers.chat._SECONDS", 4)
-    monkeypatch.setattr("jobs.payload.lane.aws_secrets._SECONDS", 4)
+    monkeypatch.setattr("jobs.payload.lane.secret_values._SECONDS", 4)
     monkeypatch.setattr("platforms.kaggle.kernel.bootstrap._CALL_SECONDS", 4)
     real = threading.Timer
     monkeypatch.setattr("threading.Timer", lambda seconds, work: real(seconds / 20, work))

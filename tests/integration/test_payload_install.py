@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.payload.lane.environment import Tool, install
 from jobs.payload.lane.failure import Failure
-from jobs.payload.lane.install import Tool, install
 
 Uv = Callable[..., dict[str, object]]
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.corpus import Files, Options, Rule, build, mixture
-from jobs.corpus.build.build import held_out_clusters
-from jobs.corpus.build.duplicates import clusters, normalised, signature
+from jobs.corpus.build.build import clusters, held_out_clusters, normalised, signature
 from jobs.corpus.read.decode import clean, decode
 from jobs.corpus.read.document import split_text
 from tests.lab.night import share

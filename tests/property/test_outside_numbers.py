@@ -26,7 +26,7 @@ ALLOWED = {
     "jobs/duration.py",
     "jobs/instant.py",
     "jobs/payload/bounds.py",
-    "jobs/payload/scorers/sandbox/usage.py",
+    "jobs/payload/scorers/sandbox/sandbox.py",
     "jobs/payload/supervise.py",
     "jobs/payload/trainers/tuning/card.py",
     "platforms/emulators/kaggle/place.py",

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.payload.deadline import Answer
-from jobs.payload.lane.aws_secrets import Refusal, fetch
-from jobs.payload.lane.secret_values import SecretStore
+from jobs.payload.lane.secret_values import Refusal, SecretStore, fetch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +51,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(*those: Any) -> Aws:
         made = Aws(*those)
-        monkeypatch.setattr("jobs.payload.lane.aws_secrets.exchange", made)
+        monkeypatch.setattr("jobs.payload.lane.secret_values.exchange", made)
         return made
 
     return run

@@ -6,8 +6,7 @@ from typing import get_args
 
 import pytest
 
-from jobs.payload.lane.failure import ErrorClass, classify
-from jobs.payload.lane.failure_patterns import HARDWARE, PATTERNS
+from jobs.payload.lane.failure import HARDWARE, PATTERNS, ErrorClass, classify
 from tests.lab import __file__ as lab
 
 LINES = tomllib.loads(Path(lab).with_name("last_lines.toml").read_text(encoding="utf-8"))["line"]

@@ -21,9 +21,8 @@ from config.known_secrets import KnownSecrets
 from jobs.catalogue import CatalogueError, job_from_table
 from jobs.job_table import table_of
 from jobs.payload import log
-from jobs.payload.lane.aws_secrets import Keys, sign
 from jobs.payload.lane.command import _LINE_BYTES_MAX, Relay
-from jobs.payload.lane.secret_values import VARIABLE, SecretStore, secrets_of, take_given
+from jobs.payload.lane.secret_values import VARIABLE, Keys, SecretStore, secrets_of, sign, take_given
 from jobs.payload.redact import MARK, Redactor
 from jobs.payload.store.publish import Origin, publish
 from jobs.payload.store.transport import DirectoryTransport

@@ -2,8 +2,7 @@
 
 import pytest
 
-from jobs.payload.scorers.strict_yaml import BadYaml, read_yaml
-from jobs.payload.scorers.tiki import check_spec
+from jobs.payload.scorers.tiki import BadYaml, check_spec, read_yaml
 
 SPEC = """
 id: store

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
+from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+from zlib import crc32
 
-from jobs.corpus.build.domains import DomainTagger, Keywords
-from jobs.corpus.build.duplicates import METHOD, clusters, identity, normalised, signature
 from jobs.corpus.build.rules import Rules, Tags
 from jobs.corpus.errors import BadParameter, NothingToTrainOn
 from jobs.corpus.findings import Findings, Kind
@@ -372,3 +375,153 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_cleaned(part) for part in value]
     return value
+
+
+# Which managers a text concerns: how much of a manager's keywords it holds, each counted by its rarity.
+_ROUNDING = 1e-9  # two sums of the same weights are equal
+
+
+class Keywords:
+    """The keywords of all domains.
+
+    One occurs where a word (or a part of a snake_case name) begins with it: `optimize` matches `optimized` and `gpu`
+    matches `max_gpu`, but `api` does not match `capital`. Case is ignored.
+    """
+
+    def __init__(self, domains: Mapping[str, Sequence[str]]) -> None:
+        self.domains = {name: _stripped(words) for name, words in sorted(domains.items())}
+        self.words = sorted({word for words in self.domains.values() for word in words})
+        self._patterns = [(word, re.compile(rf"(?<![^\W_]){re.escape(word)}")) for word in self.words]
+
+    def held(self, text: str) -> int:
+        """Return which words a text holds: bit n is set for word n."""
+        lowered = text.lower()
+        found = 0
+        for number, (word, at_start) in enumerate(self._patterns):
+            # The plain search is many times faster and settles most cases.
+            if word in lowered and at_start.search(lowered):
+                found |= 1 << number
+        return found
+
+
+class DomainTagger:
+    """Tags texts once all of them are known, because how rare a keyword is only all of them tell.
+
+    With n texts, of which m hold a keyword, this weighs log((n + 1) / (m + 0.5)), nothing if none does. A text belongs
+    to a domain when the keywords it holds weigh at least `relevance` of all of the domain's, or log(`rarity`): as much
+    as keywords that, were they independent, one text in `rarity` would hold together.
+    """
+
+    def __init__(self, keywords: Keywords, held: Iterable[int], relevance: float, rarity: float) -> None:
+        self._texts = 0
+        counts = [0] * len(keywords.words)
+        for found in held:
+            self._texts += 1
+            for number in range(len(counts)):
+                counts[number] += found >> number & 1
+        self._counts = dict(zip(keywords.words, counts, strict=True))
+        numbers = {word: number for number, word in enumerate(keywords.words)}
+        weights = {word: math.log((self._texts + 1) / (count + 0.5)) for word, count in self._counts.items() if count}
+        self._domains = {
+            name: [(1 << numbers[word], weights[word]) for word in words if word in weights]
+            for name, words in keywords.domains.items()
+        }
+        self._needed = {
+            name: min(math.log(rarity), relevance * sum(weight for _, weight in known)) - _ROUNDING
+            for name, known in self._domains.items()
+        }
+        self._keywords = keywords
+        self._known: dict[int, tuple[str, ...]] = {}
+
+    def tags(self, held: int) -> tuple[str, ...]:
+        """Return the domains, sorted, of a text that holds these words."""
+        if held not in self._known:
+            weighed = {
+                name: sum(weight for bit, weight in known if held & bit) for name, known in self._domains.items()
+            }
+            self._known[held] = tuple(
+                name for name, weight in weighed.items() if weight and weight >= self._needed[name]
+            )
+        return self._known[held]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return by domain and keyword how many texts hold it."""
+        return {name: {word: self._counts[word] for word in words} for name, words in self._keywords.domains.items()}
+
+
+def _stripped(words: Sequence[str]) -> list[str]:
+    return sorted({stripped for word in words if (stripped := word.strip().lower())})
+
+
+# Exact and near duplicates: digests of normalised text, MinHash signatures, clusters by LSH banding.
+SHINGLE_WORDS = 5
+SIGNATURE_SIZE = 64
+BAND_ROWS = 4
+SIMILARITY = 0.7
+_POINTS = tuple(range(0, 1 << 32, (1 << 32) // SIGNATURE_SIZE))
+METHOD = {"shingle_words": SHINGLE_WORDS, "signature_size": SIGNATURE_SIZE, "similarity": SIMILARITY}
+# Members of one bucket that are compared with a newcomer; keeps boilerplate from making the pass quadratic.
+_COMPARED = 32
+
+
+def normalised(text: str) -> bytes:
+    """UTF-8 of the text with every run of white space as one space."""
+    return " ".join(text.split()).encode("utf-8")
+
+
+def identity(words: bytes) -> str:
+    """Name of a normalised text: the first 32 hex digits of its SHA-256."""
+    return hashlib.sha256(words).hexdigest()[:32]
+
+
+def signature(words: bytes) -> bytes:
+    """MinHash signature of a normalised text: 64 numbers of 32 bits.
+
+    Every shingle of five words is hashed once onto a circle; entry i is the first hash at or after the i-th
+    of 64 fixed points. Two texts agree in an entry exactly when that first hash of their union is shared, so
+    the expected share of equal entries is their Jaccard similarity, as with 64 separate hash functions.
+    """
+    tokens = words.split(b" ")
+    windows = zip(*(tokens[start:] for start in range(min(SHINGLE_WORDS, len(tokens)))), strict=False)
+    hashes = sorted(set(map(crc32, map(b" ".join, windows))))
+    count = len(hashes)
+    return array("I", (hashes[bisect_left(hashes, point) % count] for point in _POINTS)).tobytes()
+
+
+def clusters(signatures: Sequence[bytes]) -> list[int]:
+    """For each text the smallest index in its cluster; texts estimated at least 0.7 alike share a cluster.
+
+    Clusters are transitive. Two texts are compared when four consecutive signature entries in a fixed
+    position agree, which finds 98 of 100 pairs of similarity 0.7. Time grows linearly with the texts.
+    """
+    parent = list(range(len(signatures)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    band_bytes = BAND_ROWS * 4
+    for start in range(0, SIGNATURE_SIZE * 4, band_bytes):
+        buckets: dict[bytes, list[int]] = {}
+        for index, value in enumerate(signatures):
+            bucket = buckets.setdefault(value[start : start + band_bytes], [])
+            unrelated = True
+            for other in bucket[:_COMPARED]:
+                mine, theirs = root(index), root(other)
+                if mine == theirs:
+                    unrelated = False
+                elif _similarity(value, signatures[other]) >= SIMILARITY:
+                    # The smaller index is the root, whatever the order of merges.
+                    parent[max(mine, theirs)] = min(mine, theirs)
+                    unrelated = False
+            # One member stands for all that are already in its cluster.
+            if unrelated:
+                bucket.append(index)
+    return [root(index) for index in range(len(signatures))]
+
+
+def _similarity(one: bytes, other: bytes) -> float:
+    mine, theirs = memoryview(one).cast("I"), memoryview(other).cast("I")
+    return sum(map(int.__eq__, mine, theirs)) / SIGNATURE_SIZE

@@ -15,10 +15,9 @@ from pathlib import Path
 from jobs.corpus.errors import SourceMissing
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import Options
-from jobs.corpus.read import episode
 from jobs.corpus.read.decode import UTF16_MARKS, Utf16AsUtf8, declared_encoding, decode, looks_binary
 from jobs.corpus.read.document import Document, split_text
-from jobs.corpus.read.records import RecordReader, read_block
+from jobs.corpus.read.records import RecordReader, document_of, read_block
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
@@ -156,7 +155,7 @@ class Loader:
         if _holds_records(path, head):
             reader = RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
             for line, value in reader.read(file):
-                if found := episode.document(value, label, line, self._findings):
+                if found := document_of(value, label, line, self._findings):
                     yield found
         elif looks_binary(head):
             self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")

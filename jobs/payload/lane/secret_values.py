@@ -6,11 +6,20 @@ anything else is started. Else the launch document names a store of AWS, and the
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
+import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from datetime import UTC, datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
+from ..clock import Clock
+from ..deadline import exchange
 from ..log import hidden
 from .failure import Failure
 
@@ -52,8 +61,6 @@ def secrets_of(names: Sequence[str], given: Mapping[str, str], store: SecretStor
         if missing := [name for name in names if name not in given]:
             raise Failure("secret", f"the session was not given {', '.join(missing)}; see: schedctl doctor")
         return {name: given[name] for name in names}
-    from .aws_secrets import Refusal, fetch  # loads what few sessions need
-
     try:
         found = fetch(store, names)
     except Refusal as error:
@@ -62,3 +69,125 @@ def secrets_of(names: Sequence[str], given: Mapping[str, str], store: SecretStor
         raise Failure("network", f"AWS cannot be asked for the secrets {', '.join(names)}: {error}") from None
     hidden.know([*given.values(), *found.values()])
     return found
+
+
+# Secrets from AWS: asked of Systems Manager or Secrets Manager with the session's own role, by signed requests.
+#
+# Signature Version 4 as in AWS's documentation, "Create a signed AWS API request"; where a container finds its role's
+# credentials as in "Container credential provider" of the SDKs' reference. Standard library only, for any image.
+_SECONDS = 30
+_ANSWER_BYTES_MAX = 4 << 20
+_TRIES = 3
+_CONTAINER = "http://169.254.170.2"  # where ECS and SageMaker hand out a role's credentials
+_SAID_MAX = 300
+
+
+class Refusal(Exception):
+    """AWS does not give what was asked for; the message says why and what to do."""
+
+
+class Keys(NamedTuple):
+    """Credentials of a role."""
+
+    access: str
+    secret: str
+    token: str
+
+
+def fetch(store: SecretStore, names: Sequence[str]) -> dict[str, str]:
+    """Return the secrets ``names`` from AWS. Raises Refusal, and OSError when nobody answers."""
+    keys = _keys(os.environ)
+    full = {f"{store.prefix}{name}": name for name in names}
+    if store.kind == "ssm":
+        answer = _ask(store, keys, "AmazonSSM.GetParameters", {"Names": list(full), "WithDecryption": True})
+        found = {full[entry["Name"]]: str(entry["Value"]) for entry in answer.get("Parameters", ())}
+        if missing := [place for place, name in full.items() if name not in found]:
+            why = f"Systems Manager has no parameter {', '.join(missing)} in {store.region}"
+            raise Refusal(f"{why}. Make it: aws ssm put-parameter --type SecureString --name {missing[0]}")
+        return found
+    found = {}
+    for place, name in full.items():
+        value = _ask(store, keys, "secretsmanager.GetSecretValue", {"SecretId": place}).get("SecretString")
+        if not isinstance(value, str):
+            raise Refusal(f"the secret {place} holds no text. Store it as a secret string")
+        found[name] = value
+    return found
+
+
+def _ask(store: SecretStore, keys: Keys, target: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    host = f"{store.kind}.{store.region}.amazonaws.com{'.cn' if store.region.startswith('cn-') else ''}"
+    address = (store.endpoint or f"https://{host}").rstrip("/") + "/"
+    body = json.dumps(document).encode()
+    at = datetime.fromtimestamp(Clock().now(), UTC)
+    headers = sign(keys, store.region, store.kind, address, target, body, at)
+
+    request = urllib.request.Request(address, data=body, headers=headers)  # noqa: S310 - AWS's, or an emulator's
+    return _patiently(request, f"{store.kind} in {store.region} refuses {', '.join(map(str, document.values()))}")
+
+
+def _patiently(request: urllib.request.Request, what: str) -> dict[str, Any]:
+    """Ask again after no answer or a server's error. Raises Refusal for an answer that will not change, OSError."""
+    for left in reversed(range(_TRIES)):
+        try:
+            answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
+            said = answer.body[:_SAID_MAX].decode(errors="replace")
+            if answer.status == 200:
+                found = json.loads(answer.body)
+                if not isinstance(found, dict):
+                    raise Refusal(f"{request.full_url} answered without meaning")
+                return found
+        except (ValueError, RecursionError) as error:
+            raise Refusal(f"{what}: an answer that is no JSON: {type(error).__name__}") from None
+        except (OSError, HTTPException) as error:
+            said = f"{type(error).__name__}: {error}"
+        else:
+            said = f"HTTP {answer.status} {said}"
+            if answer.status < 500 and "Throttl" not in said:
+                raise Refusal(f"{what}: {said}. Let the execution role read it: docs/iam/execution-role.json")
+        if not left:
+            raise ConnectionError(f"{what}: {said}")
+    raise AssertionError("the last try returns or raises")
+
+
+def sign(keys: Keys, region: str, service: str, address: str, target: str, body: bytes, at: datetime) -> dict[str, str]:
+    """Return the headers of a POST of JSON to the root of ``address``, signed at the instant ``at``."""
+    stamp, day = at.strftime("%Y%m%dT%H%M%SZ"), at.strftime("%Y%m%d")
+    headers = {
+        "content-type": "application/x-amz-json-1.1",
+        "host": urlsplit(address).netloc,
+        "x-amz-date": stamp,
+        **({"x-amz-security-token": keys.token} if keys.token else {}),
+        "x-amz-target": target,
+    }
+    names = ";".join(sorted(headers))
+    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    canonical = f"POST\n/\n\n{lines}\n{names}\n{hashlib.sha256(body).hexdigest()}"
+    scope = f"{day}/{region}/{service}/aws4_request"
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    key = f"AWS4{keys.secret}".encode()
+    for part in (day, region, service, "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}".encode(), "sha256").hex()
+    found = f"AWS4-HMAC-SHA256 Credential={keys.access}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return {**headers, "authorization": found}
+
+
+def _keys(environ: Mapping[str, str]) -> Keys:
+    """Return the credentials of the session's role. Raises Refusal, OSError."""
+    if environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+        return Keys(*(environ.get(name, "") for name in names))
+    relative = environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "")
+    address = f"{_CONTAINER}{relative}" if relative else environ.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
+    if not address.startswith(("http://", "https://")):
+        raise Refusal("the session finds no credentials of its role: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not set")
+    file = environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "")
+    proof = Path(file).read_text().strip() if file else environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
+
+    headers = {"Authorization": proof} if proof else {}
+    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - its scheme was looked at
+    found = _patiently(request, "the credentials of the session's role are refused")
+    try:
+        return Keys(*(str(found[name]) for name in ("AccessKeyId", "SecretAccessKey", "Token")))
+    except KeyError:
+        raise Refusal("what the session is given as credentials of its role are none") from None

@@ -22,7 +22,6 @@ from ...clock import stopwatch
 from .confine import Confinement
 from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, Limits, SandboxMissing
 from .seccomp import seccomp_filter
-from .usage import files_of, memory_bytes
 
 _READ_BYTES = 65_536
 _FIRST_UID = 60_000
@@ -303,3 +302,50 @@ def _check(files: Mapping[str, bytes]) -> None:
         parts = PurePosixPath(path).parts
         if not parts or path.startswith("/") or ".." in parts or not path.isprintable() or len(path) > 200:
             raise ValueError(f"{path!r} is no path below the folder of the given files")
+
+
+# The memory that a sandbox uses, summed here where no control group bounds it.
+_PROC = Path("/proc")
+_COUNTED = ("Pss_Anon:", "Pss_Shmem:")  # what no file backs; shared pages count once among those who share them
+
+
+def memory_bytes(root: int) -> int:
+    """Return the bytes of memory that a process and all below it hold; those that end meanwhile count nothing."""
+    return sum(_held_by(pid) for pid in _family(root))
+
+
+def files_of(root: int, folder: str) -> int:
+    """Return how many files there are in a ``folder`` of the sandbox; 0 before it is made, and once all ended."""
+    for pid in reversed(_family(root)):
+        try:
+            if Path(f"/proc/{pid}/root/").samefile("/"):
+                continue
+            state = os.statvfs(f"/proc/{pid}/root{folder}")
+        except OSError:
+            continue
+        return state.f_files - state.f_ffree
+    return 0
+
+
+def _family(root: int) -> list[int]:
+    """Return a process and its descendants, parents before children."""
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            children.setdefault(int(stat.rpartition(") ")[2].split()[1]), []).append(int(entry.name))
+    family = [root]
+    for pid in family:  # it grows while it is read
+        family += children.get(pid, [])
+    return family
+
+
+def _held_by(pid: int) -> int:
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
