@@ -21,13 +21,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobs import readers
 from jobs.cycle import DAYS
+from jobs.definition import Definition, Keys
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import Wrong
 
 SEEDS_MIN = 3
 _SEEDS_MAX, _MODELS_MAX = 50, 50
 _NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,11}")  # no dash: it stands between model and arm in the names of jobs
-_KEYS = ("change", "models", "name", "on", "seeds", "target_step", "zone")
 _OURS = {"name", "seed", "sweep", "target_step", "not_before", "deadline", "evaluation", "gates"}
 _ARM = re.compile(r"(.+)-([a-z0-9_]+)-([ab])(\d+)")
 
@@ -72,33 +72,13 @@ def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem
         return []
     found: list[AbTest] = []
     for index, entry in enumerate(entries):
-        label = f"ab.{entry.get('name', index)}"
-        problems += [
-            Problem(file, f"{label}.{key}", "", "there is no such key", did_you_mean(key, _KEYS))
-            for key in sorted(entry.keys() - set(_KEYS))
-        ]
-        before = len(problems)
-        values: dict[str, Any] = {}
-        for key, (read, default) in _READERS.items():
-            try:
-                values[key] = read(entry[key] if default is None else entry.get(key, default))
-            except KeyError:
-                problems.append(Problem(file, f"{label}.{key}", "", "is missing", "add it"))
-            except ValueError as error:
-                remedy = error.remedy if isinstance(error, Wrong) else ""
-                problems.append(Problem(file, f"{label}.{key}", shown(entry.get(key)), str(error), remedy))
-        if len(problems) == before:
-            test = AbTest(
-                values["name"],
-                values["models"],
-                values["change"],
-                values["seeds"],
-                values["target_step"],
-                values["on"],
-                values["zone"],
-            )
+        here = Definition(file, f"ab.{entry.get('name', index)}", problems)
+        test = here.whole(AbTest, dict(sorted(entry.items())), _READERS)
+        if test is not None:
             if any(other.name == test.name for other in found):
-                problems.append(Problem(file, label, "", "a test of this name stands above", "give each its own name"))
+                problems.append(
+                    Problem(file, here.label, "", "a test of this name stands above", "give each its own name")
+                )
             found.append(test)
     return found
 
@@ -145,12 +125,12 @@ def _zone(value: Any) -> str:
         raise Wrong("there is no such zone", 'write it like zone = "Europe/Berlin"') from None
 
 
-_READERS: Mapping[str, tuple[Any, Any]] = {
-    "name": (_name, None),
-    "models": (_models, None),
-    "change": (_change, None),
-    "seeds": (_seeds, None),
-    "target_step": (readers.number("target_step"), None),
-    "on": (_day, None),
-    "zone": (_zone, "UTC"),
+_READERS: Keys = {
+    "name": _name,
+    "models": _models,
+    "change": _change,
+    "seeds": _seeds,
+    "target_step": readers.number("target_step"),
+    "on": _day,
+    "zone": _zone,
 }

@@ -88,6 +88,7 @@ _EVALUATION: Keys = {
 _FIELDS = {
     "job": "parent",
     "with": "partner",
+    "on": "weekday",
     "priority": "weight",
     **{key: f"{key}_seconds" for key in ("setup", "checkpoint", "first_progress", "no_progress", "longest", "within")},
 }
@@ -136,6 +137,13 @@ class Definition:
         if values["start_from"] is not None:
             values["gate"] = values["start_from"].gate
         return JobSpec(**values) if len(self.problems) == before else None
+
+    def whole(self, kind: type[T], table: Mapping[str, Any], keys: Keys) -> T | None:
+        """Return what a table of some ``keys`` alone defines, or None when a problem was noted."""
+        before = len(self.problems)
+        self._refuse_unknown(table, keys, "")
+        values = self._fields(kind, table, keys)
+        return kind(**values) if len(self.problems) == before else None
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let the adviser say what is left out of a job of our own trainer: needs, speed, gains, what a save takes."""

@@ -7,7 +7,7 @@ payloads wrote is read too: a field that is missing was not said. docs/your-own-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 from jobs.payload.bounds import (
@@ -15,7 +15,6 @@ from jobs.payload.bounds import (
     INSTANT_MAX,
     NAME_MAX,
     SPAN_MAX,
-    STEP_MAX,
     TELEMETRY,
     Reader,
     Refusal,
@@ -42,6 +41,11 @@ _WHY_MAX = 500
 _LAST_WORD = ("outcome", "why", "error_class", "trained_seconds", "ended_at")
 
 
+def _said(*reader: Any) -> Any:
+    """Return a field that a document may leave out, with the function of bounds that reads it and its bounds."""
+    return field(default=None, metadata={"reader": reader})
+
+
 @dataclass(frozen=True, slots=True)
 class Accusation:
     """A checkpoint that a session found damaged when it restored; ``manifest`` is a key of its own job."""
@@ -62,35 +66,35 @@ class LaneReport:
     run: str
     lane: int
     job: str
-    seq: int | None = None
-    started_at: int | None = None
-    at: int | None = None
+    seq: int | None = _said(whole)
+    started_at: int | None = _said(whole, 0, INSTANT_MAX)
+    at: int | None = _said(whole, 0, INSTANT_MAX)
     phase: str = ""
-    step: int | None = None
-    loss: float | None = None
-    held_out_loss: float | None = None
-    steps_per_second: float | None = None
-    setup_seconds: float | None = None
-    checkpoint_seconds: float | None = None
-    checkpoint_step: int | None = None
-    restored_step: int | None = None
+    step: int | None = _said(whole)
+    loss: float | None = _said(measure)
+    held_out_loss: float | None = _said(measure)
+    steps_per_second: float | None = _said(speed)
+    setup_seconds: float | None = _said(number, 0.0, SPAN_MAX)
+    checkpoint_seconds: float | None = _said(number, 0.0, SPAN_MAX)
+    checkpoint_step: int | None = _said(whole)
+    restored_step: int | None = _said(whole)
     restored_from: str | None = None
     bad_manifests: tuple[Accusation, ...] = ()
     devices: tuple[str, ...] = ()
-    gpu_memory_bytes: int | None = None
-    tokens_per_second: float | None = None
-    step_seconds_p90: float | None = None
-    padding: float | None = None
-    gradient_norm: float | None = None
-    training_data: dict[str, Any] | None = field(default=None, hash=False)
+    gpu_memory_bytes: int | None = _said(whole, 0, BYTES_MAX)
+    tokens_per_second: float | None = _said(number, 0.0, TELEMETRY["tokens_per_second"])
+    step_seconds_p90: float | None = _said(number, 0.0, TELEMETRY["step_seconds_p90"])
+    padding: float | None = _said(number, 0.0, TELEMETRY["padding"])
+    gradient_norm: float | None = _said(number, 0.0, TELEMETRY["gradient_norm"])
+    training_data: dict[str, Any] | None = field(default=None, hash=False, metadata={"reader": (training_data,)})
     message: str = ""
-    command_at: int | None = None
-    longest_quiet_seconds: float | None = None
+    command_at: int | None = _said(whole, 0, INSTANT_MAX)
+    longest_quiet_seconds: float | None = _said(number, 0.0, SPAN_MAX)
     outcome: str | None = None
     why: str = ""
-    error_class: str | None = None
-    trained_seconds: int | None = None
-    ended_at: int | None = None
+    error_class: str | None = _said(word, ERROR_CLASSES)
+    trained_seconds: int | None = _said(whole, 0, SPAN_MAX)
+    ended_at: int | None = _said(whole, 0, INSTANT_MAX)
 
     def document(self) -> dict[str, Any]:
         """Return it as the payload writes it, in plain JSON types."""
@@ -118,32 +122,21 @@ def read_report(
         if said is not None and (type(said) is not type(own) or said != own):
             raise Unfit(f"{name} is {shown(said)} instead of {shown(own)}")
     reader = Reader(document)
-    telemetry: dict[str, Any] = {name: reader.read(name, number, 0.0, high) for name, high in TELEMETRY.items()}
+    said_fields: dict[str, Any] = {
+        entry.name: reader.read(entry.name, *entry.metadata["reader"])
+        for entry in fields(LaneReport)
+        if "reader" in entry.metadata and (last_word or entry.name not in _LAST_WORD)
+    }
     report = LaneReport(
         run=run,
         lane=lane,
         job=job,
-        seq=reader.read("seq", whole),
-        started_at=reader.read("started_at", whole, 0, INSTANT_MAX),
-        at=reader.read("at", whole, 0, INSTANT_MAX),
+        **said_fields,
         phase=reader.read("phase", word, PHASES) or "",
-        step=reader.read("step", whole),
-        loss=reader.read("loss", measure),
-        held_out_loss=reader.read("held_out_loss", measure),
-        steps_per_second=reader.read("steps_per_second", speed),
-        setup_seconds=reader.read("setup_seconds", number, 0.0, SPAN_MAX),
-        checkpoint_seconds=reader.read("checkpoint_seconds", number, 0.0, SPAN_MAX),
-        checkpoint_step=reader.read("checkpoint_step", whole, 0, STEP_MAX),
-        restored_step=reader.read("restored_step", whole, 0, STEP_MAX),
         restored_from=reader.read("restored_from", _own_manifest, job),
         bad_manifests=_accusations(reader, document.get("bad_manifests"), job),
         devices=_devices(reader, document.get("devices")),
-        gpu_memory_bytes=reader.read("gpu_memory_bytes", whole, 0, BYTES_MAX),
-        **telemetry,
-        training_data=reader.read("training_data", training_data),
         message=reader.text("message"),
-        command_at=reader.read("command_at", whole, 0, INSTANT_MAX),
-        longest_quiet_seconds=reader.read("longest_quiet_seconds", number, 0.0, SPAN_MAX),
     )
     if last_word:
         report = _last_word(reader, report, document.get("outcome"))
@@ -165,14 +158,7 @@ def _last_word(reader: Reader, report: LaneReport, said: Any) -> LaneReport:
     if outcome is None:
         # Lost, rejected and cancelled are the daemon's to say, never the payload's.
         outcome, why = "failed", f"the payload of {report.run} reported {shown(said)}"
-    return replace(
-        report,
-        outcome=outcome,
-        why=why,
-        error_class=reader.read("error_class", word, ERROR_CLASSES),
-        trained_seconds=reader.read("trained_seconds", whole, 0, SPAN_MAX),
-        ended_at=reader.read("ended_at", whole, 0, INSTANT_MAX),
-    )
+    return replace(report, outcome=outcome, why=why)
 
 
 def _own_manifest(value: Any, job: str) -> str:
