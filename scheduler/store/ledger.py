@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +12,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
+from scheduler.core.run import Run
 from scheduler.core.window import DAY
 from scheduler.store import codec
 from scheduler.store.schema import lanes, ledger, runs
@@ -44,6 +46,32 @@ def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
     rows = [codec.row_of(entry, *elsewhere, starts_at=entry.start, ends_at=entry.end) for entry in entries]
     if rows:
         tx.execute(insert(ledger), rows)
+
+
+def hold(tx: Connection, run: Run, now: int, price: int, evidence: str, start: int | None = None) -> None:
+    """Write that a run may use its pool from ``start``, else from its planned start, until the end of its hold."""
+    begins = run.planned_start if start is None else start
+    entry = LedgerEntry(EntryKind.HOLD, run.pool, run.key, begins, run.held_until, now, evidence=evidence)
+    append(tx, [replace(entry, price_microdollars_per_hour=price)])
+
+
+def adjust(
+    tx: Connection,
+    pool: str,
+    run: str | None,
+    intervals: Iterable[tuple[int, int, bool]],
+    now: int,
+    price: int,
+    evidence: str,
+) -> None:
+    """Write corrections of what was charged: start, end, and whether the time is credited."""
+    append(
+        tx,
+        [
+            LedgerEntry(EntryKind.ADJUST, pool, run, start, end, now, credit, price, evidence)
+            for start, end, credit in intervals
+        ],
+    )
 
 
 def entries(tx: Connection, since: int | None = None, pool: str | None = None) -> list[LedgerEntry]:

@@ -20,7 +20,6 @@ from platforms.base import Observed, PlatformError, SessionState
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.job import Queued
-from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.service.facts.late_checkpoints import record_late
 from scheduler.service.launch.lanes import noted_lanes
@@ -177,17 +176,7 @@ def _enter(ports: Ports, tx: Connection, pool: str, session: Observed, lanes: Se
             jobs.note_launch(tx, lane.job, pool)
     run = Run(session.key, pool, tuple(lanes), start, deadline, deadline + place.overrun_seconds, Reserved(now))
     runs.insert(tx, run, now)
-    hold = LedgerEntry(
-        kind=EntryKind.HOLD,
-        pool=pool,
-        run=run.key,
-        start=start,
-        end=run.held_until,
-        at=now,
-        price_microdollars_per_hour=place.price_microdollars_per_hour,
-        evidence="found after a backup was restored",
-    )
-    ledger.append(tx, [hold])
+    ledger.hold(tx, run, now, place.price_microdollars_per_hour, "found after a backup was restored")
     runs.change_state(tx, run.key, run.state, run_arrows.submit(run.state, now), "submit", now, found="after a restore")
     for lane in lanes:
         state = jobs.get(tx, lane.job).state

@@ -20,7 +20,6 @@ from sqlalchemy import Connection
 from jobs.lane_report import LaneReport
 from platforms.artifacts.base import StoreError
 from platforms.base import Observed, PlatformError, Refused, SessionState
-from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Run
 from scheduler.core.window import HOUR
 from scheduler.service.facts.apply import LINGERS_SECONDS
@@ -235,13 +234,6 @@ def _adjust(ports: Ports, tx: Connection, one: Watched, billed: tuple[int, int] 
     """Append what makes the ledger count ``billed``; event ``session.late``."""
     pool = ports.pools.get(one.run.pool)
     price = prices.of(tx, pool) if pool else 0
-    changes = [(one.booked, True), (billed, False)]
-    ledger.append(
-        tx,
-        [
-            LedgerEntry(EntryKind.ADJUST, one.run.pool, one.run.key, *interval, now, credit, price, evidence=why)
-            for interval, credit in changes
-            if interval is not None
-        ],
-    )
+    changes = [(*interval, credit) for interval, credit in ((one.booked, True), (billed, False)) if interval]
+    ledger.adjust(tx, one.run.pool, one.run.key, changes, now, price, why)
     events.append(tx, LATE, one.run.key, now, booked=one.booked, billed=billed, why=why)

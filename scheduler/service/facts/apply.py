@@ -114,22 +114,11 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
     told = step.price_microdollars_per_hour
     if told is not None and pool is not None and not pool.price_microdollars_per_hour:
         price, evidence = told, f"{step.why}; ${told / 1_000_000:.4f} an hour by {pool.platform}'s own estimate"
-    ledger.append(
-        tx,
-        [
-            LedgerEntry(
-                kind=EntryKind.RELEASE if step.started is None else EntryKind.SPEND,
-                pool=run.pool,
-                run=run.key,
-                start=run.planned_start if step.started is None else step.started,
-                end=run.held_until if step.started is None else step.ended,
-                at=now,
-                price_microdollars_per_hour=price,
-                evidence=evidence,
-            )
-        ],
-    )
     booked = None if step.started is None else (step.started, step.ended)
+    kind = EntryKind.SPEND if booked else EntryKind.RELEASE
+    start, end = booked or (run.planned_start, run.held_until)
+    entry = LedgerEntry(kind, run.pool, run.key, start, end, now, evidence=evidence)
+    ledger.append(tx, [replace(entry, price_microdollars_per_hour=price)])
     if not step.proven:
         watched.add(tx, run.key, max(now, run.held_until) + WATCHED_SECONDS, booked)
     elif step.may_live:

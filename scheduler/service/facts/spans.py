@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -11,7 +12,6 @@ from sqlalchemy import Connection
 from platforms.base import Extends, PlatformError
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
-from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.reconcile import Step
 from scheduler.core.run import Run, Running
@@ -67,17 +67,8 @@ def _move(tx: Connection, run: Run, start: int, deadline: int, now: int, *, star
     runs.move(tx, run, state, deadline, held_until, now)
     if held_until != run.held_until:
         price = next((entry.price_microdollars_per_hour for entry in ledger.of_runs(tx, [run.key])), 0)
-        hold = LedgerEntry(
-            kind=EntryKind.HOLD,
-            pool=run.pool,
-            run=run.key,
-            start=min(start, held_until),
-            end=held_until,
-            at=now,
-            price_microdollars_per_hour=price,
-            evidence="it waits in its platform's queue" if started is None else "it began later than planned",
-        )
-        ledger.append(tx, [hold])
+        why = "it waits in its platform's queue" if started is None else "it began later than planned"
+        ledger.hold(tx, replace(run, held_until=held_until), now, price, why, min(start, held_until))
 
 
 def _no_room(tx: Connection, run: Run, pool: Pool, length_seconds: int, starts: tuple[int, ...]) -> str:

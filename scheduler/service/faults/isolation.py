@@ -16,7 +16,7 @@ from jobs.payload.bounds import clean
 from scheduler.core import job as arrows
 from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Queued
-from scheduler.core.plan import Plan
+from scheduler.core.plan import Placement, Plan
 from scheduler.core.reasons import HeldByPerson
 from scheduler.core.run import Run
 from scheduler.core.snapshot import Snapshot
@@ -84,6 +84,16 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
         ports.log.warning(event, **facts, why=told, next="tried again")
         fail(told)
         return otherwise
+
+
+def ready(
+    ports: Ports, kind: str, due: Sequence[Placement], needs: Callable[[Placement], Mapping[str, Callable[[], object]]]
+) -> list[Placement]:
+    """Return the placements for which all work is done that they need, by name; that of the others goes on beside."""
+    wanted = [needs(placement) for placement in due]
+    work = {name: do for needed in wanted for name, do in needed.items()}
+    done = ports.calls.gather(kind, work) if work else {}
+    return [placement for placement, needed in zip(due, wanted, strict=True) if all(done.get(name) for name in needed)]
 
 
 def each_alone(

@@ -6,7 +6,7 @@ the others the daemon fetches it once and stores its files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from jobs.payload.store.tree import LIMITS, is_whole, make, making_of, remove_tr
 from jobs.spec import Input, JobSpec
 from platforms.base import Capabilities, Published
 from scheduler.core.plan import Placement
-from scheduler.service.faults.isolation import why
+from scheduler.service.faults.isolation import ready, why
 from scheduler.service.launch.trees import put_tree
 from scheduler.service.outside.calls import fail, tell
 from scheduler.service.outside.ports import Ports
@@ -61,26 +61,16 @@ def note(tx: Connection, spec: JobSpec) -> None:
 
 def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     """Return what has its inputs where its sessions can get them; those of the others are brought there meanwhile."""
-    if not due:
-        return []
-    wanted: dict[str, Input] = {}
-    needs: dict[int, set[str]] = {}
-    with ports.database.read() as tx:
-        for number, placement in enumerate(due):
-            able = ports.platforms[placement.pool].capabilities
-            for planned_lane in placement.lanes:
-                record = jobs.find(tx, planned_lane.job)  # one that was removed since is told of when it is reserved
-                for given in record.spec.inputs if record else ():
-                    if _is_shipped(given, able):
-                        wanted[given.digest] = given
-                        needs.setdefault(number, set()).add(given.digest)
-    if not wanted:
-        return list(due)
-    names = {digest: f"{given.source} {digest[:8]}" for digest, given in wanted.items()}
-    work = {names[digest]: partial(_bring_alone, ports, given) for digest, given in wanted.items()}
-    found = ports.calls.gather("inputs", work)
-    there = {digest for digest, name in names.items() if found.get(name)}
-    return [placement for number, placement in enumerate(due) if needs.get(number, set()) <= there]
+    with ports.database.read() as tx:  # a job that was removed since is told of when it is reserved
+        records = [jobs.find(tx, lane.job) for placement in due for lane in placement.lanes]
+    inputs = {record.spec.name: record.spec.inputs for record in records if record is not None}
+
+    def needs(placement: Placement) -> dict[str, Callable[[], bool]]:
+        able = ports.platforms[placement.pool].capabilities
+        given = [one for lane in placement.lanes for one in inputs.get(lane.job, ()) if _is_shipped(one, able)]
+        return {f"{one.source} {one.digest[:8]}": partial(_bring_alone, ports, one) for one in given}
+
+    return ready(ports, "inputs", due, needs)
 
 
 def _is_shipped(given: Input, able: Capabilities) -> bool:

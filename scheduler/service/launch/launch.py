@@ -20,7 +20,7 @@ from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
 from scheduler.core.closure import Cause
 from scheduler.core.job import Queued
-from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
+from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.pool import Pool
 from scheduler.core.precondition import Precondition
@@ -192,21 +192,7 @@ def _reserve_one(
         state=Reserved(now),
     )
     runs.insert(tx, run, now)
-    ledger.append(
-        tx,
-        [
-            LedgerEntry(
-                kind=EntryKind.HOLD,
-                pool=pool.name,
-                run=key,
-                start=now,
-                end=run.held_until,
-                at=now,
-                price_microdollars_per_hour=pool.price_microdollars_per_hour,
-                evidence="planned session",
-            )
-        ],
-    )
+    ledger.hold(tx, run, now, pool.price_microdollars_per_hour, "planned session")
     for record in records:
         active = job_arrows.activate(record.state, key, now)
         jobs.change_state(tx, record.spec.name, record.state, active, "activate", now, run=key)

@@ -24,7 +24,7 @@ from platforms.image import Image, image_of, options_for
 from scheduler.core.plan import Placement
 from scheduler.core.pool import Pool
 from scheduler.core.run import Lane
-from scheduler.service.faults.isolation import apart
+from scheduler.service.faults.isolation import apart, ready
 from scheduler.service.outside.calls import tell
 from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, trees
@@ -51,20 +51,19 @@ def told_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | Non
 
 def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     """Return what has its wheels in the store, where these are carried; those of the others are fetched meanwhile."""
-    wanted: dict[str, Callable[[], bool]] = {}
-    needed: dict[int, list[str]] = {}
     with ports.database.read() as tx:
-        for place, placement in enumerate(due):
-            pool = ports.pools[placement.pool]
-            needed[place] = []
-            for spec in [jobs.get(tx, lane.job).spec for lane in placement.lanes]:
-                image = _image(spec, pool)
-                if spec.requirements is not None and image.target is not None and not image.internet:
-                    name = f"{spec.name} for {image.target}"
-                    wanted[name] = partial(_make_wheels, ports, spec.requirements.digest, image, spec.environment)
-                    needed[place].append(name)
-    made = ports.calls.gather("wheels", wanted) if wanted else {}
-    return [placement for place, placement in enumerate(due) if all(made.get(name) for name in needed[place])]
+        specs = {lane.job: jobs.get(tx, lane.job).spec for placement in due for lane in placement.lanes}
+
+    def needs(placement: Placement) -> dict[str, Callable[[], bool]]:
+        wanted: dict[str, Callable[[], bool]] = {}
+        for spec in (specs[lane.job] for lane in placement.lanes):
+            image = _image(spec, ports.pools[placement.pool])
+            if spec.requirements is not None and image.target is not None and not image.internet:
+                make = partial(_make_wheels, ports, spec.requirements.digest, image, spec.environment)
+                wanted[f"{spec.name} for {image.target}"] = make
+        return wanted
+
+    return ready(ports, "wheels", due, needs)
 
 
 def _image(spec: JobSpec, pool: Pool) -> Image:

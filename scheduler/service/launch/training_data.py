@@ -21,7 +21,7 @@ from jobs.corpus import CorpusManifest, Progress
 from jobs.spec import Mixture
 from platforms.artifacts.base import BlobStore
 from scheduler.core.plan import Placement
-from scheduler.service.faults.isolation import apart
+from scheduler.service.faults.isolation import apart, ready
 from scheduler.service.outside.calls import tell
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, trees
@@ -252,9 +252,12 @@ def _telling(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[Prog
 
 def with_data(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     """Return what has its training data before quota is set aside; those of the others are made meanwhile."""
-    names = sorted({planned_lane.job for placement in due for planned_lane in placement.lanes})
-    made = ports.calls.gather("data", {name: partial(_make_data, ports, name) for name in names})
-    return [placement for placement in due if all(made.get(planned_lane.job) for planned_lane in placement.lanes)]
+    return ready(
+        ports,
+        "data",
+        due,
+        lambda placement: {lane.job: partial(_make_data, ports, lane.job) for lane in placement.lanes},
+    )
 
 
 def _make_data(ports: Ports, job: str) -> bool:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from platforms.base import HourPrice, Misconfigured, PlatformError, QuotaReading, StopChannel, Unreachable
 from scheduler.clock import Clock, at_least
 from scheduler.core.closure import Cause
-from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds_within, seconds_within
+from scheduler.core.ledger import Charge, EntryKind, device_seconds_within, seconds_within
 from scheduler.core.plan import Placement
 from scheduler.core.pool import Pool
 from scheduler.core.quota import ACCOUNT, CalendarQuota, MoneyQuota, ObservedLimit
@@ -186,23 +186,10 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     ours_until = max((charge.end for charge in charges if not charge.held and charge.end <= now), default=now)
     seconds = min(abs(difference), window.seconds)
     begins = max(window.start, min(now if alarming else ours_until, window.end) - seconds)
-    ledger.append(
-        tx,
-        [
-            LedgerEntry(
-                kind=EntryKind.ADJUST,
-                pool=pool.name,
-                run=None,
-                start=begins,
-                end=begins + seconds,
-                at=now,
-                credit=difference < 0,
-                price_microdollars_per_hour=prices.of(tx, pool),
-                evidence=f"unattributed: {pool.platform} reports {reading.used_seconds} s used, "
-                f"{reading.used_seconds - difference} s are explained",
-            )
-        ],
-    )
+    explained = f"{reading.used_seconds} s used, {reading.used_seconds - difference} s are explained"
+    evidence = f"unattributed: {pool.platform} reports {explained}"
+    interval = (begins, begins + seconds, difference < 0)
+    ledger.adjust(tx, pool.name, None, [interval], now, prices.of(tx, pool), evidence)
     kind = "quota.orphan_suspected" if alarming else "quota.adjusted"
     events.append(tx, kind, pool.name, now, seconds=difference, quota=reading.quota)
     if alarming:
@@ -317,23 +304,10 @@ def book_waits(
         if begins < window.start and (2 * part > seconds if seconds else booked):
             intervals.append((key, begins, min(began, window.start)))
     price = prices.of(tx, pool)
-    evidence = f"billed while it waited: {pool.platform} reports {reading.used_seconds} s used"
-    ledger.append(
-        tx,
-        [
-            LedgerEntry(
-                kind=EntryKind.ADJUST,
-                pool=pool.name,
-                run=key,
-                start=start,
-                end=end,
-                at=now,
-                price_microdollars_per_hour=price,
-                evidence=f"{evidence}, {reading.used_seconds - difference} s are explained",
-            )
-            for key, start, end in intervals
-        ],
-    )
+    explained = f"{reading.used_seconds} s used, {reading.used_seconds - difference} s are explained"
+    evidence = f"billed while it waited: {pool.platform} reports {explained}"
+    for key, start, end in intervals:
+        ledger.adjust(tx, pool.name, key, [(start, end, False)], now, price, evidence)
     return unbooked
 
 

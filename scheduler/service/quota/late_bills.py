@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from platforms.base import Observed, PlatformError, SessionState
-from scheduler.core.ledger import EntryKind, LedgerEntry, corrections, fold
+from scheduler.core.ledger import EntryKind, corrections, fold
 from scheduler.core.run import Ended, Run
 from scheduler.core.window import DAY
 from scheduler.service.outside import border
@@ -61,23 +61,8 @@ def _settle(ports: Ports, run: Run, seen: Observed, now: int) -> None:
         entries = [entry for entry in ledger.entries(tx, since=now - 2 * DAY, pool=run.pool) if entry.run == run.key]
         missing = corrections(fold(entries).get(run.pool, ()), seen.started, seen.ended)
         price = next((entry.price_microdollars_per_hour for entry in entries if entry.kind is EntryKind.SPEND), 0)
-        ledger.append(
-            tx,
-            [
-                LedgerEntry(
-                    kind=EntryKind.ADJUST,
-                    pool=run.pool,
-                    run=run.key,
-                    start=start,
-                    end=end,
-                    at=now,
-                    credit=credit,
-                    price_microdollars_per_hour=price,
-                    evidence=f"the bill says {seen.ended - seen.started} s: {seen.detail}"[:500],
-                )
-                for start, end, credit in missing
-            ],
-        )
+        evidence = f"the bill says {seen.ended - seen.started} s: {seen.detail}"[:500]
+        ledger.adjust(tx, run.pool, run.key, missing, now, price, evidence)
         seconds = sum((-1 if credit else 1) * (end - start) for start, end, credit in missing)
         events.append(tx, _CHECKED, run.key, now, pool=run.pool, seconds=seconds)
     if missing:
