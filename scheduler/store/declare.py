@@ -1,10 +1,13 @@
-"""How tables are declared: one set of them, how what they enforce is named, and what many columns have in common."""
+"""How tables are declared: one set of them, how what they enforce is named, and what many columns have in common.
+
+Migrations use it too: what a function makes of its arguments never changes.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Column, MetaData
+from sqlalchemy import CheckConstraint, Column, MetaData, text
 
 metadata = MetaData(
     naming_convention={
@@ -23,6 +26,16 @@ def one_of(column: str, *values: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
-def required(name: str, kind: Any) -> Column[Any]:
-    """Return a column that always has a value."""
-    return Column(name, kind, nullable=False)
+def required(kind: Any, *names: str) -> list[Column[Any]]:
+    """Return columns of one kind that always have a value."""
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def optional(kind: Any, *names: str) -> list[Column[Any]]:
+    """Return columns of one kind that may have no value."""
+    return [Column(name, kind) for name in names]
+
+
+def rows(condition: str) -> dict[str, Any]:
+    """Return the options that give an index these rows alone."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
 from scheduler.store.columns import Serial, Whole, Words
-from scheduler.store.declare import metadata, one_of, required
+from scheduler.store.declare import metadata, one_of, optional, required
 
 
 def _of_version() -> ForeignKeyConstraint:
@@ -20,7 +20,7 @@ models = Table(
     "models",
     metadata,
     Column("name", Words, ForeignKey("jobs.name"), primary_key=True),
-    required("counter", Whole),  # the newest number that was given to a version
+    *required(Whole, "counter"),  # the newest number that was given to a version
 )
 
 model_versions = Table(
@@ -29,18 +29,13 @@ model_versions = Table(
     Column("model", Words, ForeignKey("models.name"), primary_key=True),
     Column("number", Whole, primary_key=True, autoincrement=False),
     Column("checkpoint", Words, ForeignKey("checkpoints.key"), nullable=False),
-    required("digest", Words),  # of what the checkpoint holds: the same again is the same version
-    required("step", Whole),
-    Column("code", Words),
-    Column("environment", Words),
-    Column("corpus", Words),
-    Column("mixture", Words),
-    Column("parent", Words),
-    Column("parent_number", Whole),  # None: it started from a checkpoint that is no version
-    Column("parent_key", Words),
-    required("state", Words),
-    required("why", Words),
-    required("created_at", Whole),
+    *required(Words, "digest"),  # of what the checkpoint holds: the same again is the same version
+    *required(Whole, "step"),
+    *optional(Words, "code", "environment", "corpus", "mixture", "parent"),
+    *optional(Whole, "parent_number"),  # None: it started from a checkpoint that is no version
+    *optional(Words, "parent_key"),
+    *required(Words, "state", "why"),
+    *required(Whole, "created_at"),
     one_of("state", "candidate", "evaluating", "accepted", "rejected", "inconclusive", "retired"),
     UniqueConstraint("model", "digest"),
 )
@@ -49,15 +44,13 @@ evaluations = Table(
     "evaluations",
     metadata,
     Column("id", Serial, primary_key=True),
-    required("model", Words),
-    required("number", Whole),
+    *required(Words, "model"),
+    *required(Whole, "number"),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
-    required("set_digest", Words),
-    required("scorer_digest", Words),
-    required("state", Words),
-    required("began_at", Whole),
-    Column("ended_at", Whole),
-    required("error", Words),
+    *required(Words, "set_digest", "scorer_digest", "state"),
+    *required(Whole, "began_at"),
+    *optional(Whole, "ended_at"),
+    *required(Words, "error"),
     one_of("state", "open", "scored", "failed"),
     CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_at"),
     UniqueConstraint("job"),
@@ -68,14 +61,11 @@ verdicts = Table(
     "verdicts",
     metadata,
     Column("id", Serial, primary_key=True),
-    required("model", Words),
-    required("number", Whole),
+    *required(Words, "model"),
+    *required(Whole, "number"),
     Column("evaluation", Whole, ForeignKey("evaluations.id"), nullable=False),
-    required("gates_digest", Words),
-    required("set_digest", Words),
-    required("verdict", Words),
-    required("evidence", Words),
-    required("at", Whole),
+    *required(Words, "gates_digest", "set_digest", "verdict", "evidence"),
+    *required(Whole, "at"),
     one_of("verdict", "accepted", "rejected", "inconclusive"),
     UniqueConstraint("model", "number", "gates_digest", "set_digest"),
     _of_version(),
@@ -86,13 +76,10 @@ overrules = Table(
     "overrules",
     metadata,
     Column("id", Serial, primary_key=True),
-    required("model", Words),
-    required("number", Whole),
-    required("was", Words),
-    required("verdict", Words),
-    required("by", Words),
-    required("why", Words),
-    required("at", Whole),
+    *required(Words, "model"),
+    *required(Whole, "number"),
+    *required(Words, "was", "verdict", "by", "why"),
+    *required(Whole, "at"),
     one_of("verdict", "accepted", "rejected"),
     _of_version(),
 )
@@ -102,12 +89,11 @@ promotions = Table(
     metadata,
     Column("id", Serial, primary_key=True),
     Column("model", Words, ForeignKey("models.name"), nullable=False),
-    required("kind", Words),
-    Column("number", Whole),  # in force from now on; None: none is
-    Column("was", Whole),
-    required("by", Words),
-    required("why", Words),
-    required("at", Whole),
+    *required(Words, "kind"),
+    *optional(Whole, "number"),  # in force from now on; None: none is
+    *optional(Whole, "was"),
+    *required(Words, "by", "why"),
+    *required(Whole, "at"),
     one_of("kind", "promote", "rollback"),
     Index("ix_promotions_model_id", "model", "id"),
 )
@@ -116,16 +102,11 @@ deployments = Table(
     "deployments",
     metadata,
     Column("id", Serial, primary_key=True),
-    required("model", Words),
-    required("number", Whole),
-    required("target", Words),
-    required("state", Words),
-    required("by", Words),
-    required("why", Words),
-    required("evidence", Words),
-    required("intended_at", Whole),
-    Column("served_at", Whole),
-    Column("ended_at", Whole),
+    *required(Words, "model"),
+    *required(Whole, "number"),
+    *required(Words, "target", "state", "by", "why", "evidence"),
+    *required(Whole, "intended_at"),
+    *optional(Whole, "served_at", "ended_at"),
     one_of("state", "intended", "serving", "returned", "failed", "replaced"),
     CheckConstraint("(state IN ('intended', 'serving')) = (ended_at IS NULL)", name="ended_at"),
     CheckConstraint("state NOT IN ('serving', 'replaced') OR served_at IS NOT NULL", name="served_at"),

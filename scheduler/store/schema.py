@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, Table, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, Table, UniqueConstraint
 
 from scheduler.store.columns import Flag, Number, Serial, Whole, Words
 from scheduler.store.declare import metadata as metadata  # noqa: PLC0414 - whoever wants all tables asks here
-from scheduler.store.declare import one_of, required
+from scheduler.store.declare import one_of, optional, required, rows
 from scheduler.store.model_tables import deployments, evaluations
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
@@ -23,23 +23,18 @@ jobs = Table(
     "jobs",
     metadata,
     Column("name", Words, primary_key=True),
-    required("position", Whole),
-    required("role", Words),
-    required("weight", Number),
-    required("target_step", Whole),
-    Column("not_before", Whole),
-    Column("deadline", Whole),
-    required("spec", Words),  # the other fields of the JobSpec
-    required("state", Words),
-    required("state_detail", Words),
-    required("attempts", Whole),
-    required("failures", Whole),
-    required("done_step", Whole),
-    Column("checkpoint", Words),
-    Column("last_pool", Words),
-    required("created_at", Whole),
-    Column("removed_at", Whole),  # out of the queue since then; its name may be taken again
-    Column("fenced_attempt", Whole),  # what attempts up to this one saved is of a removed job of this name
+    *required(Whole, "position"),
+    *required(Words, "role"),
+    *required(Number, "weight"),
+    *required(Whole, "target_step"),
+    *optional(Whole, "not_before", "deadline"),
+    *required(Words, "spec"),  # the other fields of the JobSpec
+    *required(Words, "state", "state_detail"),
+    *required(Whole, "attempts", "failures", "done_step"),
+    *optional(Words, "checkpoint", "last_pool"),
+    *required(Whole, "created_at"),
+    *optional(Whole, "removed_at"),  # out of the queue since then; its name may be taken again
+    *optional(Whole, "fenced_attempt"),  # what attempts up to this one saved is of a removed job of this name
     one_of("state", "queued", "active", "held", "done", "failed", "cancelled"),
     CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name="counts"),
     Index("ix_jobs_position", "position"),
@@ -49,15 +44,12 @@ runs = Table(
     "runs",
     metadata,
     Column("key", Words, primary_key=True),
-    required("pool", Words),
-    required("planned_start", Whole),
-    required("deadline", Whole),
-    required("held_until", Whole),
-    required("state", Words),
-    required("state_detail", Words),
-    required("reserved_at", Whole),
-    Column("ended_at", Whole),
-    Column("planned", Words),  # written by older versions
+    *required(Words, "pool"),
+    *required(Whole, "planned_start", "deadline", "held_until"),
+    *required(Words, "state", "state_detail"),
+    *required(Whole, "reserved_at"),
+    *optional(Whole, "ended_at"),
+    *optional(Words, "planned"),  # written by older versions
     one_of("state", "reserved", "submitting", "running", "stopping", "ended"),
     CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_at"),
     Index("ix_runs_ended_at", "ended_at"),
@@ -70,17 +62,15 @@ lanes = Table(
     Column("run", Words, ForeignKey("runs.key"), primary_key=True),
     Column("lane", Whole, primary_key=True, autoincrement=False),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
-    required("attempt", Whole),
-    required("devices", Words),
-    Column("restore_step", Whole),
-    required("live", Flag),
-    Column("outcome", Words),
-    Column("end_step", Whole),
-    Column("error_class", Words),
-    required("message", Words),
-    Column("heartbeat", Words),
-    Column("code", Words),
-    Column("trees", Words),
+    *required(Whole, "attempt"),
+    *required(Words, "devices"),
+    *optional(Whole, "restore_step"),
+    *required(Flag, "live"),
+    *optional(Words, "outcome"),
+    *optional(Whole, "end_step"),
+    *optional(Words, "error_class"),
+    *required(Words, "message"),
+    *optional(Words, "heartbeat", "code", "trees"),
     UniqueConstraint("job", "attempt"),
     CheckConstraint("NOT live OR outcome IS NULL", name="live"),
 )
@@ -89,15 +79,12 @@ ledger = Table(
     "ledger",
     metadata,
     Column("id", Serial, primary_key=True),
-    required("kind", Words),
-    required("pool", Words),
+    *required(Words, "kind", "pool"),
     Column("run", Words, ForeignKey("runs.key")),
-    required("starts_at", Whole),
-    required("ends_at", Whole),
-    required("at", Whole),
-    required("credit", Flag),
-    required("price_microdollars_per_hour", Whole),
-    required("evidence", Words),
+    *required(Whole, "starts_at", "ends_at", "at"),
+    *required(Flag, "credit"),
+    *required(Whole, "price_microdollars_per_hour"),
+    *required(Words, "evidence"),
     one_of("kind", "hold", "spend", "release", "adjust"),
     CheckConstraint("ends_at >= starts_at", name="interval"),
     CheckConstraint("kind = 'adjust' OR (run IS NOT NULL AND NOT credit)", name="adjust"),
@@ -109,11 +96,8 @@ events = Table(
     "events",
     metadata,
     Column("id", Serial, primary_key=True),
-    required("at", Whole),
-    required("kind", Words),
-    required("subject", Words),
-    required("by", Words),
-    required("data", Words),
+    *required(Whole, "at"),
+    *required(Words, "kind", "subject", "by", "data"),
     Index("ix_events_subject_id", "subject", "id"),
 )
 
@@ -122,13 +106,11 @@ checkpoints = Table(
     metadata,
     Column("key", Words, primary_key=True),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
-    required("step", Whole),
-    required("attempt", Whole),
-    required("manifest", Words),
-    required("seen_at", Whole),
-    required("state", Words),
-    required("why", Words),
-    required("pinned", Flag),
+    *required(Whole, "step", "attempt"),
+    *required(Words, "manifest"),
+    *required(Whole, "seen_at"),
+    *required(Words, "state", "why"),
+    *required(Flag, "pinned"),
     one_of("state", "good", "quarantined", "expired"),
     CheckConstraint("NOT pinned OR state <> 'expired'", name="pinned"),
     Index("ix_checkpoints_job_step", "job", "step"),
@@ -139,12 +121,11 @@ generations = Table(
     metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
     Column("number", Whole, primary_key=True, autoincrement=False),
-    required("first_attempt", Whole),
-    required("began_at", Whole),
-    Column("parent", Words),
-    Column("parent_step", Whole),
-    Column("parent_key", Words),
-    required("refused", Words),
+    *required(Whole, "first_attempt", "began_at"),
+    *optional(Words, "parent"),
+    *optional(Whole, "parent_step"),
+    *optional(Words, "parent_key"),
+    *required(Words, "refused"),
 )
 
 series = Table(
@@ -153,33 +134,27 @@ series = Table(
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
     Column("attempt", Whole, primary_key=True, autoincrement=False),
     Column("step", Whole, primary_key=True, autoincrement=False),
-    required("at", Whole),
-    Column("loss", Number),
-    Column("held_out_loss", Number),
-    Column("tokens_per_second", Number),
-    Column("step_seconds_p90", Number),
-    Column("padding", Number),
-    Column("gradient_norm", Number),
-    Column("gpu_memory_bytes", Number),
+    *required(Whole, "at"),
+    *optional(Number, "loss", "held_out_loss", "tokens_per_second", "step_seconds_p90", "padding", "gradient_norm"),
+    *optional(Number, "gpu_memory_bytes"),
 )
 
 trees = Table(
     "trees",
     metadata,
     Column("digest", Words, primary_key=True),
-    Column("delete_at", Whole),
-    required("going", Flag),
-    required("kind", Words),
-    Column("origin", Words),
+    *optional(Whole, "delete_at"),
+    *required(Flag, "going"),
+    *required(Words, "kind"),
+    *optional(Words, "origin"),
 )
 discards = Table(
     "discards",
     metadata,
     Column("key", Words, primary_key=True),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
-    required("why", Words),
-    required("marked_at", Whole),
-    required("delete_at", Whole),
+    *required(Words, "why"),
+    *required(Whole, "marked_at", "delete_at"),
     CheckConstraint("delete_at >= marked_at", name="grace"),
     Index("ix_discards_job", "job"),
 )
@@ -188,9 +163,8 @@ watched = Table(
     "watched",
     metadata,
     Column("run", Words, ForeignKey("runs.key"), primary_key=True),
-    required("until", Whole),
-    Column("booked_start", Whole),
-    Column("booked_end", Whole),
+    *required(Whole, "until"),
+    *optional(Whole, "booked_start", "booked_end"),
     CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name="booked"),
 )
 
@@ -198,7 +172,7 @@ pruned = Table(
     "pruned",
     metadata,
     Column("name", Words, primary_key=True),
-    required("up_to", Whole),
+    *required(Whole, "up_to"),
     one_of("name", "events"),
 )
 
@@ -206,10 +180,8 @@ plans = Table(
     "plans",
     metadata,
     Column("id", Serial, primary_key=True),
-    required("made_at", Whole),
-    required("saved_at", Whole),
-    required("digest", Words),
-    required("body", Words),
+    *required(Whole, "made_at", "saved_at"),
+    *required(Words, "digest", "body"),
     Index("ix_plans_made_at", "made_at"),
 )
 
@@ -218,15 +190,9 @@ rates = Table(
     metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
     Column("pool", Words, primary_key=True),
-    required("steps_per_second", Number),
-    required("sigma", Number),
-    required("samples", Whole),
-    required("setup_seconds", Whole),
-    required("checkpoint_seconds", Whole),
-    required("at", Whole),
-    required("delay_seconds", Whole),
-    required("setup_sigma", Number),
-    required("checkpoint_sigma", Number),
+    *required(Number, "steps_per_second", "sigma"),
+    *required(Whole, "samples", "setup_seconds", "checkpoint_seconds", "at", "delay_seconds"),
+    *required(Number, "setup_sigma", "checkpoint_sigma"),
 )
 
 limits = Table(
@@ -236,9 +202,8 @@ limits = Table(
     Column("quota", Words, primary_key=True),
     Column("starts_at", Whole, primary_key=True, autoincrement=False),
     Column("ends_at", Whole, primary_key=True, autoincrement=False),
-    required("limit", Whole),
-    required("at", Whole),
-    required("source", Words),
+    *required(Whole, "limit", "at"),
+    *required(Words, "source"),
     CheckConstraint("ends_at >= starts_at", name="interval"),
 )
 
@@ -246,10 +211,10 @@ closures = Table(
     "closures",
     metadata,
     Column("pool", Words, primary_key=True),
-    Column("until", Whole),
-    required("why", Words),
-    required("at", Whole),
-    required("cause", Words),  # a Cause
+    *optional(Whole, "until"),
+    *required(Words, "why"),
+    *required(Whole, "at"),
+    *required(Words, "cause"),  # a Cause
 )
 
 conditions = Table(
@@ -258,9 +223,9 @@ conditions = Table(
     Column("kind", Words, primary_key=True),
     Column("subject", Words, primary_key=True),
     Column("what", Words, primary_key=True),
-    required("state", Words),
-    required("since", Whole),
-    required("why", Words),
+    *required(Words, "state"),
+    *required(Whole, "since"),
+    *required(Words, "why"),
     one_of("state", "open", "closed"),
 )
 
@@ -268,9 +233,8 @@ lease = Table(
     "lease",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    required("holder", Words),
-    required("epoch", Whole),
-    required("until", Whole),
+    *required(Words, "holder"),
+    *required(Whole, "epoch", "until"),
     CheckConstraint("id = 1", name="one_row"),
 )
 
@@ -278,22 +242,17 @@ due = Table(
     "due",
     metadata,
     Column("name", Words, primary_key=True),
-    required("at", Whole),
+    *required(Whole, "at"),
 )
 
 outbox = Table(
     "outbox",
     metadata,
     Column("id", Serial, primary_key=True),
-    required("kind", Words),
-    required("period", Words),
-    required("channel", Words),
-    required("body", Words),
-    required("created_at", Whole),
-    required("attempts", Whole),
-    required("retry_at", Whole),
-    Column("sent_at", Whole),
-    required("why", Words),
+    *required(Words, "kind", "period", "channel", "body"),
+    *required(Whole, "created_at", "attempts", "retry_at"),
+    *optional(Whole, "sent_at"),
+    *required(Words, "why"),
     UniqueConstraint("kind", "period", "channel"),
 )
 
@@ -316,5 +275,5 @@ def complete() -> MetaData:
     They are added on demand: their options make SQLAlchemy load both dialects, a tenth of the start of a command.
     """
     for name, columns, condition, unique in _PARTIAL_INDEXES:
-        Index(name, *columns, unique=unique, sqlite_where=text(condition), postgresql_where=text(condition))
+        Index(name, *columns, unique=unique, **rows(condition))
     return metadata

@@ -5,21 +5,18 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from scheduler.store.declare import required
+
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     """Make both tables and replace the triggers."""
     op.create_table(
         "discards",
-        sa.Column("key", sa.Text(), nullable=False),
-        sa.Column("job", sa.Text(), nullable=False),
-        sa.Column("why", sa.Text(), nullable=False),
-        sa.Column("marked_at", sa.BigInteger(), nullable=False),
-        sa.Column("delete_at", sa.BigInteger(), nullable=False),
+        *required(sa.Text(), "key", "job", "why"),
+        *required(sa.BigInteger(), "marked_at", "delete_at"),
         sa.CheckConstraint("delete_at >= marked_at", name=op.f("ck_discards_grace")),
         sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_discards_job")),
         sa.PrimaryKeyConstraint("key", name=op.f("pk_discards")),
@@ -27,8 +24,8 @@ def upgrade() -> None:
     op.create_index("ix_discards_job", "discards", ["job"])
     op.create_table(
         "pruned",
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("up_to", sa.BigInteger(), nullable=False),
+        *required(sa.Text(), "name"),
+        *required(sa.BigInteger(), "up_to"),
         sa.CheckConstraint("name IN ('events')", name=op.f("ck_pruned_name")),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_pruned")),
     )

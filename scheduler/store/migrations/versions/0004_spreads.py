@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from scheduler.store.declare import required
+
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 # What was measured before gets what is assumed of a job that was never seen: no wait, and spreads of three tenths.
 _KEPT = "job, pool, steps_per_second, sigma, samples, setup_seconds, checkpoint_seconds, at"
@@ -20,17 +20,10 @@ def upgrade() -> None:
     op.drop_table("rates")
     op.create_table(
         "rates",
-        sa.Column("job", sa.Text(), nullable=False),
-        sa.Column("pool", sa.Text(), nullable=False),
-        sa.Column("steps_per_second", sa.Float(), nullable=False),
-        sa.Column("sigma", sa.Float(), nullable=False),
-        sa.Column("samples", sa.BigInteger(), nullable=False),
-        sa.Column("setup_seconds", sa.BigInteger(), nullable=False),
-        sa.Column("checkpoint_seconds", sa.BigInteger(), nullable=False),
-        sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.Column("delay_seconds", sa.BigInteger(), nullable=False),
-        sa.Column("setup_sigma", sa.Float(), nullable=False),
-        sa.Column("checkpoint_sigma", sa.Float(), nullable=False),
+        *required(sa.Text(), "job", "pool"),
+        *required(sa.Float(), "steps_per_second", "sigma"),
+        *required(sa.BigInteger(), "samples", "setup_seconds", "checkpoint_seconds", "at", "delay_seconds"),
+        *required(sa.Float(), "setup_sigma", "checkpoint_sigma"),
         sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_rates_job")),
         sa.PrimaryKeyConstraint("job", "pool", name=op.f("pk_rates")),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from scheduler.store.declare import optional, required
+
 revision = "0006"
 down_revision = "0005"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -16,8 +16,8 @@ def upgrade() -> None:
     op.add_column("lanes", sa.Column("code", sa.Text(), nullable=True))
     op.create_table(
         "codes",
-        sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("delete_at", sa.BigInteger(), nullable=True),
-        sa.Column("going", sa.Boolean(), nullable=False),
+        *required(sa.Text(), "digest"),
+        *optional(sa.BigInteger(), "delete_at"),
+        *required(sa.Boolean(), "going"),
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_codes")),
     )

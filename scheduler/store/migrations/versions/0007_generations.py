@@ -5,24 +5,23 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from scheduler.store.declare import optional, required
+
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     """Add what is empty for every job so far."""
     op.create_table(
         "generations",
-        sa.Column("job", sa.Text(), nullable=False),
+        *required(sa.Text(), "job"),
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("first_attempt", sa.BigInteger(), nullable=False),
-        sa.Column("began_at", sa.BigInteger(), nullable=False),
-        sa.Column("parent", sa.Text(), nullable=True),
-        sa.Column("parent_step", sa.BigInteger(), nullable=True),
-        sa.Column("parent_key", sa.Text(), nullable=True),
-        sa.Column("refused", sa.Text(), nullable=False),
+        *required(sa.BigInteger(), "first_attempt", "began_at"),
+        *optional(sa.Text(), "parent"),
+        *optional(sa.BigInteger(), "parent_step"),
+        *optional(sa.Text(), "parent_key"),
+        *required(sa.Text(), "refused"),
         sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_generations_job")),
         sa.PrimaryKeyConstraint("job", "number", name=op.f("pk_generations")),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from scheduler.store.declare import optional, required
+
 revision = "0008"
 down_revision = "0007"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -16,11 +16,11 @@ def upgrade() -> None:
     op.add_column("lanes", sa.Column("trees", sa.Text(), nullable=True))
     op.create_table(
         "trees",
-        sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("delete_at", sa.BigInteger(), nullable=True),
-        sa.Column("going", sa.Boolean(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("origin", sa.Text(), nullable=True),
+        *required(sa.Text(), "digest"),
+        *optional(sa.BigInteger(), "delete_at"),
+        *required(sa.Boolean(), "going"),
+        *required(sa.Text(), "kind"),
+        *optional(sa.Text(), "origin"),
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_trees")),
     )
     op.execute("INSERT INTO trees (digest, delete_at, going, kind) SELECT digest, delete_at, going, 'code' FROM codes")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
 
+from scheduler.store.columns import Serial
+from scheduler.store.declare import optional, required, rows
+
 revision = "0010"
 down_revision = "0009"
-branch_labels = None
-depends_on = None
-
-# SQLite numbers rows by itself only in a column whose type is exactly INTEGER.
-SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
@@ -24,49 +20,32 @@ def upgrade() -> None:
     keep_verdicts()
 
 
-def text(name: str, *, nullable: bool = False) -> sa.Column[Any]:
-    """A column of text."""
-    return sa.Column(name, sa.Text(), nullable=nullable)
-
-
-def whole(name: str, *, nullable: bool = False) -> sa.Column[Any]:
-    """A column of whole numbers."""
-    return sa.Column(name, sa.BigInteger(), nullable=nullable)
-
-
 def of_version(table: str) -> sa.ForeignKeyConstraint:
     """What a row of ``table`` is about is a version."""
     name = op.f(f"fk_{table}_model_number")
     return sa.ForeignKeyConstraint(["model", "number"], ["model_versions.model", "model_versions.number"], name=name)
 
 
-def only(condition: str) -> dict[str, Any]:
-    """The rows of a partial index, for both databases."""
-    return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
-
-
 def make_versions() -> None:
     """Versions and their numbers."""
     op.create_table(
         "models",
-        text("name"),
-        whole("counter"),
+        *required(sa.Text(), "name"),
+        *required(sa.BigInteger(), "counter"),
         sa.ForeignKeyConstraint(["name"], ["jobs.name"], name=op.f("fk_models_name")),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_models")),
     )
     op.create_table(
         "model_versions",
-        text("model"),
+        *required(sa.Text(), "model"),
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
-        text("checkpoint"),
-        text("digest"),
-        whole("step"),
-        *(text(name, nullable=True) for name in ("code", "environment", "corpus", "mixture", "parent")),
-        whole("parent_number", nullable=True),
-        text("parent_key", nullable=True),
-        text("state"),
-        text("why"),
-        whole("created_at"),
+        *required(sa.Text(), "checkpoint", "digest"),
+        *required(sa.BigInteger(), "step"),
+        *optional(sa.Text(), "code", "environment", "corpus", "mixture", "parent"),
+        *optional(sa.BigInteger(), "parent_number"),
+        *optional(sa.Text(), "parent_key"),
+        *required(sa.Text(), "state", "why"),
+        *required(sa.BigInteger(), "created_at"),
         sa.CheckConstraint(
             "state IN ('candidate', 'evaluating', 'accepted', 'rejected', 'inconclusive', 'retired')",
             name=op.f("ck_model_versions_state"),
@@ -82,16 +61,13 @@ def make_judgement() -> None:
     """Evaluations, verdicts, and what people said against these."""
     op.create_table(
         "evaluations",
-        sa.Column("id", SERIAL, nullable=False),
-        text("model"),
-        whole("number"),
-        text("job"),
-        text("set_digest"),
-        text("scorer_digest"),
-        text("state"),
-        whole("began_at"),
-        whole("ended_at", nullable=True),
-        text("error"),
+        sa.Column("id", Serial, nullable=False),
+        *required(sa.Text(), "model"),
+        *required(sa.BigInteger(), "number"),
+        *required(sa.Text(), "job", "set_digest", "scorer_digest", "state"),
+        *required(sa.BigInteger(), "began_at"),
+        *optional(sa.BigInteger(), "ended_at"),
+        *required(sa.Text(), "error"),
         sa.CheckConstraint("(state = 'open') = (ended_at IS NULL)", name=op.f("ck_evaluations_ended_at")),
         sa.CheckConstraint("state IN ('open', 'scored', 'failed')", name=op.f("ck_evaluations_state")),
         sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_evaluations_job")),
@@ -99,18 +75,14 @@ def make_judgement() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_evaluations")),
         sa.UniqueConstraint("job", name=op.f("uq_evaluations_job")),
     )
-    op.create_index("uq_evaluations_open", "evaluations", ["model", "number"], unique=True, **only("state = 'open'"))
+    op.create_index("uq_evaluations_open", "evaluations", ["model", "number"], unique=True, **rows("state = 'open'"))
     op.create_table(
         "verdicts",
-        sa.Column("id", SERIAL, nullable=False),
-        text("model"),
-        whole("number"),
-        whole("evaluation"),
-        text("gates_digest"),
-        text("set_digest"),
-        text("verdict"),
-        text("evidence"),
-        whole("at"),
+        sa.Column("id", Serial, nullable=False),
+        *required(sa.Text(), "model"),
+        *required(sa.BigInteger(), "number", "evaluation"),
+        *required(sa.Text(), "gates_digest", "set_digest", "verdict", "evidence"),
+        *required(sa.BigInteger(), "at"),
         sa.CheckConstraint("verdict IN ('accepted', 'rejected', 'inconclusive')", name=op.f("ck_verdicts_verdict")),
         sa.ForeignKeyConstraint(["evaluation"], ["evaluations.id"], name=op.f("fk_verdicts_evaluation")),
         of_version("verdicts"),
@@ -123,14 +95,11 @@ def make_judgement() -> None:
     op.create_index("ix_verdicts_set_digest", "verdicts", ["set_digest"])
     op.create_table(
         "overrules",
-        sa.Column("id", SERIAL, nullable=False),
-        text("model"),
-        whole("number"),
-        text("was"),
-        text("verdict"),
-        text("by"),
-        text("why"),
-        whole("at"),
+        sa.Column("id", Serial, nullable=False),
+        *required(sa.Text(), "model"),
+        *required(sa.BigInteger(), "number"),
+        *required(sa.Text(), "was", "verdict", "by", "why"),
+        *required(sa.BigInteger(), "at"),
         sa.CheckConstraint("verdict IN ('accepted', 'rejected')", name=op.f("ck_overrules_verdict")),
         of_version("overrules"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_overrules")),
@@ -141,14 +110,11 @@ def make_use() -> None:
     """Which version is in force, and where which one is deployed."""
     op.create_table(
         "promotions",
-        sa.Column("id", SERIAL, nullable=False),
-        text("model"),
-        text("kind"),
-        whole("number", nullable=True),
-        whole("was", nullable=True),
-        text("by"),
-        text("why"),
-        whole("at"),
+        sa.Column("id", Serial, nullable=False),
+        *required(sa.Text(), "model", "kind"),
+        *optional(sa.BigInteger(), "number", "was"),
+        *required(sa.Text(), "by", "why"),
+        *required(sa.BigInteger(), "at"),
         sa.CheckConstraint("kind IN ('promote', 'rollback')", name=op.f("ck_promotions_kind")),
         sa.ForeignKeyConstraint(["model"], ["models.name"], name=op.f("fk_promotions_model")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_promotions")),
@@ -156,17 +122,12 @@ def make_use() -> None:
     op.create_index("ix_promotions_model_id", "promotions", ["model", "id"])
     op.create_table(
         "deployments",
-        sa.Column("id", SERIAL, nullable=False),
-        text("model"),
-        whole("number"),
-        text("target"),
-        text("state"),
-        text("by"),
-        text("why"),
-        text("evidence"),
-        whole("intended_at"),
-        whole("served_at", nullable=True),
-        whole("ended_at", nullable=True),
+        sa.Column("id", Serial, nullable=False),
+        *required(sa.Text(), "model"),
+        *required(sa.BigInteger(), "number"),
+        *required(sa.Text(), "target", "state", "by", "why", "evidence"),
+        *required(sa.BigInteger(), "intended_at"),
+        *optional(sa.BigInteger(), "served_at", "ended_at"),
         sa.CheckConstraint(
             "(state IN ('intended', 'serving')) = (ended_at IS NULL)", name=op.f("ck_deployments_ended_at")
         ),
@@ -180,8 +141,8 @@ def make_use() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_deployments")),
     )
     for state in ("intended", "serving"):
-        name, rows = f"uq_deployments_{state}", only(f"state = '{state}'")
-        op.create_index(name, "deployments", ["model", "target"], unique=True, **rows)
+        name, wanted = f"uq_deployments_{state}", rows(f"state = '{state}'")
+        op.create_index(name, "deployments", ["model", "target"], unique=True, **wanted)
 
 
 def keep_verdicts() -> None:

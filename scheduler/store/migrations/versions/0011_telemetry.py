@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0011"
 down_revision = "0010"
-branch_labels = None
-depends_on = None
 
 FIGURES = ("tokens_per_second", "step_seconds_p90", "padding", "gradient_norm", "gpu_memory_bytes")
 

@@ -7,10 +7,10 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
+from scheduler.store.declare import optional, required
+
 revision = "0012"
 down_revision = "0011"
-branch_labels = None
-depends_on = None
 
 CONDITIONS = {  # as they were when this was written: by the event that opens one, those that close it
     "need.raised": ("need.settled",),
@@ -34,11 +34,11 @@ def upgrade() -> None:
     op.drop_table("closures")
     table = op.create_table(
         "closures",
-        sa.Column("pool", sa.Text(), nullable=False),
-        sa.Column("until", sa.BigInteger(), nullable=True),
-        sa.Column("why", sa.Text(), nullable=False),
-        sa.Column("at", sa.BigInteger(), nullable=False),
-        sa.Column("cause", sa.Text(), nullable=False),
+        *required(sa.Text(), "pool"),
+        *optional(sa.BigInteger(), "until"),
+        *required(sa.Text(), "why"),
+        *required(sa.BigInteger(), "at"),
+        *required(sa.Text(), "cause"),
         sa.PrimaryKeyConstraint("pool", name=op.f("pk_closures")),
     )
     names = ("pool", "until", "why", "at", "cause")
@@ -47,12 +47,9 @@ def upgrade() -> None:
         op.bulk_insert(table, rows)
     table = op.create_table(
         "conditions",
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("subject", sa.Text(), nullable=False),
-        sa.Column("what", sa.Text(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("since", sa.BigInteger(), nullable=False),
-        sa.Column("why", sa.Text(), nullable=False),
+        *required(sa.Text(), "kind", "subject", "what", "state"),
+        *required(sa.BigInteger(), "since"),
+        *required(sa.Text(), "why"),
         sa.CheckConstraint("state IN ('open', 'closed')", name=op.f("ck_conditions_state")),
         sa.PrimaryKeyConstraint("kind", "subject", "what", name=op.f("pk_conditions")),
     )
