@@ -18,7 +18,7 @@ from config.values import BadValue
 from jobs.duration import show_duration
 from jobs.payload.redact import MARK
 from jobs.problem import did_you_mean, shown
-from jobs.toml_lines import placed
+from jobs.toml_file import placed
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -27,8 +27,7 @@ from jobs.ab_test import AbTest, read_ab_tests
 from jobs.definition import Definition, merged
 from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
 from jobs.spec import JobSpec, Share
-from jobs.toml_file import read_toml
-from jobs.toml_lines import placed
+from jobs.toml_file import placed, read_toml
 
 _TABLES = ("ab", "defaults", "domains", "jobs")
 _OF_STEPS = ("target_step", "steps_per_hour")  # what a whole job has not got, whatever the others have

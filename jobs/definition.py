@@ -153,7 +153,7 @@ class Definition:
             return table
         if not any(str(word).endswith(_TRAINER) for word in command):
             return table
-        from jobs.advice.errors import Unknown
+        from jobs.advice.card import Unknown
         from jobs.advice.job import advised
 
         try:

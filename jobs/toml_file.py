@@ -1,8 +1,10 @@
-"""Read a TOML file, with one clear problem when that is not possible."""
+"""Read a TOML file, with one clear problem when that is not possible, and find the line on which a key stands."""
 
 from __future__ import annotations
 
+import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +24,92 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         # ValueError: no TOML, no UTF-8, or a number of more digits than Python reads.
         raise ProblemsFound([Problem(str(path), "", "", f"is not TOML: {error}", "correct it and try again")]) from None
+
+
+# The line of a TOML file on which a key stands, so that a message can name it.
+_HEADER = re.compile(r"\[(?P<list>\[)?(?P<name>[^\[\]]+)\]")
+_KEY = re.compile(r"(?P<name>[\w\"'. -]+?)\s*=")
+_PART = re.compile(r"\"([^\"]*)\"|'([^']*)'|([\w-]+)")
+_LONG_TEXT = re.compile(r"\"\"\"|'''")
+
+Keys = tuple[str | int, ...]
+
+
+def placed(problem: Problem) -> Problem:
+    """Return a problem with the line of its key, or of the table around it; unchanged where its file has none."""
+    return replace(problem, line=line_of(problem.file, problem.key)) if problem.line is None else problem
+
+
+def line_of(file: str, key: str) -> int | None:
+    """Return the line of a dotted key such as ``pools.kaggle.limit``; None for a file that cannot be read.
+
+    Entries of a list go by their ``name`` or number. A key that is missing has the line of its table.
+    """
+    path = Path(file)
+    if not path.is_file():  # a pipe can be read only once
+        return None
+    try:
+        text = read_bounded(path).decode("utf-8-sig")
+        where = _where(tomllib.loads(text), key)
+    except (OSError, ValueError, RecursionError):
+        return None
+    lines = _lines(text)
+    return next((lines[where[:length]] for length in range(len(where), 0, -1) if where[:length] in lines), None)
+
+
+def _where(document: Any, key: str) -> Keys:
+    """Return the keys and numbers that lead to a dotted key, as far as the document has them."""
+    found: list[str | int] = []
+    while key:
+        here = [(at, word, inner) for at, word, inner in _entries(document) if f"{key}.".startswith(f"{word}.")]
+        if not here:
+            break
+        at, word, document = max(here, key=lambda one: len(one[1]))
+        found.append(at)
+        key = key[len(word) + 1 :]
+    return tuple(found)
+
+
+def _entries(document: Any) -> list[tuple[str | int, str, Any]]:
+    """Return (key or number, word for it, value); an entry of a list goes by its name as well."""
+    if isinstance(document, dict):
+        return [(key, str(key), inner) for key, inner in document.items()]
+    if not isinstance(document, list):
+        return []
+    named = [(at, str(one["name"]), one) for at, one in enumerate(document) if isinstance(one, dict) and "name" in one]
+    return [*named, *((at, str(at), one) for at, one in enumerate(document))]
+
+
+def _lines(text: str) -> dict[Keys, int]:
+    """Return the first line of each table and key."""
+    found: dict[Keys, int] = {}
+    counts: dict[Keys, int] = {}
+    table: Keys = ()
+    in_text = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        was_in_text, in_text = in_text, in_text != bool(len(_LONG_TEXT.findall(line)) % 2)
+        written = line.strip()
+        if was_in_text:
+            continue
+        if header := _HEADER.match(written):
+            *outer, last = _parts(header["name"])
+            table = (*_inside((), outer, counts), last)
+            if header["list"]:
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            found.setdefault(table, number)
+        elif key := _KEY.match(written):
+            found.setdefault((*table, *_parts(key["name"])), number)
+    return found
+
+
+def _inside(path: Keys, parts: list[str], counts: dict[Keys, int]) -> Keys:
+    """Return the path of a table, with the number of the newest entry of each list on the way."""
+    for part in parts:
+        path = (*path, part)
+        path = (*path, counts[path]) if path in counts else path
+    return path
+
+
+def _parts(name: str) -> list[str]:
+    return ["".join(found) for found in _PART.findall(name)]

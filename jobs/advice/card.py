@@ -9,8 +9,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jobs.advice.errors import Unknown
 from jobs.problem import did_you_mean
+
+
+# What advice raises: something is not known, or makes no sense.
+class Unknown(ValueError):
+    """Nothing is known of what was named: why, and what to do next."""
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        super().__init__(f"{what}: {why}. {remedy}")
+        self.what, self.why, self.remedy = what, why, remedy
+
 
 GIB = 1 << 30
 _COUNT = re.compile(r"^(?P<name>.*?)(?:\s+x\s*|\s*[x*]\s*)(?P<count>[1-9]\d?)$")

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from jobs.advice.card import Card, cards
+from jobs.advice.card import Card, Unknown, cards
 from jobs.advice.choice import MARGIN, Wishes, nearest, priced
-from jobs.advice.errors import Unknown
 from jobs.advice.memory import memory_of, storage_of
 from jobs.advice.recipe import gains_of
 from jobs.advice.setup import RANK, STACKS, Setup

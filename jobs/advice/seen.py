@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jobs.advice.card import GIB, Card, cards, recognised
-from jobs.advice.errors import Unknown
+from jobs.advice.card import GIB, Card, Unknown, cards, recognised
 from jobs.advice.memory import Memory, Part
 from jobs.advice.setup import Setup
 from jobs.advice.shape import find_shape

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jobs.advice.errors import Unknown
+from jobs.advice.card import Unknown
 from jobs.payload.bounded_file import read_bounded
 from jobs.problem import did_you_mean
 

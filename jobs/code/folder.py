@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jobs.code.errors import CodeError
-from jobs.payload.store.code import LIMITS
-from jobs.payload.store.listing import Kind
+from jobs.payload.store.listing import CODE_LIMITS, Kind
 
 # Besides hidden ones: folders that tools fill, and that a session would have to make anew anyway.
 GENERATED = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})
@@ -23,7 +22,7 @@ def plain_names(folder: Path, leaves_out: Callable[[str], bool]) -> set[bytes]:
     try:
         for name in _walk(folder, leaves_out):
             found.add(name)
-            if len(found) > LIMITS.files:
+            if len(found) > CODE_LIMITS.files:
                 raise too_many(folder)
     except OSError as error:
         why = f"it cannot be read: {error.strerror}: {error.filename!a}"
@@ -34,7 +33,7 @@ def plain_names(folder: Path, leaves_out: Callable[[str], bool]) -> set[bytes]:
 def too_many(folder: Path) -> CodeError:
     """Say that a folder has more files than a job's code may have."""
     remedy = "Name what no session needs in .schedignore, or give a folder that holds the code alone"
-    return CodeError(str(folder), f"it has more than {LIMITS.files:,} files", remedy)
+    return CodeError(str(folder), f"it has more than {CODE_LIMITS.files:,} files", remedy)
 
 
 def read(folder: Path, name: bytes, bytes_max: int) -> tuple[Kind, bytes] | None:

@@ -13,8 +13,7 @@ from jobs.code import git
 from jobs.code.errors import CodeError
 from jobs.code.folder import plain_names, read, too_many
 from jobs.code.ignore import NAME, Ignore
-from jobs.payload.store.code import LIMITS
-from jobs.payload.store.listing import BadListing, Entry, Kind, encode_listing
+from jobs.payload.store.listing import CODE_LIMITS, BadListing, Entry, Kind, encode_listing
 from jobs.spec import Code
 
 _RULES_BYTES_MAX = 1 << 20
@@ -38,7 +37,7 @@ def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
         remedy = "Give another folder; git status --ignored tells what git leaves out"
         raise CodeError(code.source, "nothing is in it that git or .schedignore would not leave out", remedy)
     try:
-        listing = encode_listing(taken.entries, LIMITS)
+        listing = encode_listing(taken.entries, CODE_LIMITS)
     except BadListing as error:
         raise CodeError(code.source, str(error), "Name it in .schedignore if no session needs it") from None
     known = replace(
@@ -47,7 +46,7 @@ def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
         commit=commit,
         dirty=dirty,
         files=len(taken.entries),
-        bytes=LIMITS.bytes - taken.left,
+        bytes=CODE_LIMITS.bytes - taken.left,
     )
     return known, listing
 
@@ -74,11 +73,11 @@ class _Taking:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.entries: list[Entry] = []
-        self.left = LIMITS.bytes
+        self.left = CODE_LIMITS.bytes
 
     def take(self, path: str, kind: Kind, data: bytes, sink: BinaryIO) -> None:
         """Add one file or link."""
-        if len(self.entries) >= LIMITS.files:
+        if len(self.entries) >= CODE_LIMITS.files:
             raise too_many(self.folder)
         if kind == "link":
             self.entries.append(Entry(path, kind, os.fsdecode(data), 0))
@@ -95,7 +94,7 @@ def _of_folder(taken: _Taking, sink: BinaryIO) -> tuple[str, bool]:
     found = git.work(folder) if git.has_git(folder) else None
     names = plain_names(folder, rules.leaves_out) if found is None else found.names
     wanted = [name for name in _in_order(names) if not rules.leaves_out(os.fsdecode(name))]
-    if len(wanted) > LIMITS.files:
+    if len(wanted) > CODE_LIMITS.files:
         raise too_many(folder)
     here: dict[bytes, git.Blob] = {}
     for name in wanted:
@@ -123,14 +122,14 @@ def _of_commit(taken: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool
     found_rules = git.contents(folder, [rules_blob.object], _RULES_BYTES_MAX) if rules_blob else [b""]
     rules = Ignore(found_rules[0].decode("utf-8-sig", errors="replace"), str(folder))
     wanted = [name for name in _in_order(tree.keys()) if not rules.leaves_out(os.fsdecode(name))]
-    if len(wanted) > LIMITS.files:
+    if len(wanted) > CODE_LIMITS.files:
         raise too_many(folder)
     for name in wanted:
         if tree[name].mode not in _KIND:
             why = f"{os.fsdecode(name)!a} is a submodule, whose files are in another repository"
             raise CodeError(str(folder), why, "Check it out and give the folder instead of the commit")
     for name, data in zip(
-        wanted, git.contents(folder, [tree[name].object for name in wanted], LIMITS.bytes), strict=True
+        wanted, git.contents(folder, [tree[name].object for name in wanted], CODE_LIMITS.bytes), strict=True
     ):
         taken.take(os.fsdecode(name), _KIND[tree[name].mode], data, sink)
     return commit, False

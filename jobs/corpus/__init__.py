@@ -11,11 +11,10 @@ from jobs.corpus.errors import (
     SourceMissing,
 )
 from jobs.corpus.findings import Finding, Kind
-from jobs.corpus.manifest import CorpusManifest, open_corpus
+from jobs.corpus.manifest import CorpusManifest, Shard, open_corpus
 from jobs.corpus.mixture import Mixture, mixture, open_mixture
 from jobs.corpus.options import Options, Rule
 from jobs.corpus.read.sources import Files, Source, Stdlib, parse_source
-from jobs.corpus.shards import Shard
 
 __all__ = [
     "BadParameter",

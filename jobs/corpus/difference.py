@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.corpus.errors import CorpusDamaged
-from jobs.corpus.manifest import CorpusManifest
+from jobs.corpus.manifest import CorpusManifest, Shard
 from jobs.corpus.read.sources import label_of
-from jobs.corpus.shards import Shard
 
 _NONE: tuple[str, Any] = ("", None)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jobs.corpus.errors import CorpusDamaged
-from jobs.corpus.shards import Shard, verify_shards
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.store.manifest import sha256_file
 
 FORMAT = 2
 _READ = frozenset({1, FORMAT})  # what was built by an older version stays what it is
@@ -121,3 +126,96 @@ def open_corpus(folder: Path, *, verify: bool = False) -> CorpusManifest:
     if verify:
         verify_shards(folder, (*manifest.train, manifest.held_out))
     return manifest
+
+
+# Files of JSON lines, cut at a size, each with its digest.
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of a corpus or mixture: rows, size of the file, bytes of the texts in it (UTF-8)."""
+
+    name: str
+    sha256: str
+    rows: int
+    bytes: int
+    text_bytes: int
+
+
+class ShardFile:
+    """One file being written, row by row, into `folder`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.bytes = 0
+        self._name = name
+        self._file = (folder / name).open("xb")
+        self._digest = hashlib.sha256()
+        self._rows = self._text_bytes = 0
+
+    def write(self, row: bytes, text_bytes: int) -> None:
+        """Append one row: a JSON object without its line end, holding `text_bytes` of text."""
+        line = row + b"\n"
+        self._file.write(line)
+        self._digest.update(line)
+        self._rows += 1
+        self.bytes += len(line)
+        self._text_bytes += text_bytes
+
+    def finish(self) -> Shard:
+        """Close the file and describe it."""
+        self.close()
+        return Shard(self._name, self._digest.hexdigest(), self._rows, self.bytes, self._text_bytes)
+
+    def close(self) -> None:
+        """Close the file, whatever state it is in."""
+        self._file.close()
+
+
+def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:
+    """Raise CorpusDamaged for the first file that is missing or differs from its digest."""
+    for shard in shards:
+        path = folder / shard.name
+        try:
+            found = sha256_file(path)
+        except OSError as error:
+            raise CorpusDamaged(path, error.strerror or str(error)) from error
+        if found != shard.sha256:
+            raise CorpusDamaged(path, f"its sha256 is {found[:12]}..., the manifest says {shard.sha256[:12]}...")
+
+
+# Folders that appear whole or not at all.
+_PREFIX = ".building-"
+
+
+@contextmanager
+def staging(parent: Path) -> Iterator[Path]:
+    """Give a scratch folder inside `parent`, removed at the end; one at a time, others wait.
+
+    What a killed predecessor left behind is swept first: while we hold the lock, no other scratch is live.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    with (parent / ".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left_over in parent.glob(f"{_PREFIX}*"):
+            shutil.rmtree(left_over)
+        scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def publish(folder: Path, target: Path) -> None:
+    """Make a finished folder visible as `target`, on disk before it is seen."""
+    for path in folder.iterdir():
+        _sync(path)
+    _sync(folder)
+    folder.chmod(0o755)
+    folder.rename(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

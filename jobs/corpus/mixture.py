@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from jobs.corpus.errors import BadParameter
-from jobs.corpus.manifest import CorpusManifest, content_version, read_json, write_json
-from jobs.corpus.shards import Shard, ShardFile, verify_shards
-from jobs.corpus.staging import publish, staging
+from jobs.corpus.manifest import (
+    CorpusManifest,
+    Shard,
+    ShardFile,
+    content_version,
+    publish,
+    read_json,
+    staging,
+    verify_shards,
+    write_json,
+)
 
 MIXTURE_NAME = "mixture.json"
 _FORMAT = 1

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import jobs
-from jobs.payload.store.code import CONTENT, code_prefix
-from jobs.payload.store.listing import LISTING
+from jobs.payload.store.listing import CONTENT, LISTING, code_prefix
 from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Code, JobSpec
 from platforms.artifacts.base import Grant, StoreUnreachable

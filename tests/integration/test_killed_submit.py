@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.payload.store.code import code_prefix, unpack
-from jobs.payload.store.listing import LISTING
+from jobs.payload.store.listing import LISTING, code_prefix, unpack
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree
 from jobs.spec import JobSpec

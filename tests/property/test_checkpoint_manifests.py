@@ -20,7 +20,7 @@ from jobs.payload.store.manifest import (
     parse_manifest,
     split_key,
 )
-from jobs.payload.store.restore import restore
+from jobs.payload.store.publish import restore
 from tests.lab.border import oddities
 
 KEY = manifest_key("ufm", 500, 3)

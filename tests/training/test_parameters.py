@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobs.advice.errors import Unknown
+from jobs.advice.card import Unknown
 from jobs.advice.shape import FAMILIES, from_config
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")

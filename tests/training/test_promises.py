@@ -19,7 +19,7 @@ pytest.importorskip("peft")  # here, since each process that is forked would loa
 import torch
 import transformers
 
-from jobs.advice.errors import Unknown
+from jobs.advice.card import Unknown
 from jobs.advice.memory import layer_bytes as formula
 from jobs.advice.setup import STACKS, Setup
 from jobs.advice.shape import FAMILIES, from_config

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.advice.card import cards, find_cards, recognised
+from jobs.advice.card import Unknown, cards, find_cards, recognised
 from jobs.advice.choice import MARGIN, Wishes, advise
 from jobs.advice.compare import compare, picture
-from jobs.advice.errors import Unknown
 from jobs.advice.memory import layer_bytes, memory_of, storage_of
 from jobs.advice.recipe import deepspeed, files
 from jobs.advice.seen import Seen, memory_seen, pace_seen, read_seen, write_seen

@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.payload.scorers.atomicity import PARTS, Measured, Unparsed, atomicity, measure
-from jobs.payload.scorers.code_block import code_in
+from jobs.payload.scorers.items import code_in
 
 PYTHON = '''
 """A small store."""

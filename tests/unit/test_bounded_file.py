@@ -11,7 +11,7 @@ import pytest
 from config.credentials import read_secret
 from config.errors import ConfigError
 from config.layers import read_layers
-from jobs.advice.errors import Unknown
+from jobs.advice.card import Unknown
 from jobs.advice.seen import read_seen
 from jobs.advice.shape import find_shape
 from jobs.catalogue import CatalogueError, job_from_toml, read_catalogue

@@ -13,8 +13,17 @@ import pytest
 
 from jobs.code.errors import CodeError
 from jobs.code.pack import names, pack
-from jobs.payload.store.code import CONTENT, LIMITS, unpack
-from jobs.payload.store.listing import LISTING, BadListing, Entry, encode_listing, parse_listing, stays_inside
+from jobs.payload.store.listing import (
+    CODE_LIMITS,
+    CONTENT,
+    LISTING,
+    BadListing,
+    Entry,
+    encode_listing,
+    parse_listing,
+    stays_inside,
+    unpack,
+)
 from jobs.spec import Code
 
 Git = Callable[..., str]
@@ -24,7 +33,7 @@ def taken(folder: Path, revision: str = "") -> tuple[Code, dict[str, Entry], byt
     sink = io.BytesIO()
     code, listing = pack(Code(str(folder), revision), sink)
     assert hashlib.sha256(listing).hexdigest() == code.digest
-    return code, {entry.path: entry for entry in parse_listing(listing, LIMITS)[0]}, sink.getvalue()
+    return code, {entry.path: entry for entry in parse_listing(listing, CODE_LIMITS)[0]}, sink.getvalue()
 
 
 def stored(folder: Path, target: Path, revision: str = "") -> Code:
@@ -215,7 +224,7 @@ def test_it_is_not_too_large(folder: Path) -> None:
         sparse.truncate(50 << 30)
     refused(folder, r"with 'weights' \(53,687,091,200 bytes\) it is too large.*schedignore")
     (folder / "weights").unlink()
-    for number in range(LIMITS.files - 3):
+    for number in range(CODE_LIMITS.files - 3):
         (folder / f"n{number}").touch()
     refused(folder, "more than 20,000 files.*schedignore")
 
@@ -267,7 +276,7 @@ def listing(*entries: Entry) -> bytes:
 )
 def test_a_hostile_listing_is_refused_before_anything_is_written(entries: list[Entry]) -> None:
     with pytest.raises(BadListing):
-        parse_listing(listing(*entries), LIMITS)
+        parse_listing(listing(*entries), CODE_LIMITS)
 
 
 def test_links_among_each_other_stay_inside() -> None:
@@ -307,8 +316,8 @@ def test_damage_in_the_store_is_found(folder: Path, tmp_path: Path, damage: Call
 
 def test_a_listing_has_one_form() -> None:
     entries = [Entry("b", "file", "0" * 64, 0), Entry("a", "file", "1" * 64, 0)]
-    assert encode_listing(entries, LIMITS) == encode_listing(reversed(entries), LIMITS)
+    assert encode_listing(entries, CODE_LIMITS) == encode_listing(reversed(entries), CODE_LIMITS)
     with pytest.raises(BadListing, match="format 2"):
-        parse_listing(b'{"format":2,"entries":[]}', LIMITS)
+        parse_listing(b'{"format":2,"entries":[]}', CODE_LIMITS)
     with pytest.raises(BadListing, match="not a listing"):
-        parse_listing(b"[]", LIMITS)
+        parse_listing(b"[]", CODE_LIMITS)

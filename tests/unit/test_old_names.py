@@ -8,7 +8,7 @@ import pytest
 
 from jobs.catalogue import job_from_table, read_catalogue
 from jobs.job_table import table_of
-from jobs.toml_lines import line_of
+from jobs.toml_file import line_of
 from scheduler.service.requests.concerns import of_names
 
 PLAIN = {"name": "a", "command": ["x"], "target_step": 5, "steps_per_hour": 1}

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.payload.lane.command import Progress, Spec, training_command
 from jobs.payload.lane.prepare import Prepared
-from jobs.payload.store.restore import Restored
+from jobs.payload.store.publish import Restored
 from tests.lab.launch_file import LANE, launch_in
 
 if TYPE_CHECKING:

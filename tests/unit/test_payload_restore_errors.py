@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.payload.store.manifest import Component, Manifest
-from jobs.payload.store.restore import restore
+from jobs.payload.store.publish import restore
 from jobs.payload.store.transport import DirectoryTransport
 
 if TYPE_CHECKING:

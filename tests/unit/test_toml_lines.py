@@ -7,7 +7,7 @@ import pytest
 from config.errors import ConfigError
 from config.load import load
 from jobs.catalogue import CatalogueError, job_from_toml, read_catalogue
-from jobs.toml_lines import line_of
+from jobs.toml_file import line_of
 
 TEXT = '''zone = "UTC"
 note = """

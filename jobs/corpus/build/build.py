@@ -24,17 +24,19 @@ from jobs.corpus.manifest import (
     FINDINGS_NAME,
     MANIFEST_NAME,
     CorpusManifest,
+    Shard,
+    ShardFile,
     content_version,
     corpus_fields,
     open_corpus,
+    publish,
+    staging,
     write_json,
 )
 from jobs.corpus.options import Options, Rule
 from jobs.corpus.read.decode import clean
 from jobs.corpus.read.document import Document
 from jobs.corpus.read.sources import Loader, Source, label_of
-from jobs.corpus.shards import Shard, ShardFile
-from jobs.corpus.staging import publish, staging
 
 _REPORT_EVERY = 256
 # A domain with fewer clusters cannot spare one for measuring.

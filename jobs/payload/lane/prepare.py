@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..store.code import unpack
+from ..store.listing import unpack
 from ..store.manifest import split_key
-from ..store.restore import Restored, restore
+from ..store.publish import Restored, restore
 from ..store.transport import Transport
 from .failure import Failure
 from .inputs import fetch_inputs

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .code_block import code_in
 from .given import Given
-from .items import Item
+from .items import Item, code_in
 from .score_file import Line
 
 METRIC = "component_atomicity"

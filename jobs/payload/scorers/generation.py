@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .code_block import code_in
 from .given import Given, NotGiven
-from .items import Item
+from .items import Item, code_in
 from .score_file import Line
 
 METRIC = "pass@1"

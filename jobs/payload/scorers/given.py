@@ -85,7 +85,7 @@ def find_given(options: argparse.Namespace) -> Given:
     item_set = read_items(items)
     written: Mapping[str, Sequence[Mapping[str, Any]]] = read_outputs(outputs) if outputs else {}
     if options.ask:
-        from .asked import ask_all
+        from .chat import ask_all
 
         written = ask_all(item_set, options.ask, options.ask_model, output_path(options).parent)
     return Given(item_set, written, Path(folder) if folder else None, options)

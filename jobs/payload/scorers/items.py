@@ -110,3 +110,13 @@ def _item(line: bytes, where: str) -> Item:
     if domain != "" and not (isinstance(domain, str) and _DOMAIN.fullmatch(domain)):
         raise BadItems(f"{where}: domain is {shown(domain)}; use up to 40 small letters, digits, _ and -")
     return Item(str(name), str(cluster), domain, record)
+
+
+# The code in what a model wrote: what stands between fences, or all of it when there are none.
+_FENCED = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+
+
+def code_in(text: str) -> str:
+    """Return the longest fenced block of a text; the text when there is none."""
+    blocks = [found[1] for found in _FENCED.findall(text)]
+    return max(blocks, key=len) if blocks else text

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .atomicity import Unparsed
-from .code_block import code_in
 from .given import Given, NotGiven
-from .items import Item
+from .items import Item, code_in
 from .score_file import Line
 
 METRIC = "tiki_compliance"

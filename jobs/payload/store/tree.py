@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
-from .code import make_links
-from .listing import LISTING, BadListing, Entry, Limits, encode_listing, parse_listing
+from .listing import LISTING, BadListing, Entry, Limits, encode_listing, make_links, parse_listing
 from .manifest import sha256_file
 from .transport import Fetches
 

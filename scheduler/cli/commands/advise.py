@@ -113,7 +113,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     Figures are computed, nothing is fetched, no card is needed. What was measured (--calibrate, --read, and the runs of
     your pools) counts more with every step. See docs/advice.md.
     """
-    from jobs.advice.errors import Unknown
+    from jobs.advice.card import Unknown
     from scheduler.cli.parts import advice_words
     from scheduler.cli.shell.exits import NotFound, UsageFault
 

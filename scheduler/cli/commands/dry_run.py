@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from jobs.job_table import table_of, toml_of
-from jobs.payload.store.code import code_prefix
-from jobs.payload.store.listing import LISTING
+from jobs.payload.store.listing import LISTING, code_prefix
 from jobs.size import size
 from jobs.spec import Code, JobSpec
 from scheduler.cli.commands.queue_add import foreseen, warn_of

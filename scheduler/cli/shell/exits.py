@@ -54,7 +54,7 @@ CODES: dict[str, Exit] = {
     "jobs.problem.ProblemsFound": Exit.CONFIG,
     "jobs.corpus.errors.CorpusError": Exit.CONFIG,
     "jobs.corpus.errors.NoSuchVersion": Exit.NOT_FOUND,
-    "jobs.advice.errors.Unknown": Exit.NOT_FOUND,
+    "jobs.advice.card.Unknown": Exit.NOT_FOUND,
     "jobs.code.errors.CodeError": Exit.CONFIG,
     "jobs.environment.errors.RequirementsError": Exit.CONFIG,
     "jobs.inputs.errors.TreeError": Exit.CONFIG,

@@ -9,7 +9,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from config.errors import ConfigError
-from jobs.payload.store.code import code_prefix
+from jobs.payload.store.listing import code_prefix
 from jobs.payload.store.manifest import Manifest, blob_key
 from jobs.spec import JobSpec
 from platforms.artifacts.base import Grant, StoreError

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobs.payload.store.code import code_prefix
+from jobs.payload.store.listing import code_prefix
 from jobs.spec import JobSpec
 from scheduler.core.pool import Pool
 from scheduler.core.run import Lane, Run

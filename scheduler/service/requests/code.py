@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jobs.code.pack import pack
-from jobs.payload.store.code import CONTENT, code_prefix, unpack
-from jobs.payload.store.listing import LISTING, BadListing
+from jobs.payload.store.listing import CONTENT, LISTING, BadListing, code_prefix, unpack
 from jobs.payload.store.manifest import Manifest
 from jobs.spec import Code, JobSpec
 from platforms.artifacts.base import BlobStore, Missing

@@ -34,8 +34,7 @@ from jobs.payload.trainers.tuning.options import rows_at_once
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import is_remote
 from jobs.spec import JobSpec
-from jobs.toml_file import read_toml
-from jobs.toml_lines import placed
+from jobs.toml_file import placed, read_toml
 from platforms.base import BadOption, Misconfigured, PlatformError
 from platforms.registry import known
 from platforms.targets.base import BadTargetOption, TargetError

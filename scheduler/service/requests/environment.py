@@ -10,9 +10,8 @@ from pathlib import Path
 
 from jobs.environment.demands import read_demands
 from jobs.environment.errors import RequirementsError
-from jobs.environment.lock import make_lock
 from jobs.environment.target import Target
-from jobs.environment.tool import find_tools, sizes
+from jobs.environment.tool import find_tools, make_lock, sizes
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.spec import JobSpec, Requirements
 from platforms.artifacts.base import BlobStore

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.payload.store.code import code_prefix
+from jobs.payload.store.listing import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Capabilities, InQueue, Refused, SessionState, Unreachable
 from platforms.relay import pack_objects

@@ -13,7 +13,7 @@ import pytest
 
 import jobs
 from jobs.payload.clock import Clock
-from jobs.payload.store.code import code_prefix
+from jobs.payload.store.listing import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Platform, SessionState
 from platforms.emulators.kaggle.place import Place
