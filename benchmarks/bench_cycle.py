@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from jobs.corpus.read.document import Document
+from jobs.corpus.read.records import Document
 from jobs.corpus.read.sources import Loader
 from jobs.spec import JobSpec, Mixture
 from platforms.artifacts.directory import DirectoryStore

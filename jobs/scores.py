@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
 from jobs.payload.bounds import Unfit, clean, measure, read_json, shown
-from jobs.payload.scorers.items import Item, is_name
-from jobs.payload.scorers.score_file import EXAMPLE_MAX, SCHEMA
+from jobs.payload.scorers.items import EXAMPLE_MAX, SCHEMA, Item, is_name
 
 SCORES_MAX = 200_000  # lines
 SCORES_BYTES_MAX = 64 << 20

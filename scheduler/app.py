@@ -289,7 +289,7 @@ class App:
     @cached_property
     def targets(self) -> dict[str, ServedAt]:
         """Where versions are served, by name; each is opened when it is used."""
-        from scheduler.service.deploy.targets import targets_of
+        from scheduler.service.deploy.deployer import targets_of
 
         return targets_of(self.settings, os.environ)
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.child_process import child_environment, run_child
-from jobs.environment.demands import Demands
+from jobs.environment.demands import Demands, Target, here
 from jobs.environment.errors import RequirementsError
-from jobs.environment.target import Target, here
 from jobs.payload.lane.satisfied import Seen, rules, unmet
 from jobs.payload.store.lock import Lock, Pin, canonical, requirement_lines
 

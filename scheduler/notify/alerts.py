@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from scheduler.service.faults.rests import NEVER_BEGAN, WRONG_DEVICE
+from scheduler.service.faults.places import NEVER_BEGAN, WRONG_DEVICE
 from scheduler.store import events
 from scheduler.store.events import Event
 from scheduler.views.needs import RAISED

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from scheduler.core.version import version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
-from scheduler.store.model_tables import deployments
+from scheduler.store.schema import deployments
 from scheduler.store.versions import Version
 
 DAEMON = "daemon"  # by whom what is due by itself is written down

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from scheduler.core.version import version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
-from scheduler.store.model_tables import evaluations, overrules, verdicts
+from scheduler.store.schema import evaluations, overrules, verdicts
 from scheduler.store.versions import Version
 
 EvaluationState = Literal["open", "scored", "failed"]

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from scheduler.core.version import VersionState, moved, version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
-from scheduler.store.model_tables import model_versions, models, promotions
+from scheduler.store.schema import model_versions, models, promotions
 
 
 class UnknownVersion(StoreFailure):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scheduler.service.facts.shares import hour_shares
+from scheduler.service.facts.snapshot import hour_shares
 from scheduler.store import jobs
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
-from scheduler.service.quota.audit import audit, close_books, launchable, read_books, settled_seconds
-from scheduler.service.quota.late_bills import recheck
+from scheduler.service.quota.audit import audit, close_books, launchable, read_books, recheck, settled_seconds
 from scheduler.store import events, jobs, ledger, limits, runs
 from tests.lab.clocks import HandClock
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from jobs.payload.scorers.sandbox import probe
-from jobs.payload.scorers.sandbox.hidden_tests import Exam, run_hidden_tests
+from jobs.payload.scorers.sandbox.hidden_tests import Exam, run_hidden_tests, run_stage_tests
 from jobs.payload.scorers.sandbox.limits import Ended, Limits, SandboxMissing
 from jobs.payload.scorers.sandbox.probe import check_sandbox, open_sandbox
 from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox
-from jobs.payload.scorers.sandbox.stage_tests import run_stage_tests
 
 TESTS = """
 def check(candidate):

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.payload.scorers.sandbox.confine import Confinement
+from jobs.payload.scorers.sandbox.confine import Confinement, seccomp_filter
 from jobs.payload.scorers.sandbox.limits import Limits, SandboxMissing
 from jobs.payload.scorers.sandbox.probe import open_sandbox
 from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox
-from jobs.payload.scorers.sandbox.seccomp import seccomp_filter
 
 # Each is an expression; it escapes when it raises nothing. ``call`` makes a system call by its numbers.
 ESCAPES: dict[str, dict[str, str]] = {
@@ -204,13 +203,13 @@ def test_a_machine_without_a_list_is_refused() -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 def test_the_numbers_are_the_kernels() -> None:
     """Of this machine's own table: each allowed name has the number that its headers give it."""
-    from jobs.payload.scorers.sandbox import seccomp
+    from jobs.payload.scorers.sandbox import confine
 
     place = 1 + ("x86_64", "aarch64").index(platform.machine())
     words = ["cc", "-E", "-dM", "-include", "asm/unistd.h", "-"]
     text = subprocess.run(words, input="", capture_output=True, text=True, check=True).stdout
     known = {name: number for line in text.splitlines() if "__NR_" in line for name, number in [line.split()[1:3]]}
-    for entry in seccomp._ALLOWED.split():
+    for entry in confine._ALLOWED.split():
         words = entry.split(":")
         if len(words) > place:
             assert known[f"__NR_{words[0]}"] == words[place], words[0]

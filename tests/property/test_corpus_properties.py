@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jobs.corpus import Files, Options, Rule, build, mixture
 from jobs.corpus.build.build import clusters, held_out_clusters, normalised, signature
 from jobs.corpus.read.decode import clean, decode
-from jobs.corpus.read.document import split_text
+from jobs.corpus.read.records import split_text
 from tests.lab.night import share
 
 WORDS = st.sampled_from(["gpu", "memory", "api", "poem", "one", "two", "three"])

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from jobs.payload.scorers import heldout_loss, loads
 from jobs.payload.scorers.given import Given, NotGiven
-from jobs.payload.scorers.items import Item, ItemSet
-from jobs.payload.scorers.score_file import Line
+from jobs.payload.scorers.items import Item, ItemSet, Line
 from tests.lab.desk import Desk, source_texts
 
 # PEFT asks transformers by a name that the next major version drops.

@@ -23,7 +23,7 @@ from jobs.corpus import (
     open_corpus,
     parse_source,
 )
-from jobs.corpus.read.document import split_text
+from jobs.corpus.read.records import split_text
 
 DOMAINS = {"urm": ["resource", "memory", "gpu"], "uim": ["interface", "api"]}
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from jobs.environment import tool
-from jobs.environment.demands import Demands, read_demands
+from jobs.environment.demands import Demands, Target, here, parse_target, read_demands
 from jobs.environment.errors import RequirementsError
-from jobs.environment.target import Target, here, parse_target
 from jobs.environment.tool import NoWheel, Tools, find_tools, make_lock, resolve, sizes
 from jobs.payload.store.lock import BadLock, Lock, Pin, encode_lock, parse_lock, parse_wheels
 from jobs.spec import JobSpec, Requirements

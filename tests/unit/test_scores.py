@@ -9,8 +9,7 @@ import pytest
 
 from jobs.payload.scorers import items
 from jobs.payload.scorers.given import OUTPUT_BYTES_MAX, read_outputs
-from jobs.payload.scorers.items import BadItems, Item, read_items, records
-from jobs.payload.scorers.score_file import Header, Line, write_scores
+from jobs.payload.scorers.items import BadItems, Header, Item, Line, read_items, records, write_scores
 from jobs.scores import LINE_BYTES_MAX, METRICS_MAX, SCORES_MAX, Scores, ScoresError, read_scores
 
 CHECKPOINT, SET, SCORER = "1" * 64, "2" * 64, "3" * 64

@@ -35,7 +35,7 @@ from jobs.corpus.manifest import (
 )
 from jobs.corpus.options import Options, Rule
 from jobs.corpus.read.decode import clean
-from jobs.corpus.read.document import Document
+from jobs.corpus.read.records import Document
 from jobs.corpus.read.sources import Loader, Source, label_of
 
 _REPORT_EVERY = 256

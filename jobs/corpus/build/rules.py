@@ -17,7 +17,7 @@ from jobs.child_process import child_environment
 from jobs.corpus.errors import BadParameter, RuleFailed
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import STAGES, VALUE, Rule
-from jobs.corpus.read.document import Document
+from jobs.corpus.read.records import Document
 
 _ANSWER_BYTES = 1 << 16
 _TOLD_BYTES = 400  # of what a command that failed said last

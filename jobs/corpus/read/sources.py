@@ -16,8 +16,7 @@ from jobs.corpus.errors import SourceMissing
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import Options
 from jobs.corpus.read.decode import UTF16_MARKS, Utf16AsUtf8, declared_encoding, decode, looks_binary
-from jobs.corpus.read.document import Document, split_text
-from jobs.corpus.read.records import RecordReader, document_of, read_block
+from jobs.corpus.read.records import Document, RecordReader, document_of, read_block, split_text
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .given import Given
-from .items import Item, code_in
-from .score_file import Line
+from .items import Item, Line, code_in
 
 METRIC = "component_atomicity"
 CODE_BYTES_MAX = 1 << 20

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from .chat import NoAnswer
 from .given import Given, NotGiven, find_given, output_path
-from .items import BadItems
+from .items import BadItems, Line, write_scores
 from .sandbox.limits import SandboxMissing
-from .score_file import Line, write_scores
 
 # Word of the command line: module.
 SCORERS = {

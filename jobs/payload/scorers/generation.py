@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .given import Given, NotGiven
-from .items import Item, code_in
-from .score_file import Line
+from .items import Item, Line, code_in
 
 METRIC = "pass@1"
 

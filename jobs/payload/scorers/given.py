@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .items import BadItems, ItemSet, is_name, read_items, records
+from .items import BadItems, Header, ItemSet, is_name, read_items, records
 from .sandbox.sandbox import Sandbox
-from .score_file import Header
 
 if TYPE_CHECKING:
     import argparse

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .given import Given, NotGiven
-from .items import Item
-from .score_file import Line
+from .items import Item, Line
 
 METRIC = "loss"
 TEXT_MAX = 20_000  # characters of an item that are read

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from .chat import ask
 from .given import Given, NotGiven
-from .items import Item
+from .items import Item, Line
 from .kappa import table_of
-from .score_file import Line
 
 METRIC = "judged"
 KEY = "JUDGE_API_KEY"

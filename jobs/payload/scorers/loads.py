@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from .given import Given, NotGiven, output_path
 from .heldout_loss import TEXT_MAX, Language, load_model
-from .items import Item
-from .score_file import Line
+from .items import Item, Line
 
 METRIC = "loads"
 _PROBE_TOKENS = 16

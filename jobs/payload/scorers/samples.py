@@ -15,8 +15,7 @@ from typing import Any
 
 from ..bounded_file import read_bounded
 from .given import Given, NotGiven
-from .items import Item, is_name, records
-from .score_file import Line
+from .items import Item, Line, is_name, records
 
 METRIC = ""  # those that the logs name
 LOG_BYTES_MAX = 1 << 28

@@ -12,11 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .given import Given, NotGiven
-from .items import Item
-from .sandbox.hidden_tests import count_tests
+from .items import Item, Line
+from .sandbox.hidden_tests import count_tests, run_stage_tests
 from .sandbox.sandbox import Sandbox
-from .sandbox.stage_tests import run_stage_tests
-from .score_file import Line
 
 METRIC = "tank_building"
 GREEN = "integration_tests"  # 1 when every test that there is passes

@@ -13,8 +13,7 @@ from typing import Any
 
 from .atomicity import Unparsed
 from .given import Given, NotGiven
-from .items import Item, code_in
-from .score_file import Line
+from .items import Item, Line, code_in
 
 METRIC = "tiki_compliance"
 TEXTS = ("id", "name", "version", "module", "code_ref")

@@ -25,8 +25,8 @@ from scheduler.core.window import DAY, HOUR
 from scheduler.service.facts import spans
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.overheads import Overheads
-from scheduler.service.faults.rests import NEVER_BEGAN, rest
-from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
+from scheduler.service.faults.places import NEVER_BEGAN, rest
+from scheduler.service.faults.places import WRONG_DEVICE as POOL_WRONG_DEVICE
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, events, generations, jobs, ledger, prices, rates, runs, series, watched
 from scheduler.store.jobs import JobRecord

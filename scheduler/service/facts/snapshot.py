@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -19,12 +19,11 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import in_force
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, Reason, SecretMissing
 from scheduler.core.run import Ended, Run, Running, Stopping
-from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
+from scheduler.core.snapshot import Arrivals, HourShare, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.parents import lacks_parent
-from scheduler.service.facts.shares import hour_shares
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import generations, jobs, ledger, limits, prices, queue_waits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
@@ -355,3 +354,26 @@ def arrivals(
         with isolated({}, newest.spec.name):  # gather has told why
             found.append(Arrivals(kind, instants, replace(as_new(newest), kind=kind, blocked=None), said))
     return tuple(found)
+
+
+# Shares: what jobs that have device hours together shall have of them, and what each had so far.
+def hour_shares(tx: Connection, records: Iterable[JobRecord]) -> dict[str, HourShare]:
+    """Return by name the share of every job that has one. Counted from when the last of its group was added.
+
+    Who shares with a job that is not in the queue any more has none.
+    """
+    known = {record.spec.name: record for record in records}
+    groups: dict[str, list[JobRecord]] = {}
+    for record in known.values():
+        share = record.spec.share
+        if share is not None and share.partner in known and known[share.partner].spec.share is None:
+            groups.setdefault(share.partner, [known[share.partner]]).append(record)
+    found: dict[str, HourShare] = {}
+    for name, members in groups.items():
+        since = max(record.created_at for record in members)
+        seconds = ledger.device_seconds(tx, [record.spec.name for record in members], since)
+        parts = {one.spec.name: one.spec.share.percent / 100 for one in members if one.spec.share is not None}
+        parts[name] = max(0.0, 1 - sum(parts.values()))
+        total = sum(seconds.values())
+        found |= {member: HourShare(name, part, seconds[member], total) for member, part in parts.items() if part > 0}
+    return found

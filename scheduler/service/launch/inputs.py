@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from jobs.payload.lane.inputs import PURPOSE
+from jobs.payload.lane.prepare import PURPOSE
 from jobs.payload.store import hub, mount
 from jobs.payload.store.listing import LISTING, Entry
 from jobs.payload.store.tree import LIMITS, is_whole, make, making_of, remove_tree, tree_prefix

@@ -32,9 +32,8 @@ from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.parents import choose_parent, pinned_parent
 from scheduler.service.facts.snapshot import gives_secrets
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
-from scheduler.service.faults.places import let_in, refused_by
+from scheduler.service.faults.places import QUOTA_DENIED, let_in, refused_by, rest
 from scheduler.service.faults.postponements import LaunchNews, Obstacle
-from scheduler.service.faults.rests import QUOTA_DENIED, rest
 from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.lanes import note_lanes
 from scheduler.service.launch.launch_document import launch_document

@@ -13,8 +13,7 @@ from scheduler.service.faults.isolation import why
 from scheduler.service.outside import border
 from scheduler.service.outside.calls import fail
 from scheduler.service.outside.ports import Ports
-from scheduler.service.quota.audit import READ_EVERY_SECONDS, audit
-from scheduler.service.quota.late_bills import CHECK_EVERY_SECONDS, recheck
+from scheduler.service.quota.audit import CHECK_EVERY_SECONDS, READ_EVERY_SECONDS, audit, recheck
 from scheduler.service.upkeep.retention import PORTION, retain, retain_trees
 from scheduler.store import checkpoints, due, events, outbox, runs, watched
 from scheduler.store.errors import StoreFailure

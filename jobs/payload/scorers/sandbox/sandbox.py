@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from ...clock import stopwatch
-from .confine import Confinement
+from .confine import Confinement, seccomp_filter
 from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, Limits, SandboxMissing
-from .seccomp import seccomp_filter
 
 _READ_BYTES = 65_536
 _FIRST_UID = 60_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.declare import required
+from scheduler.store.columns import required
 
 revision = "0004"
 down_revision = "0003"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.declare import optional, required
+from scheduler.store.columns import optional, required
 
 revision = "0007"
 down_revision = "0006"

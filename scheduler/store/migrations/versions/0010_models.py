@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import Serial
-from scheduler.store.declare import optional, required, rows
+from scheduler.store.columns import Serial, optional, required, rows
 
 revision = "0010"
 down_revision = "0009"

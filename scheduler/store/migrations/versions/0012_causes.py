@@ -7,7 +7,7 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.declare import optional, required
+from scheduler.store.columns import optional, required
 
 revision = "0012"
 down_revision = "0011"
