@@ -12,9 +12,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jobs.environment.errors import RequirementsError
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.lock import BadLock, canonical, target_name
+
+
+# Why requirements cannot be used.
+class RequirementsError(Exception):
+    """What ``source`` asks for cannot be had as it is; the message says why and what to do."""
+
+    def __init__(self, source: str, why: str, remedy: str) -> None:
+        self.why = why
+        self.remedy = remedy
+        super().__init__(f"the requirements in {source} cannot be locked: {why}. {remedy}")
+
 
 _DEMANDS_MAX = 2_000
 _NESTED_MAX = 10

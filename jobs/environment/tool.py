@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.child_process import child_environment, run_child
-from jobs.environment.demands import Demands, Target, here
-from jobs.environment.errors import RequirementsError
+from jobs.environment.demands import Demands, RequirementsError, Target, here
 from jobs.payload.lane.satisfied import Seen, rules, unmet
 from jobs.payload.store.lock import Lock, Pin, canonical, requirement_lines
 

@@ -11,9 +11,19 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
-from jobs.inputs.errors import TreeError
 from jobs.payload.store.listing import BadListing, Entry, Kind, encode_listing
 from jobs.payload.store.tree import LIMITS, PIECE_BYTES, Tree, encode_tree
+
+
+# Why a folder cannot be put into the store.
+class TreeError(Exception):
+    """``source`` cannot be taken as it is; the message says why and what to do."""
+
+    def __init__(self, source: str, why: str, remedy: str) -> None:
+        self.why = why
+        self.remedy = remedy
+        super().__init__(f"the files of {source} cannot be taken: {why}. {remedy}")
+
 
 _READ_BYTES = 1 << 20
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

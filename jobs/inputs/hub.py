@@ -9,7 +9,7 @@ from http.client import HTTPResponse
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.payload.bounds import read_json
 from jobs.payload.store.hub import GIT, KIND, Denied, Repository, ask, parse_repository, patiently
 from jobs.payload.store.listing import BadListing, Entry, encode_listing

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import jobs
-from jobs.environment.demands import here
-from jobs.environment.errors import RequirementsError
+from jobs.environment.demands import RequirementsError, here
 from jobs.payload.lane.environment import MARK
 from jobs.payload.store.lock import LOCK, WHEELS, lock_prefix, parse_lock, wheels_prefix
 from jobs.spec import JobSpec, Requirements

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.inputs import hub as client
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.payload.store import hub
 from jobs.payload.store.hub import Denied, fetch_repository
 from jobs.payload.store.listing import LISTING, BadListing, parse_listing

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import jobs
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.payload.store import hub
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree, remove_tree

@@ -19,8 +19,8 @@ from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.window import HOUR
 from scheduler.service.cycle import late_sessions
 from scheduler.service.cycle.late_sessions import observe_late
+from scheduler.service.launch.lanes import stop_flag_key
 from scheduler.service.outside.ports import Ports
-from scheduler.service.outside.stop_flag import stop_flag_key
 from scheduler.store import events, jobs, ledger, runs, watched
 from scheduler.views.needs import needs
 from tests.lab.clocks import HandClock

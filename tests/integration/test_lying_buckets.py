@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.spec import Input
 from platforms.artifacts.base import StoreError, StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore

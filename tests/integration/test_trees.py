@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jobs.inputs import folder as packing
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.payload.store import tree as trees_of_sessions
 from jobs.payload.store.listing import LISTING, BadListing
 from jobs.payload.store.transport import DirectoryTransport

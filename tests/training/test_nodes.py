@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.payload.lane.nodes import read_nodes, spread
+from jobs.payload.lane.launch import read_nodes, spread
 from tests.lab.desk import REPOSITORY, Desk, accelerators
 from tests.lab.ports import free_port
 

@@ -17,8 +17,7 @@ from jobs.advice.shape import find_shape
 from jobs.catalogue import CatalogueError, job_from_toml, read_catalogue
 from jobs.corpus.errors import CorpusDamaged
 from jobs.corpus.manifest import read_json
-from jobs.environment.demands import read_demands
-from jobs.environment.errors import RequirementsError
+from jobs.environment.demands import RequirementsError, read_demands
 from jobs.payload.bounded_file import TEXT_BYTES_MAX, read_bounded
 from scheduler.web.bearer import BearerError, read_bearer
 

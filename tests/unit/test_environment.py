@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from jobs.environment import tool
-from jobs.environment.demands import Demands, Target, here, parse_target, read_demands
-from jobs.environment.errors import RequirementsError
+from jobs.environment.demands import Demands, RequirementsError, Target, here, parse_target, read_demands
 from jobs.environment.tool import NoWheel, Tools, find_tools, make_lock, resolve, sizes
 from jobs.payload.store.lock import BadLock, Lock, Pin, encode_lock, parse_lock, parse_wheels
 from jobs.spec import JobSpec, Requirements

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.payload.lane.nodes import read_nodes, spread
+from jobs.payload.lane.launch import read_nodes, spread
 from jobs.payload.trainers.nodes import told_to
 from tests.lab.patience import PATIENCE_SECONDS, until
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from ..bounds import read_json
 from ..log import hidden, write
-from .launch import LaneOrder, Launch
-from .nodes import spread
+from .launch import LaneOrder, Launch, spread
 from .output import OUTPUT
 from .prepare import Prepared
 

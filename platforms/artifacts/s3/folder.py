@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.tree import LIMITS, check_room
 from platforms.artifacts.base import StoreError

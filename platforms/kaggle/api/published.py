@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.payload.store.listing import BadListing, Entry
 from platforms.base import Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer

@@ -25,13 +25,11 @@ from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.after_restore import catch_up, is_wanted
 from scheduler.service.cycle.late_sessions import LateSessions
-from scheduler.service.cycle.stops import Stops
-from scheduler.service.cycle.stuck import Stuck
+from scheduler.service.cycle.stops import Stops, Stuck
 from scheduler.service.deploy.look import Deployments
 from scheduler.service.facts.apply import apply
-from scheduler.service.facts.declared import declared
 from scheduler.service.facts.homecoming import Homecoming
-from scheduler.service.facts.observation import Known, Observation
+from scheduler.service.facts.observation import Known, Observation, declared
 from scheduler.service.facts.observe import observe
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.facts.spans import extend

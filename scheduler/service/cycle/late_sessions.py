@@ -27,9 +27,9 @@ from scheduler.service.facts.late_checkpoints import record_late
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.observe import read_report
 from scheduler.service.faults.isolation import isolated_run
+from scheduler.service.launch.lanes import put_stop_flag, stop_flag_key
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
-from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
 from scheduler.store import conditions, events, jobs, ledger, prices, runs, watched
 from scheduler.store.conditions import LIVES
 from scheduler.store.watched import Watched

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
 from jobs.payload.store.manifest import Manifest, split_key
@@ -13,6 +15,7 @@ from scheduler.core.reconcile import Sighting
 from scheduler.core.run import Run
 from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
+from scheduler.store import events
 
 REFUSED_AT_ONCE = 1_000
 
@@ -123,3 +126,21 @@ class Known:
     steps: Mapping[str, int]
     keys: Collection[str]
     declared: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+
+# Declared ends: a person looked, and says that a session is over of which its platform tells nothing.
+DECLARED = "run.declared_lost"
+
+
+def declare(tx: Connection, key: str, ended: int, proof: str, now: int, by: str) -> None:
+    """Record that a person says that a run is over, charged until ``ended`` (UTC seconds); event."""
+    events.append(tx, DECLARED, key, now, by, ended=ended, why=proof)
+
+
+def declared(tx: Connection, live: Iterable[Run]) -> dict[str, tuple[int, str]]:
+    """Return until when live runs are charged that a person said are over, and why, by launch key."""
+    found = {}
+    for run in live:
+        for event in events.tail(tx, limit=1, kinds=[DECLARED], subject=run.key):
+            found[run.key] = int(event.data["ended"]), f"lost, says {event.by}: {event.data['why']}"
+    return found

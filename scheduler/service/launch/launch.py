@@ -35,14 +35,13 @@ from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_p
 from scheduler.service.faults.places import QUOTA_DENIED, let_in, refused_by, rest
 from scheduler.service.faults.postponements import LaunchNews, Obstacle
 from scheduler.service.launch.inputs import trees_of, with_inputs
-from scheduler.service.launch.lanes import note_lanes
+from scheduler.service.launch.lanes import note_lanes, stop_flag_key
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.launch.packages import package_trees, with_packages
 from scheduler.service.launch.patience import patience, quiet_seconds
 from scheduler.service.launch.training_data import with_data
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
-from scheduler.service.outside.stop_flag import stop_flag_key
 from scheduler.service.quota.audit import launchable
 from scheduler.store import checkpoints, events, generations, jobs, ledger, limits, prices, rates, runs, trees, watched
 from scheduler.store.errors import Stale, StoreFailure

@@ -24,8 +24,7 @@ from jobs.code.errors import CodeError
 from jobs.code.pack import names
 from jobs.definition import OLD_NAMES
 from jobs.duration import show_duration
-from jobs.environment.demands import read_demands
-from jobs.environment.errors import RequirementsError
+from jobs.environment.demands import RequirementsError, read_demands
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from jobs.payload.trainers.tuning.base import check_length

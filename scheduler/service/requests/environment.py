@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.environment.demands import Target, read_demands
-from jobs.environment.errors import RequirementsError
+from jobs.environment.demands import RequirementsError, Target, read_demands
 from jobs.environment.tool import find_tools, make_lock, sizes
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.spec import JobSpec, Requirements

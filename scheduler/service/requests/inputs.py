@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jobs.inputs import hub
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.payload.store import mount
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing

@@ -28,9 +28,9 @@ from scheduler.clock import real_now
 from scheduler.core.pool import Pool
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.service.facts.overheads import Overhead
+from scheduler.service.launch.lanes import put_stop_flag
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy
-from scheduler.service.outside.stop_flag import put_stop_flag
 from scheduler.service.requests.code import send
 
 _RUN = "probe"

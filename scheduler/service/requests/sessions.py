@@ -11,8 +11,8 @@ from platforms.base import Platform
 from scheduler.core import run as arrows
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Reserved, Run, Running, Stopping, Submitting
-from scheduler.service.facts.declared import DECLARED, declare
-from scheduler.service.outside.stop_flag import put_stop_flag
+from scheduler.service.facts.observation import DECLARED, declare
+from scheduler.service.launch.lanes import put_stop_flag
 from scheduler.store import conditions, events, runs, watched
 from scheduler.store.engine import Database
 

@@ -7,7 +7,7 @@ from typing import Any
 from jobs.lane_report import LaneReport
 from scheduler.cli.shell.exits import Exit
 from scheduler.core.run import Running
-from scheduler.service.facts.declared import DECLARED
+from scheduler.service.facts.observation import DECLARED
 from scheduler.store import events, runs
 from scheduler.store.engine import Database
 from tests.e2e.cli.conftest import NOW, Schedctl

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.inputs.errors import TreeError
+from jobs.inputs.folder import TreeError
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree
 from jobs.spec import Input, JobSpec
