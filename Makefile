@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Whoever starts Python a thousand times, as tests do, wants it compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures lock clean
+.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures changelog lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -90,6 +90,9 @@ rooms: .venv/ready-dev ## Print every folder with code and what it is for
 pictures: .venv/ready-dev ## Take the pictures anew that tests compare and documents show; look at them before you commit
 	$(BIN)/python benchmarks/pictures.py --approve tests/integration/web/approved
 	$(BIN)/python benchmarks/pictures.py
+
+changelog: .venv/ready-dev ## Move the sentences of changelog.d into CHANGELOG.md (VERSION=0.3.0)
+	$(BIN)/towncrier build --yes --version "$(VERSION)"
 
 lock: ## Resolve the dependencies anew and write the hashed lock files
 	.ci/lock.sh

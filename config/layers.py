@@ -81,6 +81,8 @@ def read_layers(
             raise ConfigError(error.problems) from None
         _refuse_writable(file)
         layers.add(str(file), _anchored(document, file.absolute().parent))
+        if file == shipped("defaults.toml"):
+            _add_state_folder(layers, environ)
     if environ.get("CREDENTIALS_DIRECTORY"):
         from config.credentials import read_credentials
 
@@ -93,6 +95,16 @@ def read_layers(
     layers.add("command line", _anchored(dict(overrides or {}), Path.cwd()))
     _derive(layers)
     return layers
+
+
+def _add_state_folder(layers: Layers, environ: Mapping[str, str]) -> None:
+    """Add systemd's state folder, else the one of XDG_STATE_HOME unless an older version's default is in use."""
+    if by_systemd := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+        layers.add("environment variable STATE_DIRECTORY", {"state_dir": by_systemd})
+    elif home := environ.get("XDG_STATE_HOME"):
+        folder, usual = Path(home) / "uff-scheduler", Path(str(layers.values["state_dir"])).expanduser()
+        if Path(home).is_absolute() and (folder.exists() or not usual.exists()):
+            layers.add("environment variable XDG_STATE_HOME", {"state_dir": str(folder)})
 
 
 def _refuse_writable(file: Path) -> None:

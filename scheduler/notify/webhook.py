@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
@@ -28,7 +30,7 @@ class WebhookChannel:
     """An address and the secret it shares with us. ``X-Uff-Signature: t=INSTANT,v1=HEX`` signs ``INSTANT.BODY``.
 
     HEX is HMAC-SHA256 with the secret; INSTANT, when it was sent, lets a receiver refuse what somebody sends again.
-    ``X-Uff-Delivery`` is the same whenever one event is tried again.
+    ``X-Uff-Delivery`` is the same whenever one event is tried again. The headers of Standard Webhooks say the same.
     """
 
     address: str = field(repr=False)
@@ -37,12 +39,16 @@ class WebhookChannel:
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
         """Deliver one event. Raises DeliveryFailed for anything but an answer of 200 to 299."""
+        now = int(real_now())
         data = json.dumps(body["event"], sort_keys=True, ensure_ascii=False).encode()
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "uff-scheduler",
             DELIVERY: key,
-            SIGNATURE: signature(self.secret, int(real_now()), data),
+            SIGNATURE: signature(self.secret, now, data),
+            "webhook-id": key,
+            "webhook-timestamp": str(now),
+            "webhook-signature": standard_signature(self.secret, key, now, data),
         }
         hidden = Redactor([self.address, self.secret])
         try:
@@ -58,6 +64,16 @@ def signature(secret: str, at: int, data: bytes) -> str:
     """Return the header that signs ``data`` as sent at ``at``, UTC seconds."""
     signed = hmac.new(secret.encode(), f"{at}.".encode() + data, hashlib.sha256).hexdigest()
     return f"t={at},v1={signed}"
+
+
+def standard_signature(secret: str, key: str, at: int, data: bytes) -> str:
+    """Return the ``webhook-signature`` of https://www.standardwebhooks.com. A secret ``whsec_BASE64`` is decoded."""
+    raw = secret.encode()
+    if secret.startswith("whsec_"):
+        with suppress(ValueError):  # no base64: somebody's own secret that begins like one
+            raw = b64decode(secret.removeprefix("whsec_"), validate=True)
+    signed = hmac.new(raw, f"{key}.{at}.".encode() + data, hashlib.sha256).digest()
+    return f"v1,{b64encode(signed).decode()}"
 
 
 def webhooks_of(wanted: Iterable[WebhookSettings]) -> dict[str, Channel]:

@@ -15,6 +15,7 @@ from scheduler.web import archive, plan, quota, week
 from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
+from scheduler.web.guard import PROBLEM
 from scheduler.web.log_tail import LogTails
 from scheduler.web.models import Models, VersionDetail
 from scheduler.web.paging import PAGE_ROWS, Paging
@@ -50,22 +51,20 @@ Channel = Annotated[str, Path(min_length=1, max_length=100, description="As `/re
 Text = Annotated[str | None, Query(max_length=200)]
 _INSTANT_MAX = 253_402_300_799  # the end of the year 9999
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_MISSING: dict[int | str, dict[str, Any]] = {404: {"model": Fault, "description": "There is nothing of this name."}}
-_ALWAYS: dict[int | str, dict[str, Any]] = {
-    422: {"model": Fault, "description": "The question cannot be understood."},
-    503: {"model": Fault, "description": "The database cannot be read now."},
+_PROBLEM = {PROBLEM: {"schema": Fault.model_json_schema()}}
+_MISSING: dict[int | str, dict[str, Any]] = {
+    404: {"description": "There is nothing of this name.", "content": _PROBLEM}
 }
-_FAULT = {"application/json": {"schema": {"$ref": "#/components/schemas/Fault"}}}
-# Of an address that answers with text, FastAPI would say that its faults are text as well.
-_TEXT: dict[int | str, dict[str, Any]] = {
-    code: {"description": told["description"], "content": _FAULT} for code, told in {**_ALWAYS, **_MISSING}.items()
+_ALWAYS: dict[int | str, dict[str, Any]] = {
+    422: {"description": "The question cannot be understood.", "content": _PROBLEM},
+    503: {"description": "The database cannot be read now.", "content": _PROBLEM},
 }
 
 
 def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # noqa: C901 - a list of addresses, one function each
     """Return the routes below /api/v1: those that answer with JSON, and those with text."""
     api = APIRouter(prefix="/api/v1", responses=_ALWAYS)
-    plain = APIRouter(prefix="/api/v1")
+    plain = APIRouter(prefix="/api/v1", responses=_ALWAYS)
 
     @api.get("/revision")
     def revision() -> Revision:
@@ -168,7 +167,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
         """Return a week's report as it was sent to a channel."""
         return archive.letter(source, known_week(week), channel)
 
-    @plain.get("/reports/{week}/text", response_class=PlainTextResponse, responses=_TEXT)
+    @plain.get("/reports/{week}/text", response_class=PlainTextResponse, responses=_MISSING)
     def report_text(week: Week, form: Literal["text", "markdown"] = "text") -> str:
         """Return a week's report in words."""
         return render(archive.report(source, known_week(week)), form)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"
-_OPEN = ("/health/", "/assets/", SIGN_IN)
+PROBLEM = "application/problem+json"
+_OPEN = ("/health/", "/livez", "/readyz", "/assets/", SIGN_IN)
 # A name or an address, and perhaps a port; nothing that some reader of it might take for a user or another host.
 _HOST = re.compile(r"([a-z0-9_][a-z0-9_.-]*|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -146,8 +147,9 @@ def _with(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, by
 async def _refuse(
     send: Send, code: int, error: str, why: str, remedy: str, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    body: dict[str, Any] = {"error": error, "why": why, "remedy": remedy}
-    await _answer(send, code, json.dumps(body).encode(), ((b"content-type", b"application/json"), *headers))
+    body: dict[str, Any] = {"type": "about:blank", "title": error, "status": code, "detail": why}
+    body |= {"error": error, "why": why, "remedy": remedy}
+    await _answer(send, code, json.dumps(body).encode(), ((b"content-type", PROBLEM.encode()), *headers))
 
 
 async def _answer(send: Send, code: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:

@@ -1,11 +1,16 @@
-"""Metrics: the state of things in the text format that Prometheus reads. docs/status-page.md lists every name."""
+"""Metrics: the state of things in the text formats of Prometheus. docs/status-page.md lists every name."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING
+
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from scheduler.store import counts, queue_waits, runs
 from scheduler.views import models
@@ -16,38 +21,41 @@ from scheduler.web.status import newest_needs, pools, scheduler_health
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 
+_PACKAGE = "uff-scheduler"
 _TOTALS_SECONDS = 15
 
 Sample = tuple[dict[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric with its samples."""
+class _Read(Collector):
+    """Metrics that were read already, as prometheus_client asks for them."""
 
-    name: str
-    kind: str
-    help: str
-    samples: list[Sample] = field(default_factory=list)
+    found: list[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics that have samples."""
+        return (metric for metric in self.found if metric.samples)
 
 
-def metrics(source: Source) -> str:
-    """Return all metrics as text. Raises StoreFailure."""
+def metrics(source: Source, accept: str) -> tuple[bytes, str]:
+    """Return all metrics and their content type: OpenMetrics where ``accept`` asks for it. Raises StoreFailure."""
     now = source.now
     with source.read() as tx:
         found = [*_daemon(source, tx, now), *_work(source, tx), *_pools(source, tx, now)]
         # Sums over whole tables; no scrape comes more often.
         found += source.kept("models", now // _TOTALS_SECONDS, lambda: list(_models(tx)))
         found += source.kept("totals", now // _TOTALS_SECONDS, lambda: list(_totals(tx)))
-    return "".join(_written(metric) for metric in found)
+    encode, content_type = choose_encoder(accept)
+    return encode(_Read(found)), content_type
 
 
 def _daemon(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
     leader, cycled_at, problems = scheduler_health(source, tx, now)
     plan = source.plan(tx)
+    yield _metric("uff_build_info", "gauge", "The version of this program.", [({"version": version(_PACKAGE)}, 1)])
     yield _one("uff_ready", "gauge", "1 when the scheduler does its work.", float(not problems))
     yield _one("uff_leader", "gauge", "1 when a daemon holds the lease.", float(leader is not None))
     if cycled_at is not None:
@@ -65,23 +73,23 @@ def _daemon(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
 
 def _work(source: Source, tx: Connection) -> Iterable[Metric]:
     states = counts.jobs_by_state(tx)
-    yield Metric("uff_jobs", "gauge", "Jobs by state.", [({"state": s}, states.get(s, 0)) for s in _STATES])
+    yield _metric("uff_jobs", "gauge", "Jobs by state.", [({"state": s}, states.get(s, 0)) for s in _STATES])
     records = source.kept("progress", source.news(tx), lambda: counts.progress(tx))
-    yield Metric(
+    yield _metric(
         "uff_job_steps", "gauge", "Checkpointed steps of each open job.", [({"job": n}, d) for n, d, _ in records]
     )
-    yield Metric("uff_job_target_steps", "gauge", "Steps to train.", [({"job": n}, t) for n, _, t in records])
+    yield _metric("uff_job_target_steps", "gauge", "Steps to train.", [({"job": n}, t) for n, _, t in records])
     yield _one("uff_outbox_waiting", "gauge", "Messages not delivered yet.", counts.letters_waiting(tx))
 
 
 def _models(tx: Connection) -> Iterable[Metric]:
     found = models.models(tx)
     states = Counter(version.state for one in found for version in one.versions)
-    yield Metric(
+    yield _metric(
         "uff_versions", "gauge", "Versions of models by state.", [({"state": s}, n) for s, n in states.items()]
     )
     listed = [version for one in found for version in one.versions if version.in_force]
-    yield Metric(
+    yield _metric(
         "uff_version_in_force",
         "gauge",
         "Number of the version in force.",
@@ -91,21 +99,21 @@ def _models(tx: Connection) -> Iterable[Metric]:
     for unit, scale, words in (("seconds", 1, "Metered time"), ("dollars", 1_000_000, "Money")):
         field_name = "seconds" if unit == "seconds" else "microdollars"
         samples: list[Sample] = [({"model": v.model}, getattr(cost, field_name) / scale) for v, cost in costs]
-        yield Metric(
+        yield _metric(
             f"uff_version_cost_{unit}", "gauge", f"{words} that the version in force took, judging too.", samples
         )
 
 
 def _totals(tx: Connection) -> Iterable[Metric]:
-    yield Metric(
+    yield _metric(
         "uff_runs_ended_total",
         "counter",
         "Lanes that ended, by pool and outcome.",
         [({"pool": pool, "outcome": outcome}, n) for (pool, outcome), n in counts.lanes_by_outcome(tx).items()],
     )
     saved = counts.checkpoints_by_state(tx)
-    yield Metric("uff_checkpoints", "gauge", "Checkpoints by state.", [({"state": s}, c) for s, c in saved.items()])
-    yield Metric(
+    yield _metric("uff_checkpoints", "gauge", "Checkpoints by state.", [({"state": s}, c) for s, c in saved.items()])
+    yield _metric(
         "uff_spent_seconds_total",
         "counter",
         "Metered time of settled sessions, as first settled.",
@@ -115,13 +123,13 @@ def _totals(tx: Connection) -> Iterable[Metric]:
 
 def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
     found = pools(source, tx, now)
-    yield Metric(
+    yield _metric(
         "uff_pool_open", "gauge", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in found]
     )
-    yield Metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in found])
+    yield _metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in found])
     waiting = Counter(run.pool for run in queue_waits.shown(tx, runs.live(tx)) if run.wait is not None)
     samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in found]
-    yield Metric("uff_pool_sessions_waiting", "gauge", "Live sessions in their platform's queue.", samples_waiting)
+    yield _metric("uff_pool_sessions_waiting", "gauge", "Live sessions in their platform's queue.", samples_waiting)
     meters = quota.meters(source, tx, now)
     for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
         for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):
@@ -130,26 +138,15 @@ def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
                 for meter in meters
                 if meter.unit == unit
             ]
-            yield Metric(f"uff_quota_{part}_{name}", "gauge", f"{words}, in the window that counts now.", samples)
+            yield _metric(f"uff_quota_{part}_{name}", "gauge", f"{words}, in the window that counts now.", samples)
 
 
 def _one(name: str, kind: str, words: str, value: float) -> Metric:
-    return Metric(name, kind, words, [({}, value)])
+    return _metric(name, kind, words, [({}, value)])
 
 
-def _written(metric: Metric) -> str:
-    if not metric.samples:
-        return ""
-    lines = [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-    for labels, value in metric.samples:
-        shown = ",".join(f'{name}="{_label(text)}"' for name, text in labels.items())
-        lines.append(f"{metric.name}{{{shown}}} {_number(value)}" if shown else f"{metric.name} {_number(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else repr(float(value))
+def _metric(name: str, kind: str, words: str, samples: Iterable[Sample]) -> Metric:
+    found = Metric(name.removesuffix("_total"), words, kind)
+    for labels, value in samples:
+        found.add_sample(name, labels, value)
+    return found

@@ -308,8 +308,12 @@ class Health(Shape):
 
 
 class Fault(Shape):
-    """What failed and why, in the manner of ``schedctl``."""
+    """What failed and why, as RFC 9457 and in the manner of ``schedctl``."""
 
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
     error: str
     why: str
     remedy: str

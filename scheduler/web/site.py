@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs, quote
 
@@ -27,7 +28,7 @@ from scheduler.wake import wake
 from scheduler.web import api, assets, metrics, pages, sign_in, status
 from scheduler.web.actors import PREFIX, Actors, Refused
 from scheduler.web.bearer import Bearer
-from scheduler.web.guard import Guard
+from scheduler.web.guard import PROBLEM, Guard
 from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Health
 from scheduler.web.source import Source
@@ -53,7 +54,7 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
     written = pages.Pages(source, tails, actors)
     found = FastAPI(
         title="uff-scheduler",
-        version="1",
+        version=version("uff-scheduler"),
         description="What the scheduler does and plans. Everything is read-only; instants are integer UTC seconds.",
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
@@ -68,11 +69,13 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
         found.include_router(router(app, actors, log))
     found.include_router(written.router())
 
+    @found.get("/livez", include_in_schema=False)
     @found.get("/health/live", tags=["health"])
     def live() -> Health:
         """Return that this process answers."""
         return Health(ok=True, problems=[])
 
+    @found.get("/readyz", include_in_schema=False)
     @found.get("/health/ready", tags=["health"], responses={503: {"model": Health}})
     def ready() -> Any:
         """Return whether a daemon leads and finishes cycles; 503 and why, when not."""
@@ -84,9 +87,10 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
         return JSONResponse(health.model_dump(), 200 if health.ok else 503)
 
     @found.get("/metrics", response_class=PlainTextResponse, tags=["health"])
-    def measured() -> Response:
-        """Return everything that is counted, in Prometheus' text format."""
-        return Response(metrics.metrics(source), media_type=metrics.CONTENT_TYPE)
+    def measured(request: Request) -> Response:
+        """Return everything that is counted, in Prometheus' text format or as OpenMetrics."""
+        text, content_type = metrics.metrics(source, request.headers.get("accept", ""))
+        return Response(text, media_type=content_type)
 
     _answer_failures(found, written, source, log)
     return Guard(found, frozenset(app.settings.web.names), bearer, app.redact, actors is not None)
@@ -94,10 +98,10 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
 
 def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: Log) -> None:
     def fault(request: Request, code: int, error: str, why: str, remedy: str) -> Response:
-        told = Fault(error=error, why=why, remedy=remedy)
-        if request.url.path.startswith(("/api/", "/health/", "/metrics")):
-            return JSONResponse(told.model_dump(), code)
-        return written.fault(told, code)
+        failed = Fault(status=code, title=error, detail=why, error=error, why=why, remedy=remedy)
+        if request.url.path.startswith(("/api/", "/health/", "/livez", "/readyz", "/metrics")):
+            return JSONResponse(failed.model_dump(), code, media_type=PROBLEM)
+        return written.fault(failed, code)
 
     def missing(request: Request, error: Exception) -> Response:
         if isinstance(error, StoreFailure):

@@ -20,7 +20,7 @@ from scheduler.core.window import Calendar
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail
 from scheduler.notify.rules import RULES, Rule
-from scheduler.notify.webhook import DELIVERY, SIGNATURE, WebhookChannel, rules_of, webhooks_of
+from scheduler.notify.webhook import DELIVERY, SIGNATURE, WebhookChannel, rules_of, standard_signature, webhooks_of
 from scheduler.store import due, events, outbox
 
 if TYPE_CHECKING:
@@ -131,8 +131,18 @@ def test_an_event_is_posted_once_as_json_with_a_signature_that_the_receiver_can_
     }  # fmt: skip
     instant, signed = (part.partition("=")[2] for part in headers[SIGNATURE].split(","))
     assert signed == hmac.new(SECRET.encode(), f"{instant}.".encode() + body, hashlib.sha256).hexdigest()
-    assert headers[DELIVERY] == f"webhook-{number}"
+    assert headers[DELIVERY] == headers["Webhook-Id"] == f"webhook-{number}"
+    assert headers["Webhook-Timestamp"] == instant
+    assert headers["Webhook-Signature"] == standard_signature(SECRET, headers[DELIVERY], int(instant), body)
     assert headers["Content-Type"] == "application/json"
+
+
+def test_standard_signatures_are_those_of_the_specification() -> None:
+    example = b'{"test": 2432232314}'
+    key, at = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330
+    signed = standard_signature("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", key, at, example)
+    assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert standard_signature("whsec_no base64", key, at, example).startswith("v1,")
 
 
 def test_what_is_not_taken_is_tried_again_ever_later_under_the_same_name(

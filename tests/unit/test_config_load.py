@@ -39,6 +39,26 @@ def test_the_shipped_defaults_are_valid(tmp_path: Path) -> None:
     assert all(path.is_file() for path in settings.models)
 
 
+def test_the_state_folder_follows_systemd_then_xdg_then_the_home(
+    tmp_path: Path, written: Callable[[str], Path]
+) -> None:
+    xdg = {"XDG_STATE_HOME": str(tmp_path / "states"), "HOME": str(tmp_path)}
+    assert load(environ=xdg).state_dir == tmp_path / "states/uff-scheduler"
+    assert load(environ=xdg | {"STATE_DIRECTORY": "/var/lib/one:/var/lib/two"}).state_dir == Path("/var/lib/one")
+    assert load(written(f'state_dir = "{tmp_path}/own"'), xdg).state_dir == tmp_path / "own"
+    assert load(environ={"XDG_STATE_HOME": "relative", "HOME": str(tmp_path)}).state_dir.is_absolute()
+
+
+def test_the_state_folder_of_an_older_version_stays_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    environ = {"XDG_STATE_HOME": str(tmp_path / "states"), "HOME": str(tmp_path)}
+    older = tmp_path / ".local/state/uff-scheduler"
+    older.mkdir(parents=True)
+    assert load(environ=environ).state_dir == older
+    (tmp_path / "states/uff-scheduler").mkdir(parents=True)
+    assert load(environ=environ).state_dir == tmp_path / "states/uff-scheduler"
+
+
 def test_the_rehearsal_declares_the_rules_of_three_places() -> None:
     pools = {pool.name: pool for pool in load(shipped("rehearsal.toml"), {}).pools}
     assert [pool.platform for pool in pools.values()] == ["kaggle", "sagemaker", "local"]

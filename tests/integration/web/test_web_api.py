@@ -11,6 +11,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 
+from scheduler.web.guard import PROBLEM
 from tests.lab.night import share
 
 if TYPE_CHECKING:
@@ -122,7 +123,17 @@ def test_health_tells_whether_a_daemon_leads_and_finishes_cycles(make_world: Cal
             tx.execute(text("UPDATE lease SET until = 1"))
         assert "No daemon runs" in site.get("/health/ready").json()["problems"][0]
         assert site.json("/health/live")["ok"]
+        assert site.json("/livez")["ok"]
+        assert site.get("/readyz").status_code == 503
         assert site.json("/api/v1/status")["leader"] is None
+
+
+def test_errors_are_problem_details(site: Any) -> None:
+    answer = site.get("/api/v1/jobs/nobody")
+    assert answer.headers["content-type"] == PROBLEM
+    problem = answer.json()
+    assert (problem["type"], problem["status"]) == ("about:blank", answer.status_code)
+    assert (problem["title"], problem["detail"]) == (problem["error"], problem["why"])
 
 
 def test_the_token_guards_everything_that_tells_something(
@@ -132,9 +143,11 @@ def test_the_token_guards_everything_that_tells_something(
     (tmp_path / "web").write_text(token, encoding="utf-8")
     with serve(make_world(), CREDENTIALS_DIRECTORY=str(tmp_path)) as site:
         for path in ("/api/v1/status", "/api/openapi.json", "/metrics"):
-            assert site.get(path).status_code == 401
+            refused = site.get(path)
+            assert refused.status_code == refused.json()["status"] == 401
+            assert refused.headers["content-type"] == PROBLEM
             assert site.get(path, Authorization=f"Bearer {token}").status_code == 200
         assert site.get("/queue").status_code == 303
         assert site.get("/queue", host="evil.example", Authorization=f"Bearer {token}").status_code == 421
-        assert site.get("/health/live").status_code == 200
+        assert site.get("/health/live").status_code == site.get("/livez").status_code == 200
     assert token not in site.world.config.with_name("web.log").read_text(encoding="utf-8")

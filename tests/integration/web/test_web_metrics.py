@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from scheduler.web.metrics import Metric, _written
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,9 +63,16 @@ def test_metrics_tell_what_the_api_tells(site: Any) -> None:
     assert len(found["uff_job_steps"]) == open_jobs
 
 
-def test_labels_are_escaped() -> None:
-    text = _written(Metric("uff_x", "gauge", "Words.", [({"job": 'a"b\\c\nd'}, 1.5)]))
-    assert parsed(text) == {"uff_x": {'job="a\\"b\\\\c\\nd"': 1.5}}
+def test_openmetrics_is_written_for_those_who_accept_it(site: Any) -> None:
+    answer = site.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    (build,) = families["uff_build_info"].samples
+    assert build.labels == {"version": site.json("/api/openapi.json")["info"]["version"]}
+    assert families["uff_runs_ended"].type == "counter"
+    assert {sample.name for family in families.values() for sample in family.samples} == set(
+        parsed(site.get("/metrics").text)
+    )
 
 
 def test_every_metric_and_no_other_is_in_the_documentation(site: Any, repository: Path) -> None:
