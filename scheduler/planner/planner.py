@@ -88,19 +88,19 @@ class Planner:
             return self._plan_in_parts(snapshot, incumbent), PLAIN
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         warnings: list[str] = []
-        found = self.choose(case, incumbent, warnings)
-        plan = _as_plan(case, found)
+        choice = self.choose(case, incumbent, warnings)
+        plan = _as_plan(case, choice)
         plan = replace(plan, warnings=tuple(warnings))
         violations = verify(snapshot, plan)
         if violations:
-            plan = _fall_back(case, plan, found.candidate.schedule.gate_passes, violations)
-        return plan, found.candidate.policy
+            plan = _fall_back(case, plan, choice.candidate.schedule.gate_passes, violations)
+        return plan, choice.candidate.policy
 
     def glance(self, snapshot: Snapshot, policy: Policy) -> Schedule:
         """Return the sessions of one candidate that puts jobs first as ``policy`` does: a fraction of a plan's work."""
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
-        kept = Policy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
-        return aimed_choice(case, self.prices(case, [])[0], [kept]).schedule
+        plain = Policy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
+        return aimed_choice(case, self.prices(case, [])[0], [plain]).schedule
 
     def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
         """Return the best schedule that all layers together find."""
@@ -113,9 +113,9 @@ class Planner:
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
         best = improve(case, best, prices, steps)
         best = in_turn(case, best)
-        kept = self._keep(case, incumbent, best, prices, SEARCHED_EPSILON if steps > 0 else EPSILON)
-        made_by = "incumbent" if kept else "prices" if bound is not None else "dispatch"
-        chosen = kept or best
+        carried = self._keep(case, incumbent, best, prices, SEARCHED_EPSILON if steps > 0 else EPSILON)
+        made_by = "incumbent" if carried else "prices" if bound is not None else "dispatch"
+        chosen = carried or best
         schedule = conserve(case, chosen.schedule, chosen.policy)
         if schedule is not chosen.schedule:
             chosen = replace(chosen, schedule=schedule, score=score(case, schedule))
@@ -151,24 +151,24 @@ class Planner:
         options = replace(self._options, few_candidates=True)
         with _swept():
             sample = make_case(parts.snapshots[0], firm_deadlines=options.firm_deadlines)
-            told = _solved(parts, sample, Planner(options).prices(sample, [])[2])
+            sample_prices = _solved(parts, sample, Planner(options).prices(sample, [])[2])
             del sample
-        if told is not None:
-            parts = priced(snapshot, parts, told)
-        found = []
+        if sample_prices is not None:
+            parts = priced(snapshot, parts, sample_prices)
+        plans = []
         for part in parts.snapshots:
             with _swept():
-                found.append(_plan_part(options, parts, part, incumbent))
-        placements = [placement for one in found for placement in one.placements]
-        waiting = [deferral for one in found for deferral in one.deferrals]
-        warnings = [warning for one in found for warning in one.warnings]
-        solved = [one.solved for one in found if one.solved is not None]
+                plans.append(_plan_part(options, parts, part, incumbent))
+        placements = [placement for one in plans for placement in one.placements]
+        waiting = [deferral for one in plans for deferral in one.deferrals]
+        warnings = [warning for one in plans for warning in one.warnings]
+        solved = [one.solved for one in plans if one.solved is not None]
         placements.sort(key=lambda placed: (placed.start, placed.pool, placed.lanes[0].job))
         plan = Plan(
             made_at=snapshot.now,
             placements=tuple(placements),
             deferrals=(*waiting, *below_the_core(snapshot, parts)),
-            value=sum(one.value for one in found),
+            value=sum(one.value for one in plans),
             bound=bound_of(snapshot, parts, solved) if len(solved) == len(parts.snapshots) else None,
             made_by="parts",
             warnings=tuple(sorted(set(warnings))),
@@ -185,11 +185,11 @@ class Planner:
         if incumbent is None or not incumbent.placements:
             return None
         policy = replace(best.policy, pinned=pinned_sessions(case, incumbent))
-        kept = attempt(case, policy, best.bids, prices)
-        better = best.score.on_time > kept.score.on_time or best.score.value > kept.score.value * (1 + epsilon)
-        done = all_done(case, best.schedule)
-        sooner = done and flow(case, best.schedule) < flow(case, kept.schedule) * (1 - SOONER_EPSILON)
-        return None if better or sooner else kept
+        carried = attempt(case, policy, best.bids, prices)
+        better = best.score.on_time > carried.score.on_time or best.score.value > carried.score.value * (1 + epsilon)
+        finishes = all_done(case, best.schedule)
+        sooner = finishes and flow(case, best.schedule) < flow(case, carried.schedule) * (1 - SOONER_EPSILON)
+        return None if better or sooner else carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +222,18 @@ def _swept() -> Iterator[None]:
 def _plan_part(options: Options, parts: Parts, part: Snapshot, incumbent: Plan | None) -> PartPlan:
     case = make_case(part, firm_deadlines=options.firm_deadlines)
     warnings: list[str] = []
-    found = Planner(options).choose(case, incumbent, warnings)
-    schedule = found.candidate.schedule
-    waiting = deferrals(case, schedule.placements, schedule.gate_passes, found.prices)
-    solved = _solved(parts, case, found.solved)
-    return PartPlan(schedule.placements, waiting, tuple(warnings), found.candidate.score.value, solved)
+    choice = Planner(options).choose(case, incumbent, warnings)
+    schedule = choice.candidate.schedule
+    waiting = deferrals(case, schedule.placements, schedule.gate_passes, choice.prices)
+    solved = _solved(parts, case, choice.solved)
+    return PartPlan(schedule.placements, waiting, tuple(warnings), choice.candidate.score.value, solved)
 
 
-def _solved(parts: Parts, case: Case, found: tuple[Grid, Solution] | None) -> Solved | None:
+def _solved(parts: Parts, case: Case, optimum: tuple[Grid, Solution] | None) -> Solved | None:
     """Return what the others need to know of one group's linear programme."""
-    if found is None:
+    if optimum is None:
         return None
-    grid, solution = found
+    grid, solution = optimum
     kinds = [parts.kinds[kind_of(case.capacities[market.pools[0]].pool)] for market in grid.markets]
     return Solved(grid, kinds, solution.prices[: len(grid.limits)].copy())
 
@@ -248,16 +248,16 @@ def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
     return Planner().plan(snapshot, incumbent)
 
 
-def _as_plan(case: Case, found: Choice) -> Plan:
-    schedule = found.candidate.schedule
+def _as_plan(case: Case, choice: Choice) -> Plan:
+    schedule = choice.candidate.schedule
     placements = in_queue_order(case, schedule.placements)
     return Plan(
         made_at=case.now,
         placements=placements,
-        deferrals=deferrals(case, placements, schedule.gate_passes, found.prices),
+        deferrals=deferrals(case, placements, schedule.gate_passes, choice.prices),
         value=value(case.snapshot, placements),
-        bound=found.bound,
-        made_by=found.made_by,
+        bound=choice.bound,
+        made_by=choice.made_by,
         kept=expected(case.snapshot),
     )
 
@@ -265,12 +265,12 @@ def _as_plan(case: Case, found: Choice) -> Plan:
 def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations: list[str]) -> Plan:
     """Return what the verifier accepts of a refused plan, and what the dispatcher adds to it if that is accepted."""
     warning = f"the verifier refused the plan made by {refused.made_by}: {violations[0]}"
-    kept = _accepted(case.snapshot, replace(refused, placements=()), refused.placements).placements
-    still = {planned_lane.job for placed in kept for planned_lane in placed.lanes}
-    left = {child: at for child, at in passes.items() if case.jobs[child].view.name in still}
-    schedule = fill(case, Schedule(kept, left))
+    legal = _accepted(case.snapshot, replace(refused, placements=()), refused.placements).placements
+    still = {planned_lane.job for placed in legal for planned_lane in placed.lanes}
+    gate_passes = {child: at for child, at in passes.items() if case.jobs[child].view.name in still}
+    schedule = fill(case, Schedule(legal, gate_passes))
     if verify(case.snapshot, replace(refused, placements=schedule.placements)):
-        schedule = Schedule(kept, left)
+        schedule = Schedule(legal, gate_passes)
     return Plan(
         made_at=case.now,
         placements=schedule.placements,
@@ -282,15 +282,15 @@ def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations:
     )
 
 
-def _accepted(snapshot: Snapshot, kept: Plan, more: tuple[Placement, ...]) -> Plan:
+def _accepted(snapshot: Snapshot, plan: Plan, more: tuple[Placement, ...]) -> Plan:
     """Return ``kept`` with as much of ``more`` as the verifier accepts, in order of time; halving finds the rest.
 
     What a session needs comes before it, so that a plan is as legal without its later part as it was with it.
     """
-    longer = replace(kept, placements=(*kept.placements, *more))
+    longer = replace(plan, placements=(*plan.placements, *more))
     if not more or not verify(snapshot, longer):
         return longer
     if len(more) == 1:
-        return kept
+        return plan
     middle = len(more) // 2
-    return _accepted(snapshot, _accepted(snapshot, kept, more[:middle]), more[middle:])
+    return _accepted(snapshot, _accepted(snapshot, plan, more[:middle]), more[middle:])

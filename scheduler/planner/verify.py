@@ -41,14 +41,14 @@ def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
     by_pool: dict[str, list[Placement]] = defaultdict(list)
     for placement in plan.placements:
         by_pool[placement.pool].append(placement)
-    found: list[str] = []
+    violations: list[str] = []
     for name, placements in sorted(by_pool.items()):
-        found += _sessions(snapshot, pools[name], placements)
-        found += _concurrency(pools[name], placements)
+        violations += _sessions(snapshot, pools[name], placements)
+        violations += _concurrency(pools[name], placements)
         for quota in pools[name].pool.quotas:
-            found += _quota(quota, pools[name], placements, snapshot.now)
-    found += _jobs(snapshot, plan, jobs, pools)
-    return found
+            violations += _quota(quota, pools[name], placements, snapshot.now)
+    violations += _jobs(snapshot, plan, jobs, pools)
+    return violations
 
 
 def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -> Iterator[str]:
@@ -61,8 +61,10 @@ def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -
             yield f"{what}: {placement.end - placement.start} s is no session length"
         if view.closed_until is not None and placement.start < view.closed_until:
             yield f"{what}: the pool is closed until {view.closed_until}"
-        held = placement.end + pool.overrun_seconds
-        if not any(o.start == placement.start and o.end == held for o in pool.open_windows(placement.start, held)):
+        hold_end = placement.end + pool.overrun_seconds
+        if not any(
+            o.start == placement.start and o.end == hold_end for o in pool.open_windows(placement.start, hold_end)
+        ):
             yield f"{what}: not open for the whole session"
         if not placement.lanes:
             yield f"{what}: nobody sits in it"
@@ -79,15 +81,17 @@ def _devices(placement: Placement) -> int:
 
 def _concurrency(view: PoolView, placements: list[Placement]) -> Iterator[str]:
     edges = [(run.start, run.held_until, run.devices) for run in view.live]
-    edges += [(found.start, found.end + view.pool.overrun_seconds, _devices(found)) for found in placements]
-    for instant in sorted(found.start for found in placements):
+    edges += [
+        (placement.start, placement.end + view.pool.overrun_seconds, _devices(placement)) for placement in placements
+    ]
+    for instant in sorted(placement.start for placement in placements):
         running = [devices for start, end, devices in edges if start <= instant < end]
         if len(running) > view.pool.sessions_max:
             live = counted(len(running), "session")
             yield f"{view.pool.name}: {live} at {instant}, {view.pool.sessions_max} allowed"
         if view.pool.device_counts and sum(running) > view.pool.devices_max:
-            held = counted(sum(running), "device")
-            yield f"{view.pool.name}: {held} held at {instant}, {view.pool.devices_max} allowed"
+            devices_held = counted(sum(running), "device")
+            yield f"{view.pool.name}: {devices_held} held at {instant}, {view.pool.devices_max} allowed"
 
 
 def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) -> Iterator[str]:
@@ -132,7 +136,7 @@ def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) 
 
 def _first_use_spans(charges: list[Charge], span: int) -> Iterator[tuple[int, int]]:
     opened = None
-    for charge in sorted(charges, key=lambda found: found.start):
+    for charge in sorted(charges, key=lambda one: one.start):
         if charge.sign <= 0:
             continue
         begins = charge.start if opened is None else max(charge.start, opened)
@@ -147,14 +151,14 @@ def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[
         for planned_lane in placement.lanes:
             sessions[planned_lane.job].append((placement, planned_lane))
     live = {name: run for view in snapshot.pools for run in view.live for name in run.jobs}
-    for name, found in sorted(sessions.items()):
+    for name, lanes in sorted(sessions.items()):
         job = jobs[name]
-        found.sort(key=lambda pair: pair[0].start)
+        lanes.sort(key=lambda pair: pair[0].start)
         free_at = live[name].deadline if name in live else snapshot.now
         if job.blocked is not None or (job.running is not None and name not in live):
             yield f"{name}: is held or runs, and is planned"
-        done = 0
-        for placement, planned_lane in found:
+        steps_planned = 0
+        for placement, planned_lane in lanes:
             what = f"{name} on {placement.pool} at {placement.start}"
             if placement.start < free_at:
                 yield f"{what}: runs until {free_at}"
@@ -162,13 +166,13 @@ def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[
             if placement.start < max(job.not_before or 0, job.retry_at or 0):
                 yield f"{what}: not released"
             # What a live run will save is an estimate, so the rest of its job may be of any size.
-            left = 0 if name in live else job.remaining_steps - done
-            yield from _lane(what, job, pools[placement.pool].pool, placement, planned_lane, left)
-            done += planned_lane.steps
+            remaining = 0 if name in live else job.remaining_steps - steps_planned
+            yield from _lane(what, job, pools[placement.pool].pool, placement, planned_lane, remaining)
+            steps_planned += planned_lane.steps
             if job.gate is not None and placement.start < _gate_opens(snapshot, job.gate, jobs, pools, sessions):
                 yield f"{what}: gate of {job.gate.parent} not passed"
-        if done > job.remaining_steps:
-            yield f"{name}: {counted(done, 'step')} planned, {job.remaining_steps} left"
+        if steps_planned > job.remaining_steps:
+            yield f"{name}: {counted(steps_planned, 'step')} planned, {job.remaining_steps} left"
 
 
 def _lane(

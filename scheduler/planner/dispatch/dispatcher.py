@@ -45,8 +45,8 @@ def extend(case: Case, schedule: Schedule, policy: Policy) -> Schedule:
 def filled(case: Case, policy: Policy, schedule: Schedule | None = None) -> Schedule:
     """Return what ``policy`` makes of ``case`` or adds to ``schedule``, and the hours that its prices leave filled."""
     walk = Walk(case, policy, schedule)
-    found = walk.run()
-    return fill(case, found, policy) if walk.leaves_room else found
+    schedule_before_gaps = walk.run()
+    return fill(case, schedule_before_gaps, policy) if walk.leaves_room else schedule_before_gaps
 
 
 def fill(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:

@@ -14,12 +14,12 @@ def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSessio
     """
     jobs = {job.view.name: job for job in case.jobs}
     pools = {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
-    found: dict[int, list[PinnedSession]] = {}
+    pins_of: dict[int, list[PinnedSession]] = {}
     for placement in incumbent.placements:
         pool = pools.get(placement.pool)
         if pool is None or placement.end <= case.now:
             continue
-        seated = [
+        members = [
             jobs[planned_lane.job].index
             for planned_lane in placement.lanes
             if planned_lane.job in jobs
@@ -27,10 +27,10 @@ def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSessio
             and case.classes[case.class_of[pool]].offers[jobs[planned_lane.job].index] is not None
             and not _already_runs(case, jobs[planned_lane.job].view.name, placement.start)
         ]
-        if seated:
+        if members:
             start = max(placement.start, case.now)
-            found.setdefault(pool, []).append(PinnedSession(start, tuple(seated), placement.end - start))
-    return {pool: tuple(pins) for pool, pins in found.items()}
+            pins_of.setdefault(pool, []).append(PinnedSession(start, tuple(members), placement.end - start))
+    return {pool: tuple(pins) for pool, pins in pins_of.items()}
 
 
 def _already_runs(case: Case, job: str, start: int) -> bool:

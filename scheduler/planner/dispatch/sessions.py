@@ -61,15 +61,15 @@ class Sessions:
 
     def _composed(self, group: int, room: int, lead: int, offer: Offer) -> CandidateSession | None:
         """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
-        found, turns = self.classes[group], self.turns
+        pools, turns = self.classes[group], self.turns
         if len(offer.speeds) == 1:
             remaining = self.remaining[lead]
-            return alone(found, offer, min(room, offer.cap), lead, remaining)
+            return alone(pools, offer, min(room, offer.cap), lead, remaining)
         unpinned = (entry[3] for entry in self.queues[group] if not self.pins[entry[3]])
         if not self.sharing:
-            return compose(found, room, lead, unpinned, self.remaining)
-        few = turns.beside(lead, free := list(unpinned), self.waiting, found.offers)
-        return wider(found, room, lead, few, free, self.remaining)
+            return compose(pools, room, lead, unpinned, self.remaining)
+        few = turns.beside(lead, free := list(unpinned), self.waiting, pools.offers)
+        return wider(pools, room, lead, few, free, self.remaining)
 
     def _in_turn(
         self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]

@@ -21,7 +21,7 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
         if job.startable and job.view.running is None and job.index not in case.children:
             groups.setdefault(_likeness(case, job), []).append(job.index)
     first: dict[str, tuple[int, str]] = {}
-    for placement in sorted(placements, key=lambda found: (found.start, found.pool)):
+    for placement in sorted(placements, key=lambda placement: (placement.start, placement.pool)):
         for planned_lane in placement.lanes:
             first.setdefault(planned_lane.job, (placement.start, placement.pool))
     names: dict[str, str] = {}
@@ -39,7 +39,7 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
         )
         for placement in placements
     )
-    return tuple(sorted(renamed, key=lambda found: (found.start, found.pool, found.lanes[0].job)))
+    return tuple(sorted(renamed, key=lambda placement: (placement.start, placement.pool, placement.lanes[0].job)))
 
 
 def _likeness(case: Case, job: Job) -> object:

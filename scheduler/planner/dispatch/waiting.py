@@ -40,7 +40,9 @@ def deferrals(
     prices: Prices | None = None,
 ) -> tuple[Deferral, ...]:
     """Return why each job that neither runs nor starts now is waiting, in the order of the queue."""
-    started = {planned_lane.job for found in placements if found.start <= case.now for planned_lane in found.lanes}
+    started = {
+        planned_lane.job for placement in placements if placement.start <= case.now for planned_lane in placement.lanes
+    }
     explain = _Waiting(case, placements, gate_passes, prices)
     return tuple(
         Deferral(job.view.name, explain.reason(job))
@@ -76,13 +78,13 @@ class _Waiting:
 
     def reason(self, job: Job) -> Reason:
         """Return the first reason that applies, with the job's first session in the plan."""
-        found = self._first(job)
-        if job.view.blocked is not None or job.gate_shut or isinstance(found, NoAllowedPool | DoesNotFit):
-            return found
+        reason = self._first(job)
+        if job.view.blocked is not None or job.gate_shut or isinstance(reason, NoAllowedPool | DoesNotFit):
+            return reason
         planned = self.planned.get(job.view.name)
         if planned is None:
-            return replace(found, unplanned_until=self.case.until)
-        return replace(found, planned_pool=planned.pool, planned_start=planned.start)
+            return replace(reason, unplanned_until=self.case.until)
+        return replace(reason, planned_pool=planned.pool, planned_start=planned.start)
 
     def _first(self, job: Job) -> Reason:
         view = job.view
@@ -127,42 +129,46 @@ class _Waiting:
         planned = self.planned.get(job.view.name)
         if planned is not None:
             usable = [one for one in usable if self.case.capacities[one[0]].pool.name == planned.pool]
-        ranked = sorted(usable, key=lambda found: (-found[1].worth * found[1].speeds[-1], found[0]))
+        ranked = sorted(usable, key=lambda one: (-one[1].worth * one[1].speeds[-1], one[0]))
         for number, offer in ranked:
             name = self.case.capacities[number].pool.name
-            taken = self.now_by_pool.get(name)
-            if taken is not None and self._room_now(number, offer).seconds >= offer.shortest(job.view.remaining_steps):
-                return self._outbid(job, number, taken.lanes[0].job)
+            session = self.now_by_pool.get(name)
+            if session is not None and self._room_now(number, offer).seconds >= offer.shortest(
+                job.view.remaining_steps
+            ):
+                return self._outbid(job, number, session.lanes[0].job)
         reasons = [
             (_RANK[type(reason)], rank, reason)
             for rank, (number, offer) in enumerate(ranked)
             if (reason := self._lacks(job, number, offer)) is not None
         ]
         if reasons:
-            return min(reasons, key=lambda found: found[:2])[2]
+            return min(reasons, key=lambda one: one[:2])[2]
         return self._later(job, *ranked[0])
 
     def _later(self, job: Job, number: int, offer: Offer) -> Reason:
         """Say for which session of the plan the best pool, which has room and stays unused now, is kept."""
         capacity, now = self.case.capacities[number], self.case.now
-        asked = number, offer.fewest
-        if asked not in self.beside:
+        key = number, offer.fewest
+        if key not in self.beside:
             booked = capacity.copy()
             for placement in self.placements:
                 if placement.pool == capacity.pool.name:
                     booked.book(placement.start, placement.end, placement.devices)
-            self.beside[asked] = booked.room(now, offer.fewest).seconds
+            self.beside[key] = booked.room(now, offer.fewest).seconds
         planned = self.planned.get(job.view.name)
-        free = min(self.beside[asked], (self.case.until if planned is None else planned.start) - now)
+        free = min(self.beside[key], (self.case.until if planned is None else planned.start) - now)
         needed = offer.shortest(job.view.remaining_steps)
         if 0 < free < needed:
             return LeftoverTooShort(capacity.pool.name, free, needed)
-        following = (found for found in self.placements if found.pool == capacity.pool.name and found.start > now)
+        following = (
+            placement for placement in self.placements if placement.pool == capacity.pool.name and placement.start > now
+        )
         first = next(
             (
                 planned_lane.job
-                for found in following
-                for planned_lane in found.lanes
+                for placement in following
+                for planned_lane in placement.lanes
                 if planned_lane.job != job.view.name
             ),
             None,
@@ -179,8 +185,8 @@ class _Waiting:
             # A solver that starts from another basis differs in the last digits, and a plan's digest holds its reasons.
             group, offer = self.case.class_of[number], self.case.classes[self.case.class_of[number]].offers[job.index]
             of_one = self.prices.share(group, (offer.thrifty if offer else None) or 1)
-            asked = float(f"{self.prices.per_second(group, self.case.now) * of_one * 3_600:.6g}")
-            price = asked if asked >= CHEAPEST else None  # hours that cost nothing have no price to be outbid by
+            per_hour = float(f"{self.prices.per_second(group, self.case.now) * of_one * 3_600:.6g}")
+            price = per_hour if per_hour >= CHEAPEST else None  # hours that cost nothing have no price to be outbid by
         return Outbid(self.case.capacities[number].pool.name, by, price, weight_to_start=None)
 
     def _lacks(self, job: Job, number: int, offer: Offer) -> Reason | None:
@@ -204,10 +210,10 @@ class _Waiting:
 
     def _room_now(self, number: int, offer: Offer) -> Room:
         """Return what the pool has room for before anything is planned."""
-        asked = number, offer.fewest
-        if asked not in self.rooms:
-            self.rooms[asked] = self.case.capacities[number].room(self.case.now, offer.fewest)
-        return self.rooms[asked]
+        key = number, offer.fewest
+        if key not in self.rooms:
+            self.rooms[key] = self.case.capacities[number].room(self.case.now, offer.fewest)
+        return self.rooms[key]
 
     def _closed_why(self, number: int) -> str:
         view = self.case.capacities[number].view
@@ -237,15 +243,15 @@ _RANK: dict[type[Reason], int] = {
 def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
     """Name what the job needs and the permitted pool that comes nearest."""
     needs = view.needs
-    found = [pool for pool in permitted if allowed(view, pool) and fits(view, pool) and too_short(view, pool)]
-    if found:
-        roomy = max(found, key=lambda pool: (longest(pool) - one_step(view, pool), pool.name))
+    short = [pool for pool in permitted if allowed(view, pool) and fits(view, pool) and too_short(view, pool)]
+    if short:
+        roomy = max(short, key=lambda pool: (longest(pool) - one_step(view, pool), pool.name))
         session = f"one session of {one_step(view, roomy) / 3_600:.1f} h"
         return DoesNotFit(session, f"{longest(roomy) / 3_600:.1f} h ({roomy.name})")
     least, most = needs.devices_min, max(needs.devices_min, needs.devices_max)
     devices = f"{least} to {most}" if any(pool.device_counts for pool in permitted) and least < most else f"{least}"
-    asked = f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"
+    demand = f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"
     best = max(permitted, key=lambda pool: (fits(view, pool), pool.vram_gib, pool.devices_per_session, pool.name))
     numbers = ", ".join(sorted(best.dtypes))
-    offered = " or ".join(map(str, best.device_counts or (best.devices_per_session,)))
-    return DoesNotFit(asked, f"{offered} x {best.vram_gib:g} GiB, {numbers} ({best.name})", view.misfit)
+    offer = " or ".join(map(str, best.device_counts or (best.devices_per_session,)))
+    return DoesNotFit(demand, f"{offer} x {best.vram_gib:g} GiB, {numbers} ({best.name})", view.misfit)

@@ -61,7 +61,7 @@ class Walk(Sessions):
         self.busy_until = [0] * len(case.jobs)
         # Instant, 0 for a job or 1 for a pool, its index.
         self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]
-        self.pinned = {pool: list(found) for pool, found in policy.pinned.items() if found}
+        self.pinned = {pool: list(sessions) for pool, sessions in policy.pinned.items() if sessions}
         for pool, pins in self.pinned.items():
             for one in pins:
                 for pinned in one.jobs:
@@ -144,7 +144,7 @@ class Walk(Sessions):
         order = None if policy.order is None else policy.order(self.case.jobs[index].view, self.remaining[index])
         factors, phased = policy.factors, policy.phased
         phase = (now - self.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
-        found = []
+        ranked = []
         for number, (_, _, ratio, _, shortest, density, offer), takes in shapes:
             tier, rank, second = ORDINARY, -late * density, ratio
             if order is not None:
@@ -158,8 +158,8 @@ class Walk(Sessions):
                     tier, rank, second = URGENT, float(deadline - takes), ratio
                 else:
                     heappush(self.events, (deadline - takes - policy.foresight_seconds, 0, index))
-            found.append((number, (tier, rank, second, index, shortest, density, offer), takes))
-        return found
+            ranked.append((number, (tier, rank, second, index, shortest, density, offer), takes))
+        return ranked
 
     def _dequeue(self, index: int) -> None:
         for number, entry, _ in self.waiting.pop(index):
@@ -187,18 +187,18 @@ class Walk(Sessions):
         class_of, members = self.class_of, dict[int, list[int]]()
         for pool in sorted(rooms.keys() - self.pinned.keys(), key=lambda pool: (class_of[pool], -rooms[pool], pool)):
             members.setdefault(class_of[pool], []).append(pool)
-        found: dict[int, Start] = {}
-        asked = set(members)
+        starts: dict[int, Start] = {}
+        open_classes = set(members)
         while True:
             for group, pools in members.items():
-                if group not in asked:
+                if group not in open_classes:
                     continue
                 one = self._first_that_fits(now, group, pools, rooms) if pools else None
                 if one is not None:
-                    found[group] = one
-            if not found:
+                    starts[group] = one
+            if not starts:
                 break
-            best = min(found.values(), key=_rank) if len(found) > 1 else next(iter(found.values()))
+            best = min(starts.values(), key=_rank) if len(starts) > 1 else next(iter(starts.values()))
             _, group, pool, session = best
             self._start(now, group, pool, session)
             self._update_room(now, pool, rooms)
@@ -206,10 +206,12 @@ class Walk(Sessions):
             if pool in rooms:
                 insort(members[group], pool, key=lambda one: (-rooms[one], one))
             # What the others found stands unless it needs a job that has just been taken.
-            taken = {job for job, _, _ in session.lanes}
-            asked = {other for other, one in found.items() if other == group or not taken.isdisjoint(_jobs_of(one[3]))}
-            for other in asked:
-                del found[other]
+            started = {job for job, _, _ in session.lanes}
+            open_classes = {
+                other for other, one in starts.items() if other == group or not started.isdisjoint(_jobs_of(one[3]))
+            }
+            for other in open_classes:
+                del starts[other]
         for pool in rooms:
             self._look_again(pool, now)
 
@@ -217,10 +219,10 @@ class Walk(Sessions):
         """Do so where there is one pool with room."""
         group = self.class_of[pool]
         while pool in rooms and pool not in self.pinned:
-            found = self._first_that_fits(now, group, [pool], rooms)
-            if found is None:
+            start = self._first_that_fits(now, group, [pool], rooms)
+            if start is None:
                 break
-            self._start(now, *found[1:])
+            self._start(now, *start[1:])
             self._update_room(now, pool, rooms)
         if pool in rooms:
             self._look_again(pool, now)
@@ -264,15 +266,15 @@ class Walk(Sessions):
         return None
 
     def _admits(self, admits: Admission, now: int, group: int, entry: Entry, session: CandidateSession) -> bool:
-        found = admits(group, now, session)
-        self.questions.append((group, now, entry, session, found))
-        return found
+        answer = admits(group, now, session)
+        self.questions.append((group, now, entry, session, answer))
+        return answer
 
     def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
         """Start what an earlier plan wants here by now; the next of a pool may come early, the patient ones late."""
         for pool in sorted(set(rooms) & set(self.pinned)):
             pins = self.pinned[pool]
-            kept: list[PinnedSession] = []
+            later: list[PinnedSession] = []
             for number, due in enumerate(pins):
                 session = None
                 if number == 0 or due.start <= now:
@@ -286,9 +288,9 @@ class Walk(Sessions):
                     for pinned in due.jobs:
                         self.pins[pinned].remove(due.start)
                 else:
-                    kept.append(due)
-            self.pinned[pool] = kept
-            if not kept:
+                    later.append(due)
+            self.pinned[pool] = later
+            if not later:
                 del self.pinned[pool]
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
@@ -316,12 +318,12 @@ class Walk(Sessions):
             if self.sharing:
                 self.turns.take(job, devices * (end - now))
             before = self.columns.whole[job] - self.remaining[job]
-            left = self.remaining[job] = self.remaining[job] - steps
+            remaining = self.remaining[job] = self.remaining[job] - steps
             self.last_pool[job], self.free_from[job] = pool, end
             if job in case.children and (offer := case.classes[group].offers[job]) is not None:
                 speed = offer.speeds[devices - 1] * (capacity.pool.sharing if len(lanes) > 1 else 1.0)
                 self._pass_gates(job, partial(offer.terms.published_at, now, end - now, speed, before))
-            if left > 0:
+            if remaining > 0:
                 self.busy_until[job] = end
                 heappush(self.events, (end, 0, job))
             else:
@@ -329,10 +331,10 @@ class Walk(Sessions):
 
     def _pass_gates(self, parent: int, passes_at: Callable[[int], int]) -> None:
         """Release the children whose gate the parent's planned progress now reaches."""
-        done = self.columns.whole[parent] - self.remaining[parent]
+        step = self.columns.whole[parent] - self.remaining[parent]
         for child in self.case.children.get(parent, ()):
             job = self.case.jobs[child]
-            if child not in self.gate_passes and done >= job.gate_step:
+            if child not in self.gate_passes and step >= job.gate_step:
                 self.gate_passes[child] = max(passes_at(job.gate_step), self.now + 1)
                 if job.startable and job.free_at is not None and self.remaining[child] > 0:
                     self._schedule_start(child, max(job.release, job.free_at, self.free_from[child]))
@@ -351,7 +353,7 @@ class Walk(Sessions):
 
 def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
     """Tell whether ``admits`` answers all that a walk has asked another as that one did: its walk would be the same."""
-    asked: tuple[int, int] | None = None
+    current: tuple[int, int] | None = None
     counts: Sequence[float] = ()
     least = 0.0
     for group, now, (_, _, _, job, _, density, _), session, answer in questions:
@@ -359,17 +361,17 @@ def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
             if admits(group, now, session) != answer:
                 return False
             continue
-        if asked != (group, now):
-            asked = group, now
+        if current != (group, now):
+            current = group, now
             counts, least = admits.least(group, now)
         if (density * counts[job] < least) != answer:
             return False
     return True
 
 
-def _rank(found: Start) -> tuple[tuple[int, float, float, int], float, int]:
+def _rank(start: Start) -> tuple[tuple[int, float, float, int], float, int]:
     """Return what the best goes by; where a job may start on pools of several classes, where it makes most."""
-    (tier, rank, ratio, job, _, density, _), group, _, _ = found
+    (tier, rank, ratio, job, _, density, _), group, _, _ = start
     return (tier, rank, ratio, job), -density, group
 
 

@@ -139,7 +139,7 @@ def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Se
             # Any stretch of up to n spans of the quota's length holds at most n times the limit (one more if the
             # span opens with its first use, for one may be open already).
             extra = 1 if isinstance(quota, FirstUseQuota) else 0
-            found = []
+            limits = []
             for first in range(spans if extra == 0 else 1):
                 for last in range(first + 1, spans + 1):
                     turns = -(-(edges[last] - edges[first]) // length) + extra
@@ -150,5 +150,5 @@ def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Se
                         view = case.capacities[pool].view
                         own = view.pool.quotas[index]
                         seconds += turns * max(limit_at(own, edge, view.observed) for edge in edges[first:last])
-                    found.append(Limit(number, first, last, float(seconds * devices)))
-            return found
+                    limits.append(Limit(number, first, last, float(seconds * devices)))
+            return limits

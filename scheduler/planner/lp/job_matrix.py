@@ -119,14 +119,14 @@ def _rates(np: Any, jobs: Sequence[JobView], kinds: Sequence[Pool], steps: Float
     speed, setup, save, lanes = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.ones(shape)
     for column, pool in enumerate(kinds):
         rows = [row for row, job in enumerate(jobs) if allowed(job, pool) and fits(job, pool)]
-        found = [jobs[row] for row in rows]
+        usable = [jobs[row] for row in rows]
         devices = [1] * len(rows)
         if pool.devices_per_session > 1:
-            devices = [_thriftiest(job, pool) for job in found]
+            devices = [_thriftiest(job, pool) for job in usable]
             lanes[rows, column] = devices
-        speed[rows, column] = [job.speed(pool.name, taken) for job, taken in zip(found, devices, strict=True)]
-        setup[rows, column] = [job.setup_seconds[pool.name] for job in found]
-        save[rows, column] = [job.checkpoint_seconds[pool.name] for job in found]
+        speed[rows, column] = [job.speed(pool.name, count) for job, count in zip(usable, devices, strict=True)]
+        setup[rows, column] = [job.setup_seconds[pool.name] for job in usable]
+        save[rows, column] = [job.checkpoint_seconds[pool.name] for job in usable]
     cap = np.asarray([pool.session_cap_seconds for pool in kinds], dtype=np.float64)
     margin = np.asarray([pool.stop_margin_seconds for pool in kinds], dtype=np.float64)
     interval = np.sqrt(2 * save * np.asarray([pool.mtbf_seconds for pool in kinds]))

@@ -161,16 +161,16 @@ class _Builder:
         """A job's seconds in a span fit into what follows its release; those before its deadline, before that."""
         np, edges = self.np, self.edges
         begins = np.maximum(self.release[:, None], edges[:-1][None, :])
-        left = np.clip(edges[1:][None, :] - begins, 0, None).astype(np.float64)
+        seconds = np.clip(edges[1:][None, :] - begins, 0, None).astype(np.float64)
         # A job whose work takes no more seconds than that needs no such row. Rows of the first span, whose end comes
         # nearer, always stay: the next programme shall have the shape of this one.
         slowest = np.full(len(self.jobs), np.inf)
         np.minimum.at(slowest, self.job, self.steps)
-        tight = (self.remaining / slowest)[:, None] > left
+        tight = (self.remaining / slowest)[:, None] > seconds
         tight[:, 0] = True
         row_of = np.where(tight.ravel(), np.cumsum(tight.ravel()) - 1, -1)[self.job * self.spans + self.span]
-        kept = np.nonzero(row_of >= 0)[0]
-        self._add(row_of[kept], kept, np.ones(len(kept)), left[tight])
+        columns = np.nonzero(row_of >= 0)[0]
+        self._add(row_of[columns], columns, np.ones(len(columns)), seconds[tight])
         early = self.before_deadline
         begins = np.maximum(edges[self.span[early]], self.release[self.job[early]])
         room = np.clip(self.due[early] - begins, 0, None).astype(np.float64)
@@ -222,8 +222,8 @@ class _Builder:
 
 def remaining_steps(case: Case, job: int) -> int:
     """Return what is left once the job's live run has ended."""
-    found = case.jobs[job]
-    return max(0, found.view.remaining_steps - found.expected_steps)
+    job_case = case.jobs[job]
+    return max(0, job_case.view.remaining_steps - job_case.expected_steps)
 
 
 def _modes(
@@ -246,9 +246,9 @@ def _modes(
             best = speed
             shared = devices < lanes and sharing < 1.0 and offer.thrifty is None
             ways = [(devices, sharing), (lanes, 1.0)] if shared else [(devices, 1.0)]
-            for taken, factor in ways:
+            for lanes_used, factor in ways:
                 for rate, most in _rates(offer, remaining, devices, factor, fine=fine):
-                    yield job, taken, devices, rate, most, offer.worth
+                    yield job, lanes_used, devices, rate, most, offer.worth
 
 
 def _rates(
@@ -295,17 +295,17 @@ def priceless(case: Case, jobs: Sequence[int]) -> dict[int, float]:
 
 def earliest_starts(case: Case) -> list[int]:
     """Return by job the first second at which any plan could start it; past the horizon for never."""
-    found = [case.until] * len(case.jobs)  # also of those that wait for each other in a circle
-    left = [job.index for job in case.jobs if job.gate_parent is None]
-    while left:
-        index = left.pop()
+    starts = [case.until] * len(case.jobs)  # also of those that wait for each other in a circle
+    stack = [job.index for job in case.jobs if job.gate_parent is None]
+    while stack:
+        index = stack.pop()
         job = case.jobs[index]
         if job.startable and job.free_at is not None:
-            found[index] = max(job.release, job.free_at)
+            starts[index] = max(job.release, job.free_at)
             if job.gate_parent is not None:
-                found[index] = max(found[index], _opens(case, index, job.gate_parent, found[job.gate_parent]))
-        left += case.children.get(index, ())
-    return found
+                starts[index] = max(starts[index], _opens(case, index, job.gate_parent, starts[job.gate_parent]))
+        stack += case.children.get(index, ())
+    return starts
 
 
 def missing_for_gate(case: Case, child: int) -> int:
@@ -322,5 +322,5 @@ def _opens(case: Case, child: int, parent: int, start: int) -> int:
     missing = missing_for_gate(case, child)
     if missing <= 0:
         return case.jobs[parent].reaches(case.jobs[child].gate_step)
-    offers = [found for group in case.classes if (found := group.offers[parent]) is not None]
+    offers = [offer for group in case.classes if (offer := group.offers[parent]) is not None]
     return min((start + offer.terms.setup + int(missing / offer.speeds[-1]) for offer in offers), default=case.until)

@@ -86,13 +86,13 @@ class Admitted:
         length, lanes, rate = session
         if len(lanes) == 1:
             ((job, _, steps),) = lanes
-            elsewhere = self._work[job] * steps / self._worth[span]
+            forgone = self._work[job] * steps / self._worth[span]
         else:
-            elsewhere = sum(self._work[job] * steps for job, _, steps in lanes) / self._worth[span]
-        asked = self._asked[group][span]
+            forgone = sum(self._work[job] * steps for job, _, steps in lanes) / self._worth[span]
+        price = self._asked[group][span]
         if self._widest[group]:
-            asked *= self._share(group, session.devices)
-        return rate - elsewhere / length >= asked
+            price *= self._share(group, session.devices)
+        return rate - forgone / length >= price
 
     def least(self, group: int, instant: int) -> tuple[Sequence[float], float]:
         """Return what not even the longest session of a job reaches; a shorter one brings less per second."""
@@ -155,16 +155,16 @@ def scarcity_prices(case: Case, grid: Grid) -> Prices:
     )
     table = [0.0] * len(case.classes)
     for density, job, group, rate, lanes in pairs:
-        wanted = min(steps[job] / rate, seconds[job])
-        if wanted < 1:
+        needed = min(steps[job] / rate, seconds[job])
+        if needed < 1:
             continue
         if free[group] <= 0:
             table[group] = max(table[group], -density)
             continue
-        taken = min(wanted, free[group] / lanes)
-        free[group] -= taken * lanes
-        seconds[job] -= int(taken)
-        steps[job] -= round(taken * rate)
+        used = min(needed, free[group] / lanes)
+        free[group] -= used * lanes
+        seconds[job] -= int(used)
+        steps[job] -= round(used * rate)
         if free[group] <= 1:
             free[group], table[group] = 0.0, -density
     spans = len(grid.edges) - 1

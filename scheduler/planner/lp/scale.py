@@ -63,12 +63,12 @@ def divide(snapshot: Snapshot) -> Parts:
     by_kind: dict[tuple[object, ...], list[PoolView]] = {}
     for view in views:
         by_kind.setdefault(kind_of(view.pool), []).append(view)
-    matrix = JobMatrix(snapshot, [found[0].pool for found in by_kind.values()])
-    smallest = min((len(found) for found in by_kind.values()), default=0)
+    matrix = JobMatrix(snapshot, [alike[0].pool for alike in by_kind.values()])
+    smallest = min((len(alike) for alike in by_kind.values()), default=0)
     count = max(1, min(smallest, len(views) // POOLS_PER_GROUP))
     groups: list[list[PoolView]] = [[] for _ in range(count)]
-    for found in by_kind.values():
-        for number, view in enumerate(found):
+    for alike in by_kind.values():
+        for number, view in enumerate(alike):
             groups[number % count].append(view)
     kinds = {kind: number for number, kind in enumerate(by_kind)}
     return Parts(_dealt(snapshot, matrix, groups, matrix.density, COVER), matrix, kinds)
@@ -76,8 +76,8 @@ def divide(snapshot: Snapshot) -> Parts:
 
 def priced(snapshot: Snapshot, parts: Parts, solved: Solved) -> Parts:
     """Return the parts with cores of the jobs that can pay one group's prices, or nearly."""
-    known = _kind_prices(snapshot, parts, [solved])
-    brings = parts.matrix.returns(solved.grid.edges, known.discount, known.table)
+    prices = _kind_prices(snapshot, parts, [solved])
+    brings = parts.matrix.returns(solved.grid.edges, prices.discount, prices.table)
     groups = [part.pools for part in parts.snapshots]
     return replace(parts, snapshots=_dealt(snapshot, parts.matrix, groups, brings, COVER_PRICED, PAYS))
 
@@ -108,7 +108,7 @@ def _reason(job: JobView, now: int, progress: Mapping[str, float], outbid: Mappi
         return NotReleased(release, job.why_not_before(release))
     if job.gate is not None and progress.get(job.gate.parent, 0.0) < job.gate.fraction:
         return GateClosed(job.gate.parent, progress.get(job.gate.parent, 0.0), job.gate.fraction)
-    return next((found for name, found in outbid.items() if name in job.rates), NoAllowedPool(job.allowed_pools))
+    return next((reason for name, reason in outbid.items() if name in job.rates), NoAllowedPool(job.allowed_pools))
 
 
 def _dealt(
@@ -154,12 +154,12 @@ def _dealt(
         else:
             members[fixed] += family
     return tuple(
-        replace(snapshot, jobs=tuple(jobs[index] for index in sorted(found)), pools=tuple(pools))
-        for pools, found in zip(groups, members, strict=True)
+        replace(snapshot, jobs=tuple(jobs[index] for index in sorted(core)), pools=tuple(pools))
+        for pools, core in zip(groups, members, strict=True)
     )
 
 
-def _families(jobs: Sequence[JobView], wanted: Bools, home: Collection[str]) -> list[list[int]]:
+def _families(jobs: Sequence[JobView], is_core: Bools, home: Collection[str]) -> list[list[int]]:
     """Return the wanted jobs and those with a live run, with all that gates them or shares their hours, by family.
 
     Jobs are named by their index.
@@ -171,9 +171,9 @@ def _families(jobs: Sequence[JobView], wanted: Bools, home: Collection[str]) -> 
         if job.share is not None:
             sharing.setdefault(job.share.group, []).append(index)
     family_of: dict[int, list[int]] = {}
-    left = [index for index, job in enumerate(jobs) if wanted[index] or job.name in home]
-    while left:
-        index = left.pop()
+    stack = [index for index, job in enumerate(jobs) if is_core[index] or job.name in home]
+    while stack:
+        index = stack.pop()
         job = jobs[index]
         family = family_of.setdefault(index, [index])
         linked = [] if job.share is None else sharing[job.share.group]
@@ -181,7 +181,7 @@ def _families(jobs: Sequence[JobView], wanted: Bools, home: Collection[str]) -> 
             linked = [*linked, index_of[job.gate.parent]]
         for other in linked:
             if other not in family_of:
-                left.append(other)
+                stack.append(other)
             joined = family_of.setdefault(other, [other])
             if joined is not family:
                 small, family = sorted((joined, family), key=len)
@@ -196,7 +196,7 @@ def _offered_seconds(snapshot: Snapshot, pools: Sequence[PoolView]) -> float:
     for view in pools:
         pool = view.pool
         end = snapshot.now + snapshot.horizon_seconds
-        seconds = float(sum(found.seconds for found in pool.open_windows(snapshot.now, end)) * pool.devices_at_once)
+        seconds = float(sum(opening.seconds for opening in pool.open_windows(snapshot.now, end)) * pool.devices_at_once)
         for quota in pool.quotas:
             if isinstance(quota, CalendarQuota):
                 windows = len(list(quota.calendar.windows(snapshot.now, end)))
@@ -214,13 +214,13 @@ def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> floa
     differently in the groups.
     """
     edges = solved[0].grid.edges
-    if any(found.grid.edges != edges for found in solved):
+    if any(part.grid.edges != edges for part in solved):
         return None
-    known = _kind_prices(snapshot, parts, solved)
+    prices = _kind_prices(snapshot, parts, solved)
 
     def proven(factors: Floats) -> float:
-        table = known.table * factors[:, None]
-        return float((known.paid * factors).sum()) + parts.matrix.earnings(edges, known.discount, table)
+        table = prices.table * factors[:, None]
+        return float((prices.paid * factors).sum()) + parts.matrix.earnings(edges, prices.discount, table)
 
     return _lowest(proven, len(parts.kinds))
 
@@ -232,10 +232,10 @@ def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> 
     edges = solved[0].grid.edges
     sums: dict[tuple[int, int, int, int], list[float]] = {}
     keyed = []
-    for found in solved:
+    for part in solved:
         ordinal: dict[tuple[int, int, int], int] = {}
-        for limit, price in zip(found.grid.limits, found.prices.tolist(), strict=False):
-            place = (found.kinds[limit.market], limit.first, limit.last)
+        for limit, price in zip(part.grid.limits, part.prices.tolist(), strict=False):
+            place = (part.kinds[limit.market], limit.first, limit.last)
             ordinal[place] = ordinal.get(place, -1) + 1
             key = (*place, ordinal[place])
             sums.setdefault(key, []).append(price)
@@ -260,10 +260,10 @@ def _lowest(proven: Callable[[Floats], float], kinds: int) -> float:
     for step in PRICE_STEPS:
         for kind in range(kinds):
             for factor in (step, 1 / step):
-                tried = factors.copy()
-                tried[kind] *= factor
-                found = proven(tried)
-                if found < best:
-                    best, factors = found, tried
+                scaled = factors.copy()
+                scaled[kind] *= factor
+                bound = proven(scaled)
+                if bound < best:
+                    best, factors = bound, scaled
                     break
     return best

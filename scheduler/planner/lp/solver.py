@@ -107,12 +107,12 @@ class Solver:
         if status not in {highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty}:
             self._loaded = None
             raise SolverFailed(f"HiGHS stopped with {highs.modelStatusToString(status)}")
-        found = highs.getSolution()
+        optimum = highs.getSolution()
         info = highs.getInfo()
         return Solution(
             bound=-float(info.objective_function_value),
-            seconds=np.asarray(found.col_value),
-            prices=np.maximum(0.0, -np.asarray(found.row_dual)),
+            seconds=np.asarray(optimum.col_value),
+            prices=np.maximum(0.0, -np.asarray(optimum.row_dual)),
             iterations=int(info.simplex_iteration_count),
         )
 

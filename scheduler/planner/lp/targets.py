@@ -35,12 +35,12 @@ def targets(case: Case, grid: Grid, programme: Programme, solution: Solution) ->
         strict=True,
     )
     length = case.snapshot.horizon_seconds / PHASES
-    for job, market, span, found in columns:
+    for job, market, span, share in columns:
         first = int((grid.edges[span] - case.now) / length)
         last = int((min(grid.edges[span + 1], case.until) - 1 - case.now) / length)
         for phase in range(first, last + 1):
             key = (grid.markets[market].group, job, phase)
-            seconds[key] = seconds.get(key, 0.0) + found
+            seconds[key] = seconds.get(key, 0.0) + share
     boosted: Phased = {}
     for (group, job, phase), total in seconds.items():
         offer = case.classes[group].offers[job]

@@ -45,17 +45,17 @@ class Bookings:
     def of(self, pool: int, start: int, end: int, lanes: Lanes) -> Booking:
         """Return the booking of these lanes."""
         key = (pool, start, end, lanes)
-        found = self._known.get(key)
-        if found is None:
+        booking = self._known.get(key)
+        if booking is None:
             if len(self._known) >= BOOKINGS_MAX:
                 self._known.clear()
             capacity = self._capacities[pool]
             named = tuple(PlannedLane(self._jobs[job].view.name, devices, steps) for job, devices, steps in lanes)
             placement = Placement(capacity.pool.name, start, end, named)
             places = capacity.places_of(placement.devices)
-            found = Booking(pool, lanes, placement, (start, end + capacity.pool.overrun_seconds, places))
-            self._known[key] = found
-        return found
+            booking = Booking(pool, lanes, placement, (start, end + capacity.pool.overrun_seconds, places))
+            self._known[key] = booking
+        return booking
 
     def read(self, placement: Placement) -> Booking:
         """Return the booking of ``placement``; raises KeyError for a job or a pool that the case does not have."""

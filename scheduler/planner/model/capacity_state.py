@@ -76,31 +76,31 @@ class _Sessions:
         twin.metered = {}
         return twin
 
-    def start(self, rules: Rules, taken: Taken) -> None:
+    def start(self, rules: Rules, use: Taken) -> None:
         """Write a session down that has been started."""
-        start, held, places = taken
-        self.count(rules, (taken,), 1)
+        start, end, places = use
+        self.count(rules, (use,), 1)
         self.ends = [other for other in self.ends if other > start]
-        self.ends += [held] * places
+        self.ends += [end] * places
         self.begins = [0] * places + self.begins
-        self.finishes = sorted([*self.finishes, *[held] * places])
+        self.finishes = sorted([*self.finishes, *[end] * places])
 
     def book(self, sessions: Sequence[Taken]) -> None:
         """Let these be the sessions that are yet to come, in place of all others."""
         self.begins, self.finishes = [0] * len(self.ends), self.ends.copy()
-        for start, held, places in sessions:
+        for start, end, places in sessions:
             self.begins += [start] * places
-            self.finishes += [held] * places
+            self.finishes += [end] * places
         self.finishes.sort()
 
     def count(self, rules: Rules, sessions: Sequence[Taken], sign: int) -> None:
         """Take off what sessions use of quotas, or put it back where ``sign`` is -1."""
-        for taken in sessions:
+        for use in sessions:
             for count in self.counts:
-                count.take(*taken, sign)
+                count.take(*use, sign)
         if rules.flexible:
-            for start, held, places in sessions:
-                charge = Charge(start, held, held=True, devices=places)
+            for start, end, places in sessions:
+                charge = Charge(start, end, held=True, devices=places)
                 if sign > 0:
                     self.charges.append(charge)
                 else:
@@ -161,14 +161,14 @@ class CapacityState:
         self._family.others += 1
         return self
 
-    def after(self, taken: Taken) -> CapacityState:
+    def after(self, use: Taken) -> CapacityState:
         """Return the state with one more session, which is started."""
-        found = self.following.get(taken)
-        if found is None:
-            found = self.following[taken] = CapacityState(self._family, self, self.sessions)
-            found.added = taken
+        state = self.following.get(use)
+        if state is None:
+            state = self.following[use] = CapacityState(self._family, self, self.sessions)
+            state.added = use
             self._family.states += 1
-        return found
+        return state
 
     def more(self, sessions: Sequence[Taken]) -> CapacityState:
         """Return the state with more sessions that are booked ahead."""
@@ -176,10 +176,10 @@ class CapacityState:
 
     def less(self, sessions: Sequence[Taken]) -> CapacityState:
         """Return the state without some of the sessions that are booked ahead."""
-        left = list(self.sessions)
+        rest = list(self.sessions)
         for one in sessions:
-            left.remove(one)
-        return self._booked(tuple(left), (-1, sessions))
+            rest.remove(one)
+        return self._booked(tuple(rest), (-1, sessions))
 
     def all_booked(self, after: CapacityState, started: Sequence[Taken]) -> CapacityState:
         """Return the state in which all is booked ahead that has been ``started`` on the way from here to ``after``."""
@@ -188,16 +188,16 @@ class CapacityState:
     def _booked(self, sessions: tuple[Taken, ...], ahead: Ahead) -> CapacityState:
         if self._family.booked.get(self.sessions) is not self:  # some have been started, or it is forgotten
             return self._follows(sessions, ahead)
-        found = self._family.booked.get(sessions)
-        if found is None:
-            found = self._family.booked[sessions] = self._follows(sessions, ahead)
+        state = self._family.booked.get(sessions)
+        if state is None:
+            state = self._family.booked[sessions] = self._follows(sessions, ahead)
             self._family.states += 1
-        return found
+        return state
 
     def _follows(self, sessions: tuple[Taken, ...], ahead: Ahead) -> CapacityState:
-        found = CapacityState(self._family, self, sessions)
-        found.ahead = ahead
-        return found
+        state = CapacityState(self._family, self, sessions)
+        state.ahead = ahead
+        return state
 
     def opened(self) -> CapacityState:
         """Return this state, and let go of what follows from the first when there are too many states."""
@@ -222,43 +222,43 @@ class CapacityState:
         while state.added is not None and state.before is not None:
             added.append(state.added)
             state = state.before
-        found = state.planned.copy()
-        for taken in reversed(added):
-            found.start(self._rules, taken)
-        return found
+        sessions = state.planned.copy()
+        for use in reversed(added):
+            sessions.start(self._rules, use)
+        return sessions
 
     def _all_booked(self, ahead: Ahead) -> _Sessions:
         past = self.before.planned if self.before is not None else None
         if past is None:
             raise ValueError("only the first state follows from none")
         if isinstance(ahead, CapacityState):
-            found = ahead.planned.copy()  # whether a session is started or yet to come, it takes the same of quotas
-            found.ends = past.ends
+            planned = ahead.planned.copy()  # whether a session is started or yet to come, it takes the same of quotas
+            planned.ends = past.ends
         else:
             sign, sessions = ahead
-            found = past.copy()
-            found.count(self._rules, sessions, sign)
-        found.book(self.sessions)
-        return found
+            planned = past.copy()
+            planned.count(self._rules, sessions, sign)
+        planned.book(self.sessions)
+        return planned
 
     def room(self, start: int, places: int = 1) -> Room:
         """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
-        found = self._asked.get((start, places))
-        if found is None:
+        room = self._asked.get((start, places))
+        if room is None:
             if len(self._asked) >= ANSWERS_MAX:
                 self._asked.clear()
-            found = self._asked[start, places] = Room(*self._room(start, places))
-        return found
+            room = self._asked[start, places] = Room(*self._room(start, places))
+        return room
 
     def look(self, now: int) -> tuple[int, int, bool]:
         """Return what a walk asks: the seconds of :meth:`room` for as few places as can be, and :meth:`next_change`."""
-        found = self.looks.get(now)
-        if found is None:
+        answer = self.looks.get(now)
+        if answer is None:
             if len(self.looks) >= ANSWERS_MAX:
                 self.looks.clear()
             change, shut = self.next_change(now)
-            found = self.looks[now] = 0 if shut else self._room(now, self._rules.fewest)[0], change, shut
-        return found
+            answer = self.looks[now] = 0 if shut else self._room(now, self._rules.fewest)[0], change, shut
+        return answer
 
     def next_change(self, after: int) -> tuple[int, bool]:
         """Return the first instant after ``after`` with perhaps more room, and whether there is none before."""
@@ -284,23 +284,23 @@ class CapacityState:
         if shut > after:
             return shut, True
         change = NEVER
-        for known in (rules.begins, planned.finishes, planned.edges):
-            index = bisect_right(known, after)
-            if index < len(known) and known[index] < change:
-                change = known[index]
+        for instants in (rules.begins, planned.finishes, planned.edges):
+            index = bisect_right(instants, after)
+            if index < len(instants) and instants[index] < change:
+                change = instants[index]
         return change, False
 
     def left_alone(self, start: int, places: int = 1) -> int:
         """Return what is free in all windows at ``start`` if it can be used before they end, else NEVER."""
-        found = self._lefts.get((start, places))
-        if found is None:
+        free = self._lefts.get((start, places))
+        if free is None:
             if len(self._lefts) >= ANSWERS_MAX:
                 self._lefts.clear()
-            found = NEVER
+            free = NEVER
             for count in self.planned.counts:
-                found = min(found, count.left_alone(start, places))
-            self._lefts[start, places] = found
-        return found
+                free = min(free, count.left_alone(start, places))
+            self._lefts[start, places] = free
+        return free
 
     def _room(self, start: int, places: int) -> tuple[int, str]:
         """Return the seconds and what limits them."""
@@ -319,13 +319,13 @@ class CapacityState:
         if begun < len(planned.begins) and (full := planned.next_full(start, level) - start) < seconds:
             seconds = full
         for count in planned.counts:
-            found = count.longest(start, seconds, places)
-            if found < seconds:
-                seconds, limited_by = found, count.name
+            allowed = count.longest(start, seconds, places)
+            if allowed < seconds:
+                seconds, limited_by = allowed, count.name
         for quota in rules.flexible:
-            found = self._longest(quota, start, seconds, places)
-            if found < seconds:
-                seconds, limited_by = found, quota.name
+            allowed = self._longest(quota, start, seconds, places)
+            if allowed < seconds:
+                seconds, limited_by = allowed, quota.name
         seconds -= rules.overrun
         return max(0, seconds), limited_by
 
@@ -341,7 +341,7 @@ class CapacityState:
             return longest(quota, charges, start, cap, rules.view.observed, devices=places)
         opened = closes - quota.span_seconds
         if start < closes:
-            free = quota.limit_seconds - sum(found.within(opened, closes) for found in charges)
+            free = quota.limit_seconds - sum(charge.within(opened, closes) for charge in charges)
             if free < min(cap, closes - start):
                 return max(0, free)
             if cap <= closes - start:
@@ -349,25 +349,25 @@ class CapacityState:
         begin = max(start, closes)
         if quota.name not in planned.metered:
             # What was over before any span that can still be asked about began is nothing to any.
-            known = max(closes, rules.start - quota.span_seconds)
+            horizon = max(closes, rules.start - quota.span_seconds)
             later = [
-                found if found.start >= closes else replace(found, start=closes)
-                for found in charges
-                if found.end > known
+                charge if charge.start >= closes else replace(charge, start=closes)
+                for charge in charges
+                if charge.end > horizon
             ]
             total = RunningTotal(later, by_device=charges_by_device(quota))
             planned.metered[quota.name] = total, rolling_edges(later, quota.span_seconds)
         metered, edges = planned.metered[quota.name]
-        left, span, pace = cap - (begin - start), quota.span_seconds, places if charges_by_device(quota) else 1
-        return begin - start + longest_rolling(metered, edges, begin, left, span, quota.limit_seconds, pace)
+        rest, span, pace = cap - (begin - start), quota.span_seconds, places if charges_by_device(quota) else 1
+        return begin - start + longest_rolling(metered, edges, begin, rest, span, quota.limit_seconds, pace)
 
     def until_booked(self, start: int) -> int:
         """Return how long a session from ``start`` leaves all booked ones their places."""
         places = self._rules.places
         if self.planned.full_until(start, places) > start:
             return 0
-        found = self.planned.next_full(start, places)
-        return found if found == NEVER else found - start
+        full_from = self.planned.next_full(start, places)
+        return full_from if full_from == NEVER else full_from - start
 
 
 def first_state(view: PoolView, start: int, until: int) -> CapacityState:

@@ -84,8 +84,8 @@ class Offer:
 
     def steps_in(self, length: int, devices: int, sharing: float, remaining: int) -> int:
         """Return the whole steps a session of ``length`` seconds checkpoints, at most ``remaining``."""
-        done = int(self.terms.useful(length) * self.speeds[devices - 1] * sharing + TOLERANCE)
-        return min(done, remaining)
+        steps = int(self.terms.useful(length) * self.speeds[devices - 1] * sharing + TOLERANCE)
+        return min(steps, remaining)
 
     def density(self, steps: int) -> float:
         """Return the value per second of the longest session ``steps`` can have on all devices.
@@ -122,8 +122,8 @@ class LiveSession:
 
     def steps(self, remaining: int) -> int:
         """Return what it will checkpoint by its end; work since the newest checkpoint is not counted."""
-        done = int(self.terms.useful(max(0, self.end - self.start)) * self.speed + TOLERANCE)
-        return min(done, remaining)
+        steps = int(self.terms.useful(max(0, self.end - self.start)) * self.speed + TOLERANCE)
+        return min(steps, remaining)
 
     def reaches(self, before: int, step: int) -> int:
         """Return when ``step`` is checkpointed, ``before`` being the newest step that is."""
@@ -239,7 +239,7 @@ def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
         parent, step, shut = _gate(view, index, views, snapshot)
         if parent is not None:
             case.children.setdefault(parent, []).append(number)
-        usable = any(found.offers[number] is not None for found in classes)
+        usable = any(group.offers[number] is not None for group in classes)
         case.jobs.append(
             Job(
                 view=view,
@@ -291,29 +291,29 @@ def expected_of_live_runs(snapshot: Snapshot) -> dict[str, tuple[LiveRun, int]]:
     jobs = {view.name: view for view in snapshot.jobs}
     return {
         name: (run, session.steps(jobs[name].remaining_steps) if session else 0)
-        for seen in snapshot.pools
-        for run in seen.live
+        for pool_view in snapshot.pools
+        for run in pool_view.live
         for name in run.jobs
         if name in jobs
-        for session in [_live_session(jobs[name], _offer(jobs[name], seen.pool), run, snapshot.now)]
+        for session in [_live_session(jobs[name], _offer(jobs[name], pool_view.pool), run, snapshot.now)]
     }
 
 
 def _offer(view: JobView, pool: Pool) -> Offer | None:
     if not allowed(view, pool) or not fits(view, pool) or view.remaining_steps <= 0:
         return None
-    found = terms(view, pool)
+    job_terms = terms(view, pool)
     if too_short(view, pool):
         return None
-    least = max(found.length_for(found.minimum), one_step(view, pool))
-    setup_risk = SURENESS * view.setup_sigma.get(pool.name, 0.0) * found.setup
-    saving_risk = SURENESS * view.checkpoint_sigma.get(pool.name, 0.0) * found.checkpoint
+    least = max(job_terms.length_for(job_terms.minimum), one_step(view, pool))
+    setup_risk = SURENESS * view.setup_sigma.get(pool.name, 0.0) * job_terms.setup
+    saving_risk = SURENESS * view.checkpoint_sigma.get(pool.name, 0.0) * job_terms.checkpoint
     if setup_risk + saving_risk > 0:
         # But the longest session there is, is always tried: nothing could be learned on the pool again.
         least = max(least, min(least + ceil(setup_risk + saving_risk), longest(pool)))
     speeds, thrifty = _speeds(view, pool)
     return Offer(
-        terms=found,
+        terms=job_terms,
         speeds=speeds,
         worth=view.importance / reference_rate(view) / 3_600,
         cap=pool.session_cap_seconds,

@@ -54,19 +54,19 @@ class Columns:
 
     def shapes(self, job: int, remaining: int) -> Sequence[Shape]:
         """Return what every class that ``job`` may use means to it with ``remaining`` steps left."""
-        found = self.known[job].get(remaining)
-        if found is None:
+        job_shapes = self.known[job].get(remaining)
+        if job_shapes is None:
             if self._count >= SHAPES_MAX:
                 self._count = 0
                 for shapes in self.known:
                     shapes.clear()
             ratio = -self._importance[job] / remaining
-            found = self.known[job][remaining] = [
+            job_shapes = self.known[job][remaining] = [
                 (number, _entry(job, offer, remaining, ratio), offer.time_for(remaining))
                 for number, offer in self._usable[job]
             ]
-            self._count += len(found)
-        return found
+            self._count += len(job_shapes)
+        return job_shapes
 
 
 def _entry(job: int, offer: Offer, remaining: int, ratio: float) -> Entry:

@@ -93,6 +93,6 @@ def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Wind
     if not view.observed:
         return declared_limit(quota)
     instants = {max(window.start, start)}
-    for seen in view.observed:
-        instants.update(edge for edge in (seen.start, seen.end) if edge in window and edge > start)
+    for observed in view.observed:
+        instants.update(edge for edge in (observed.start, observed.end) if edge in window and edge > start)
     return min(limit_at(quota, instant, view.observed) for instant in instants)

@@ -39,14 +39,14 @@ def rhythm(instants: tuple[int, ...]) -> tuple[int, float] | None:
 
 def expected(snapshot: Snapshot) -> tuple[KeptHours, ...]:
     """Return the jobs that are expected to come within the horizon, by instant and kind."""
-    found = []
+    hours = []
     for arrivals in snapshot.arrivals:
         latest = arrivals.latest
         rate = max((rate.steps_per_second for rate in latest.rates.values()), default=0.0) or 1.0
         for at, sure in _coming(arrivals, snapshot):
             seconds = round(latest.target_step / rate)
-            found.append(KeptHours(arrivals.kind, "", at, seconds, round(sure, 3), bool(arrivals.said)))
-    return tuple(sorted(found, key=lambda one: (one.expected_at, one.kind)))
+            hours.append(KeptHours(arrivals.kind, "", at, seconds, round(sure, 3), bool(arrivals.said)))
+    return tuple(sorted(hours, key=lambda one: (one.expected_at, one.kind)))
 
 
 def _coming(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int, float]]:
@@ -55,15 +55,15 @@ def _coming(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int, float]]:
     there = any(job.name == arrivals.kind for job in snapshot.jobs)  # its next generation comes after this one
     if arrivals.said:
         return [(at, 1.0) for at in arrivals.said if at < until]
-    found = rhythm(arrivals.instants)
-    if found is None or found[1] < SURE_MIN:
+    mean_rhythm = rhythm(arrivals.instants)
+    if mean_rhythm is None or mean_rhythm[1] < SURE_MIN:
         return []
-    seconds, mean_sure = found
+    seconds, mean_sure = mean_rhythm
     at = arrivals.instants[-1] + seconds
     if at + LATE_MAX * seconds < snapshot.now or (there and at <= snapshot.now):
         return []
-    coming, sure = [], mean_sure
+    arrivals_expected, sure = [], mean_sure
     while at < until and sure >= SURE_MIN:
-        coming.append((at, sure))
+        arrivals_expected.append((at, sure))
         at, sure = max(at, snapshot.now) + seconds, sure * mean_sure
-    return coming
+    return arrivals_expected

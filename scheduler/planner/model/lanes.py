@@ -56,9 +56,9 @@ def compose(
     for devices in range(1, widest + 1):
         if offer.speeds[devices - 1] <= 0:
             continue
-        for found in _with_partners(group, room, (job, devices), others, remaining):
-            if best is None or found.rate > best.rate * (1 + TOLERANCE):
-                best = found
+        for session in _with_partners(group, room, (job, devices), others, remaining):
+            if best is None or session.rate > best.rate * (1 + TOLERANCE):
+                best = session
     return best
 
 
@@ -69,18 +69,18 @@ def wider(
     session = compose(group, room, job, few, remaining)
     if session is None or session.devices == group.pool.devices_per_session:
         return session
-    found = compose(group, room, job, many, remaining)
-    return found if found is not None and len(found.lanes) > len(session.lanes) else session
+    fuller = compose(group, room, job, many, remaining)
+    return fuller if fuller is not None and len(fuller.lanes) > len(session.lanes) else session
 
 
 def spare(group: PoolClass, session: CandidateSession, remaining: Sequence[int]) -> int:
     """Return the seconds by which a session would have to be longer, so that nine in ten times it ends its jobs."""
-    found = 0
+    seconds = 0
     for lane in session.lanes:
         offer = group.offers[lane.job]
         if offer is not None and lane.steps == remaining[lane.job]:
-            found = max(found, offer.spare(lane.steps, lane.devices))
-    return found
+            seconds = max(seconds, offer.spare(lane.steps, lane.devices))
+    return seconds
 
 
 def mold(
@@ -88,7 +88,7 @@ def mold(
     job: int,
     remaining: Sequence[int],
     rooms: Callable[[int], int],
-    left: int | None,
+    due_in: int | None,
     *,
     patient: bool = False,
 ) -> CandidateSession | None:
@@ -107,7 +107,7 @@ def mold(
         if speed <= 0:
             continue
         takes = offer.time_for(remaining[job], devices)
-        in_time = left is None or takes + offer.spare(remaining[job], devices) <= left
+        in_time = due_in is None or takes + offer.spare(remaining[job], devices) <= due_in
         session = _cut(group, rooms(devices), [(job, devices)], remaining)
         if session is None:
             waits = waits or in_time
@@ -140,12 +140,12 @@ def mold_evenly(
     patient: bool,
 ) -> CandidateSession | None:
     """Return what :func:`mold` does from ``start`` on a pool, without leaving a rest that is too short to use."""
-    left = None if deadline is None else deadline - start
+    due_in = None if deadline is None else deadline - start
 
     def room(devices: int) -> int:
         return min(most, capacity.room(start, devices).seconds)
 
-    session, offer = mold(group, job, remaining, room, left, patient=patient), group.offers[job]
+    session, offer = mold(group, job, remaining, room, due_in, patient=patient), group.offers[job]
     if session is None or offer is None:
         return None
     even = capacity.even(start, session.length, offer.least, session.devices)
@@ -161,8 +161,8 @@ def alone(group: PoolClass, offer: Offer, room: int, job: int, remaining: int) -
         return group.alone[key]
     if len(group.alone) >= ALONE_MAX:
         group.alone.clear()
-    found = group.alone[key] = _alone(offer, room, job, remaining)
-    return found
+    session = group.alone[key] = _alone(offer, room, job, remaining)
+    return session
 
 
 def _alone(offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:
@@ -183,13 +183,13 @@ def _widest(offer: Offer) -> int:
 
 
 def _candidates(group: PoolClass, job: int, waiting: Iterable[int]) -> list[int]:
-    found: list[int] = []
+    partners: list[int] = []
     for other in waiting:
         if other != job and group.offers[other] is not None:
-            found.append(other)
-            if len(found) == PARTNERS_LOOKED_AT:
+            partners.append(other)
+            if len(partners) == PARTNERS_LOOKED_AT:
                 break
-    return found
+    return partners
 
 
 def _with_partners(
@@ -211,17 +211,17 @@ def _with_partners(
         gain = offer.worth * offer.steps_in(alone.length, devices, sharing, remaining[other])
         ranked.append((-gain / devices, rank, devices))
     ranked.sort()
-    taken = [lead]
+    shares = [lead]
     for _, rank, devices in ranked:
         if devices <= free:
-            taken.append((others[rank], devices))
+            shares.append((others[rank], devices))
             free -= devices
-    if len(taken) == 1:
+    if len(shares) == 1:
         return
-    may_refill = len(others) >= len(taken)
-    lengths = sorted({_need(group, share, remaining[share[0]], room) for share in taken}, reverse=True)
+    may_refill = len(others) >= len(shares)
+    lengths = sorted({_need(group, share, remaining[share[0]], room) for share in shares}, reverse=True)
     for length in lengths if may_refill else lengths[:1]:
-        shared = _cut(group, length, taken, remaining)
+        shared = _cut(group, length, shares, remaining)
         if shared is not None:
             yield shared
 

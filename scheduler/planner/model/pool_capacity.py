@@ -66,10 +66,10 @@ class PoolCapacity:
     def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
         overrun = self.pool.overrun_seconds
-        left = self.state.left_alone(start, self.places_of(devices))
-        if left == NEVER or not 0 < left - seconds - overrun < least + overrun:
+        free = self.state.left_alone(start, self.places_of(devices))
+        if free == NEVER or not 0 < free - seconds - overrun < least + overrun:
             return seconds
-        half = -(-left // 2) - overrun
+        half = -(-free // 2) - overrun
         return half if least <= half < seconds else seconds
 
 

@@ -47,15 +47,15 @@ class Rules:
 
     def _edges_of(self, charge: Charge) -> list[int]:
         """Return when a charge opens room again under the quotas that move with every session."""
-        found = []
+        edges = []
         for quota in self.flexible:
-            found.append(charge.start + quota.span_seconds)  # from then on what was used expires while another runs
+            edges.append(charge.start + quota.span_seconds)  # from then on what was used expires while another runs
             closes = self.closed[quota.name]
             if closes is None:
-                found += [charge.end, charge.end + quota.span_seconds]
+                edges += [charge.end, charge.end + quota.span_seconds]
             elif closes > 0:
-                found.append(closes)
-        return found
+                edges.append(closes)
+        return edges
 
 
 def live_ends(view: PoolView) -> list[int]:
@@ -68,16 +68,16 @@ def last_close(quota: RollingQuota | FirstUseQuota, view: PoolView) -> int | Non
 
     A rolling quota has no spans: nothing that was used is ever forgotten but by the passing of time.
     """
-    if any(seen.quota == quota.name for seen in view.observed) or any(not found.sign for found in view.charges):
+    if any(limit.quota == quota.name for limit in view.observed) or any(not charge.sign for charge in view.charges):
         return None  # limits that change with the hour, uses that perhaps never were
-    uses = sorted((found for found in view.charges if found.sign > 0), key=lambda found: (found.start, found.end))
-    closes, known = -NEVER, isinstance(quota, FirstUseQuota)
-    for charge in uses if known else ():
+    uses = sorted((charge for charge in view.charges if charge.sign > 0), key=lambda charge: (charge.start, charge.end))
+    closes, certain = -NEVER, isinstance(quota, FirstUseQuota)
+    for charge in uses if certain else ():
         if charge.end <= closes:
             continue
-        if charge.is_certain and not known:
+        if charge.is_certain and not certain:
             return None
-        known = known and charge.is_certain
-        while known and closes < charge.end:
+        certain = certain and charge.is_certain
+        while certain and closes < charge.end:
             closes = max(closes, charge.start) + quota.span_seconds
     return closes

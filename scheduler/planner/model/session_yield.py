@@ -120,13 +120,13 @@ def counts_taken(job: JobView, pool: Pool) -> tuple[int, ...]:
 
     Raises KeyError for a pool the job may not use.
     """
-    found: list[int] = []
+    counts: list[int] = []
     quickest = 0.0
     for count in pool.device_counts:
         if _takes(job, count) and job.speed(pool.name, count) > quickest:
             quickest = job.speed(pool.name, count)
-            found.append(count)
-    return tuple(found)
+            counts.append(count)
+    return tuple(counts)
 
 
 def _takes(job: JobView, devices: int) -> bool:

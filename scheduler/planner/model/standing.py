@@ -56,13 +56,13 @@ class Standing:
     def states(self) -> Sequence[CapacityState]:
         """The states of the pools when all sessions are booked ahead; worked out when they are asked for."""
         if self._walked is not None:
-            bookings, taken = self._walked
+            bookings, reached = self._walked
             started: dict[int, list[Taken]] = {}
             for booking in bookings:
                 started.setdefault(booking.pool, []).append(booking.taken)
             states = list(self._states)
-            for pool, found in started.items():
-                states[pool] = states[pool].all_booked(taken[pool], found)
+            for pool, uses in started.items():
+                states[pool] = states[pool].all_booked(reached[pool], uses)
             self._states, self._walked = states, None
         return self._states
 
@@ -93,10 +93,10 @@ class Standing:
                 if booking not in removed:
                     last_pool[job], free_from[job] = booking.pool, max(free_from[job], booking.end)
         states = list(self.states)
-        for pool, taken in by_pool.items():
-            states[pool] = states[pool].less(taken)
-        kept = [booking for booking in self.bookings if booking not in removed]
-        return Standing(case, kept, (remaining, last_pool, free_from), turns, states)
+        for pool, uses in by_pool.items():
+            states[pool] = states[pool].less(uses)
+        rest = [booking for booking in self.bookings if booking not in removed]
+        return Standing(case, rest, (remaining, last_pool, free_from), turns, states)
 
 
 def beginning(case: Case) -> Standing:

@@ -29,7 +29,7 @@ class Turns:
                 members.setdefault(view.share.group, []).append(index)
                 self._part[index], self._had[index] = view.share.part, view.share.seconds
         self._group: Mapping[int, tuple[int, ...]] = {
-            index: tuple(found) for found in members.values() if len(found) > 1 for index in found
+            index: tuple(jobs) for jobs in members.values() if len(jobs) > 1 for index in jobs
         }
 
     def __bool__(self) -> bool:
@@ -69,7 +69,7 @@ class Turns:
 
     def seated(self, jobs: Sequence[int], waiting: Container[int], offers: Sequence[Offer | None]) -> list[int]:
         """Return who sits in a session that was planned for ``jobs``: for each of them who goes first of its group."""
-        found = list(dict.fromkeys(self.next(job, waiting, offers) for job in jobs))
-        if len(found) < len(jobs):  # several of one group sit in it
-            found = list(dict.fromkeys((*found, *jobs)))
-        return [job for job in found if job in waiting]
+        seats = list(dict.fromkeys(self.next(job, waiting, offers) for job in jobs))
+        if len(seats) < len(jobs):  # several of one group sit in it
+            seats = list(dict.fromkeys((*seats, *jobs)))
+        return [job for job in seats if job in waiting]

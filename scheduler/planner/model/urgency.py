@@ -18,8 +18,8 @@ from scheduler.planner.model.value import reference_rate
 
 def with_urgency(snapshot: Snapshot) -> Snapshot:
     """Return ``snapshot`` with the urgency of every job."""
-    found = urgencies(snapshot)
-    return replace(snapshot, jobs=tuple(replace(job, urgency=found[job.name]) for job in snapshot.jobs))
+    urgency_of = urgencies(snapshot)
+    return replace(snapshot, jobs=tuple(replace(job, urgency=urgency_of[job.name]) for job in snapshot.jobs))
 
 
 def urgencies(snapshot: Snapshot) -> dict[str, float]:
@@ -31,7 +31,7 @@ def urgencies(snapshot: Snapshot) -> dict[str, float]:
         if parent is not None and _steps_to_gate(parent, job) > 0:
             waiting.setdefault(parent.name, []).append(job)
     chains: dict[str, tuple[float, float]] = {}
-    children = {parent: [child.name for child in found] for parent, found in waiting.items()}
+    children = {parent: [child.name for child in jobs] for parent, jobs in waiting.items()}
     for name in children_first(open_jobs, children):
         chains[name] = _chain(open_jobs[name], waiting, chains)
     weights = sum(job.weight for job in open_jobs.values())
@@ -59,7 +59,7 @@ def _chain(
         for child in waiting.get(job.name, ())
     ]
     weight, hours, to_gate = 0.0, 0.0, 0
-    for (more, longer), steps, _ in sorted(children, key=lambda found: (-found[0][0] / found[0][1], found[2])):
+    for (more, longer), steps, _ in sorted(children, key=lambda child: (-child[0][0] / child[0][1], child[2])):
         weight, hours, to_gate = weight + more, hours + longer, max(to_gate, steps)
         whole = hours + _hours(job, to_gate)
         if weight / whole > best[0] / best[1]:
@@ -69,19 +69,19 @@ def _chain(
 
 def children_first(names: Iterable[str], children: Mapping[str, Sequence[str]]) -> list[str]:
     """Return all names, each after its children, however long their chains; circles are cut where they are met."""
-    found: dict[str, None] = {}
-    met: set[str] = set()
+    ordered: dict[str, None] = {}
+    visited: set[str] = set()
     for root in names:
-        left = [root]
-        while left:
-            name = left[-1]
-            if name not in met:
-                met.add(name)
-                left += [child for child in reversed(children.get(name, ())) if child not in met]
+        stack = [root]
+        while stack:
+            name = stack[-1]
+            if name not in visited:
+                visited.add(name)
+                stack += [child for child in reversed(children.get(name, ())) if child not in visited]
                 continue
-            left.pop()
-            found.setdefault(name)
-    return list(found)
+            stack.pop()
+            ordered.setdefault(name)
+    return list(ordered)
 
 
 def _hours(job: JobView, steps: int) -> float:

@@ -50,9 +50,9 @@ class Discount:
         inner += [float(edge) for edge in (deadline, self.until) if edge is not None]
         edges = sorted({start, end, *(edge for edge in inner if start < edge < end)})
         total = 0.0
-        for left, right in pairwise(edges):
-            late = LATE_FACTOR if deadline is not None and left >= deadline else 1.0
-            total += (right - left) * late * self.at(int(left))
+        for begin, close in pairwise(edges):
+            late = LATE_FACTOR if deadline is not None and begin >= deadline else 1.0
+            total += (close - begin) * late * self.at(int(begin))
         return total / (end - start)
 
 
@@ -76,28 +76,28 @@ class Worth:
 
     def lanes(self, booking: Booking) -> tuple[float, ...]:
         """Return the value of each lane of a session."""
-        found = self._known.get(booking)
-        if found is None:
+        values = self._known.get(booking)
+        if values is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
                 self._moments.clear()
-            found = self._known[booking] = self._lanes(booking.placement)
-        return found
+            values = self._known[booking] = self._lanes(booking.placement)
+        return values
 
     def total(self, bookings: Iterable[Booking]) -> float:
         """Return V of ``bookings``."""
-        known = self._known
-        return sum(chain.from_iterable([known.get(booking) or self.lanes(booking) for booking in bookings]))
+        values = self._known
+        return sum(chain.from_iterable([values.get(booking) or self.lanes(booking) for booking in bookings]))
 
     def moment(self, bookings: Iterable[Booking]) -> float:
         """Return the sum of what each of ``bookings`` is worth times the hours from now to its middle."""
-        known = self._moments
-        return sum([known.get(booking) or self._moment(booking) for booking in bookings])
+        moments = self._moments
+        return sum([moments.get(booking) or self._moment(booking) for booking in bookings])
 
     def _moment(self, booking: Booking) -> float:
         hours = ((booking.start + booking.end) / 2 - self._now) / HOUR
-        found = self._moments[booking] = sum(self.lanes(booking)) * hours
-        return found
+        moment = self._moments[booking] = sum(self.lanes(booking)) * hours
+        return moment
 
     def of(self, placements: Iterable[Placement]) -> float:
         """Return V of ``placements``."""
@@ -122,8 +122,8 @@ def lane_value(job: JobView, pool: Pool, placement: Placement, devices: int, ste
     The last checkpoint and the margin belong to the stretch, so that work is nowhere ahead of the bound's.
     """
     speed = job.speed(pool.name, devices) * (pool.sharing if len(placement.lanes) > 1 else 1.0)
-    found = terms(job, pool)
-    begin = placement.start + found.setup
-    end = placement.start + found.length_for(steps / speed)
+    job_terms = terms(job, pool)
+    begin = placement.start + job_terms.setup
+    end = placement.start + job_terms.length_for(steps / speed)
     hours = steps / reference_rate(job) / 3_600
     return job.importance * hours * discount.mean(begin, max(end, begin + 1), job.deadline)

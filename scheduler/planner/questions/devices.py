@@ -37,7 +37,7 @@ def device_choices(view: JobView, pool: Pool, now: int) -> tuple[DeviceChoice, .
         return ()
     most = min(view.needs.devices_max, pool.devices_per_session, max(len(view.device_speedup), view.needs.devices_min))
     counts = [n for n in pool.device_counts or range(1, most + 1) if view.needs.devices_min <= n <= most]
-    found: list[DeviceChoice] = []
+    choices: list[DeviceChoice] = []
     quickest = 0.0
     for devices in counts:
         speed = view.speed(pool.name, devices)
@@ -46,14 +46,14 @@ def device_choices(view: JobView, pool: Pool, now: int) -> tuple[DeviceChoice, .
         quickest = speed
         seconds = ceil(view.remaining_steps / speed)
         in_time = None if view.deadline is None else now + seconds <= view.deadline
-        left = (pool.devices_max or pool.devices_per_session) - devices
-        found.append(DeviceChoice(pool.name, devices, seconds, seconds * devices, left, in_time))
-    chosen = _chosen(found)
-    return tuple(replace(one, chosen=one is chosen) for one in found)
+        spare = (pool.devices_max or pool.devices_per_session) - devices
+        choices.append(DeviceChoice(pool.name, devices, seconds, seconds * devices, spare, in_time))
+    chosen = _chosen(choices)
+    return tuple(replace(one, chosen=one is chosen) for one in choices)
 
 
-def _chosen(found: Sequence[DeviceChoice]) -> DeviceChoice | None:
-    good = [one for one in found if one.in_time is not False]
+def _chosen(choices: Sequence[DeviceChoice]) -> DeviceChoice | None:
+    good = [one for one in choices if one.in_time is not False]
     if good:
         return min(good, key=lambda one: (one.device_seconds, one.devices))
-    return min(found, key=lambda one: one.seconds, default=None)
+    return min(choices, key=lambda one: one.seconds, default=None)

@@ -74,7 +74,7 @@ def differences(snapshot: Snapshot, before: Plan, after: Plan) -> Difference:
 
 def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:
     """Return what ``plan`` means to ``job``; raises KeyError for a job the snapshot does not hold."""
-    view = next((found for found in snapshot.jobs if found.name == job), None)
+    view = next((one for one in snapshot.jobs if one.name == job), None)
     if view is None:
         raise KeyError(job)
     return outlooks(replace(snapshot, jobs=(view,)), plan).get(job) or _outlook(view, (), None)
@@ -83,7 +83,7 @@ def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:
 def outlooks(snapshot: Snapshot, plan: Plan) -> dict[str, JobOutlook]:
     """Return what ``plan`` means to each open job that it plans or that runs now."""
     planned_lanes: dict[str, list[tuple[Placement, PlannedLane]]] = {}
-    for placement in sorted(plan.placements, key=lambda found: found.start):
+    for placement in sorted(plan.placements, key=lambda placed: placed.start):
         for planned_lane in placement.lanes:
             planned_lanes.setdefault(planned_lane.job, []).append((placement, planned_lane))
     live = expected_of_live_runs(snapshot)

@@ -40,21 +40,21 @@ def explain(
         raise UnknownName("job", job, [view.name for view in snapshot.jobs])
     planner = Planner(options)
     plan, policy = planner.plan_and_policy(snapshot, incumbent)
-    reason = next((found.reason for found in plan.deferrals if found.job == job), None)
+    reason = next((one.reason for one in plan.deferrals if one.job == job), None)
     if not isinstance(reason, Outbid):
         return reason
 
     def starts(weight: float, maker: Planner, *, glance: bool = False) -> bool:
         edited = apply(snapshot, SetWeight(job, weight))
-        found = maker.glance(edited, policy).placements if glance else maker.plan(edited, incumbent).placements
+        weight_found = maker.glance(edited, policy).placements if glance else maker.plan(edited, incumbent).placements
         return any(
             planned_lane.job == job
-            for placement in found
+            for placement in weight_found
             if placement.start <= snapshot.now
             for planned_lane in placement.lanes
         )
 
-    view = next(found for found in snapshot.jobs if found.name == job)
+    view = next(one for one in snapshot.jobs if one.name == job)
     # One planner for all tries: its solver goes on from the last basis, which is many times faster. Most tries do
     # without the local search, which is most of the work; the last few make sure with it.
     # Among hundreds of jobs there is no search to do without, and a plan takes long: one candidate has to do.
@@ -66,28 +66,30 @@ def explain(
         return replace(reason, no_weight=True)  # where others go first, no weight changes anything: one look tells
     close = CLOSE_AMONG_MANY if many else CLOSE
     near = _least(view.weight, guess, lambda weight: starts(weight, light, glance=many), close)
-    found = near
+    weight_found = near
     if near is None or not many:
-        found = _least(view.weight, near or guess, lambda weight: starts(weight, planner), close)
-    if found is None:
+        weight_found = _least(view.weight, near or guess, lambda weight: starts(weight, planner), close)
+    if weight_found is None:
         return replace(reason, no_weight=True)
     for _ in range(0 if many else LOWER_LOOKS):
         # A search may miss a weight and find a lower one: whoever tries a little less must not be surprised.
-        lower = found / CLEARLY_LESS
+        lower = weight_found / CLEARLY_LESS
         if lower <= view.weight or not starts(lower, Planner(options)):
             break
-        found = lower
-    sure = (weight_rounded_up(found * margin) for margin in MARGINS)
+        weight_found = lower
+    sure = (weight_rounded_up(weight_found * margin) for margin in MARGINS)
     return replace(reason, weight_to_start=next((w for w in sure if starts(w, Planner(options))), None))
 
 
 def _guess(snapshot: Snapshot, view: JobView, reason: Outbid) -> float:
     """Return the weight at which the job's longest session pays the price of its hours, alone on all devices."""
-    pool = next(found.pool for found in snapshot.pools if found.pool.name == reason.pool)
+    pool = next(one.pool for one in snapshot.pools if one.pool.name == reason.pool)
     speed = view.speed(pool.name, max(view.needs.devices_min, min(view.needs.devices_max, pool.devices_per_session)))
-    found = terms(view, pool)
-    length = min(pool.session_cap_seconds, found.length_for(view.remaining_steps / speed))
-    brings = view.importance * speed / reference_rate(view) * found.useful(length) / length  # per hour of the session
+    job_terms = terms(view, pool)
+    length = min(pool.session_cap_seconds, job_terms.length_for(view.remaining_steps / speed))
+    brings = (
+        view.importance * speed / reference_rate(view) * job_terms.useful(length) / length
+    )  # per hour of the session
     return view.weight * (reason.price or 0.0) / brings if brings > 0 else 0.0
 
 

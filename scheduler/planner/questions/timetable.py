@@ -32,10 +32,10 @@ def timetable(case: Case) -> tuple[Placement, ...]:
     """Return the sessions of the static week from now to the horizon, as far as quotas and openings have room."""
     capacities = [capacity.copy() for capacity in case.capacities]
     slots = {number: _slots(case, number) for number in range(len(capacities))}
-    turns = _turns(case, {number: sum(slot.seconds for slot in found) for number, found in slots.items()})
-    left = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
+    turns = _turns(case, {number: sum(slot.seconds for slot in pool_slots) for number, pool_slots in slots.items()})
+    remaining = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
     opens = [job.release if job.gate_parent is None else case.until for job in case.jobs]
-    found: list[Placement] = []
+    placements: list[Placement] = []
     for slot in sorted(one for some in slots.values() for one in some):
         jobs = turns[slot.pool]
         if not jobs:
@@ -46,26 +46,28 @@ def timetable(case: Case) -> tuple[Placement, ...]:
         if (
             offer is None
             or not job.startable
-            or left[index] <= 0
+            or remaining[index] <= 0
             or start < max(opens[index], job.free_at or case.until)
         ):
             continue
         capacity = capacities[slot.pool]
         devices = next(count for count, speed in enumerate(offer.speeds, 1) if speed >= offer.speeds[-1])
         devices = offer.thrifty or devices
-        length = min(slot.seconds, capacity.room(start, devices).seconds, offer.session_for(left[index], devices, 1.0))
-        if length < offer.shortest(left[index]):
+        length = min(
+            slot.seconds, capacity.room(start, devices).seconds, offer.session_for(remaining[index], devices, 1.0)
+        )
+        if length < offer.shortest(remaining[index]):
             continue
-        steps = offer.steps_in(length, devices, 1.0, left[index])
+        steps = offer.steps_in(length, devices, 1.0, remaining[index])
         capacity.take(start, start + length, devices)
-        left[index] -= steps
-        found.append(
+        remaining[index] -= steps
+        placements.append(
             Placement(capacity.pool.name, start, start + length, (PlannedLane(job.view.name, devices, steps),))
         )
         for child in case.children.get(index, ()):
-            if opens[child] == case.until and job.view.target_step - left[index] >= case.jobs[child].gate_step:
+            if opens[child] == case.until and job.view.target_step - remaining[index] >= case.jobs[child].gate_step:
                 opens[child] = max(case.jobs[child].release, start + length)
-    return tuple(found)
+    return tuple(placements)
 
 
 def _turns(case: Case, seconds: dict[int, int]) -> dict[int, list[int]]:
@@ -92,7 +94,7 @@ def _turns(case: Case, seconds: dict[int, int]) -> dict[int, list[int]]:
 
 def _slots(case: Case, number: int) -> list[Slot]:
     capacity = case.capacities[number]
-    found: list[tuple[int, int]] = []
+    sessions: list[tuple[int, int]] = []
     for window, seconds in _windows(capacity, case.now, case.until):
         count = -(-seconds // capacity.pool.session_cap_seconds)
         if count == 0:
@@ -101,8 +103,8 @@ def _slots(case: Case, number: int) -> list[Slot]:
         for part in range(count):
             start = window.start + part * distance
             if case.now <= start < case.until:
-                found.append((start, min(capacity.pool.session_cap_seconds, seconds // count, distance)))
-    return [Slot(start, number, seconds, turn) for turn, (start, seconds) in enumerate(sorted(found))]
+                sessions.append((start, min(capacity.pool.session_cap_seconds, seconds // count, distance)))
+    return [Slot(start, number, seconds, turn) for turn, (start, seconds) in enumerate(sorted(sessions))]
 
 
 def _windows(capacity: PoolCapacity, now: int, until: int) -> list[tuple[Window, int]]:
@@ -110,11 +112,11 @@ def _windows(capacity: PoolCapacity, now: int, until: int) -> list[tuple[Window,
     pool = capacity.pool
     quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota | MoneyQuota)]
     quotas = [quota for quota in quotas if quota.calendar != AllTime()]  # what never renews sets no rhythm
-    openings = [(found, found.end - found.start) for found in pool.open_windows(now, until)]
+    openings = [(one, one.end - one.start) for one in pool.open_windows(now, until)]
     if not quotas:
         days = [Window(start, min(start + DAY, until)) for start in range(now, until, DAY)]
         return openings if pool.hours else [(day, min(pool.session_cap_seconds, day.end - day.start)) for day in days]
-    quota = min(quotas, key=lambda found: _seconds_a_day(found, capacity.view, now))
+    quota = min(quotas, key=lambda one: _seconds_a_day(one, capacity.view, now))
     return [
         (window, min(_seconds(quota, capacity.view, window, now), window.end - window.start))
         for window in quota.calendar.windows(now, until)

@@ -67,13 +67,11 @@ def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Cand
     candidates = [orders["density"], *priced_candidates(case, prices, policies)]
     best = choose(case, candidates)
     others = [
-        found
-        for found in orders.values()
-        if found.score.on_time > best.score.on_time or found.score.value > best.score.value
+        one for one in orders.values() if one.score.on_time > best.score.on_time or one.score.value > best.score.value
     ]
     floor = Floor(
         orders["edf"].score.on_time if "edf" in orders else 0,
-        max((found.score.value for found in others), default=best.score.value),
+        max((one.score.value for one in others), default=best.score.value),
     )
     best = choose(case, [*candidates, *others], floor)
     return soonest(case, best, candidates, list(orders.values()))
@@ -102,15 +100,15 @@ def simple_orders(case: Case) -> dict[str, Candidate]:
     if len({view.weight for view in views}) > 1:
         names += ["priority", "smith"]
     plain = _no_bids(case)
-    found = {"density": attempt(case, PLAIN, plain, None)}
+    candidates = {"density": attempt(case, PLAIN, plain, None)}
     alike: dict[tuple[int, ...], Candidate] = {}  # by the places of jobs in an order that work done does not change
     for name in names:
         policy, places = in_order(name), _places(case, name)
         same = alike.get(places)
-        found[name] = attempt(case, policy, plain, None) if same is None else replace(same, policy=policy)
+        candidates[name] = attempt(case, policy, plain, None) if same is None else replace(same, policy=policy)
         if places:
-            alike[places] = found[name]
-    return found
+            alike[places] = candidates[name]
+    return candidates
 
 
 def _places(case: Case, name: str) -> tuple[int, ...]:
@@ -125,31 +123,31 @@ def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) ->
     """Return candidates that honour prices and targets more or less strictly, and those of ``policies`` alone."""
     small, plain = len(case.jobs) * len(case.classes) <= SMALL, _no_bids(case)
     bids, aimed_bids = (FIRST_BIDS, FIRST_BIDS) if small else (BIDS_OF_MANY, AIMED_BIDS_OF_MANY)
-    found = [attempt(case, policy, plain, None) for policy in policies if policy.urgent]
+    candidates = [attempt(case, policy, plain, None) for policy in policies if policy.urgent]
     for policy in policies:
-        found += _for_all(case, policy, bids, prices)
+        candidates += _for_all(case, policy, bids, prices)
         if prices.targets:
-            found += _for_all(case, replace(policy, phased=prices.targets), aimed_bids, prices)
-    return found
+            candidates += _for_all(case, replace(policy, phased=prices.targets), aimed_bids, prices)
+    return candidates
 
 
 def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], prices: Prices) -> list[Candidate]:
     """Return the candidate of each of ``bids``; who would be told the same at every turn need not walk."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     walks: list[tuple[Sequence[Question], Candidate]] = []
     for bid in bids:
-        asked = _bids(case, bid)
-        admits = prices.admits(asked.price_factors, asked.patience)
+        class_bids = _bids(case, bid)
+        admits = prices.admits(class_bids.price_factors, class_bids.patience)
         same = next((one for questions, one in walks if answers_alike(admits, questions)), None)
         if same is None:
             walk = Walk(case, replace(policy, admits=admits))
             schedule = walk.run()
             if walk.leaves_room:
                 schedule = fill(case, schedule, policy)
-            same = Candidate(walk.policy, asked, schedule, score(case, schedule))
+            same = Candidate(walk.policy, class_bids, schedule, score(case, schedule))
             walks.append((walk.questions, same))
-        found.append(replace(same, policy=replace(policy, admits=admits), bids=asked))
-    return found
+        candidates.append(replace(same, policy=replace(policy, admits=admits), bids=class_bids))
+    return candidates
 
 
 def aimed_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
@@ -166,13 +164,13 @@ def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = No
     """
     if len(case.jobs) <= FIRM_JOBS_MAX:
         return max(candidates, key=_score)
-    most = max(found.score.value for found in candidates)
-    enough = [found for found in candidates if found.score.value >= most - DEADLINES_COST * abs(most)]
-    if floor is not None and any(found.score.on_time >= floor.on_time for found in enough):
-        enough = [found for found in enough if found.score.on_time >= floor.on_time]
-        enough = [found for found in enough if found.score.value >= floor.value] or enough
-    on_time = max(found.score.on_time for found in enough)
-    return max((found for found in enough if found.score.on_time >= on_time - on_time // 10), key=_gain)
+    most = max(one.score.value for one in candidates)
+    enough = [one for one in candidates if one.score.value >= most - DEADLINES_COST * abs(most)]
+    if floor is not None and any(one.score.on_time >= floor.on_time for one in enough):
+        enough = [one for one in enough if one.score.on_time >= floor.on_time]
+        enough = [one for one in enough if one.score.value >= floor.value] or enough
+    on_time = max(one.score.on_time for one in enough)
+    return max((one for one in enough if one.score.on_time >= on_time - on_time // 10), key=_gain)
 
 
 def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
@@ -183,12 +181,12 @@ def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Ca
     return Candidate(policy, bids, schedule, score(case, schedule))
 
 
-def _score(found: Candidate) -> Score:
-    return found.score
+def _score(candidate: Candidate) -> Score:
+    return candidate.score
 
 
-def _gain(found: Candidate) -> tuple[float, float]:
-    return found.score.gain
+def _gain(candidate: Candidate) -> tuple[float, float]:
+    return candidate.score.gain
 
 
 def _bids(case: Case, bid: tuple[float, float]) -> Bids:

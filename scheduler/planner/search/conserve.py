@@ -22,14 +22,14 @@ from scheduler.planner.search.score import score
 
 def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
     """Return ``schedule`` with sessions that start now on all pools that would stand still though somebody waits."""
-    found = schedule
+    current = schedule
     for pool in range(len(case.capacities)):
         for _ in range(case.capacities[pool].pool.sessions_max):
-            changed = _used(case, found, policy, pool)
+            changed = _used(case, current, policy, pool)
             if changed is None:
                 break
-            found = changed
-    return found
+            current = changed
+    return current
 
 
 def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule | None:
@@ -58,9 +58,9 @@ def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule
         end = now + session.length + max(0, min(spare, wide - session.length, starts - now - session.length))
         added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
         rest = _trimmed(case, schedule, job, lane.steps)
-        found = fill(case, Schedule((*rest, added), schedule.gate_passes), policy)
-        if score(case, found)[:2] >= score(case, schedule)[:2]:
-            return found
+        fuller = fill(case, Schedule((*rest, added), schedule.gate_passes), policy)
+        if score(case, fuller)[:2] >= score(case, schedule)[:2]:
+            return fuller
     return None
 
 
@@ -93,17 +93,17 @@ def lost_otherwise(case: Case, capacity: PoolCapacity) -> bool:
 
 def first_starts(schedule: Schedule) -> dict[str, int]:
     """Return when each job starts first."""
-    found: dict[str, int] = {}
+    starts: dict[str, int] = {}
     for placed in schedule.placements:
         for planned_lane in placed.lanes:
-            found[planned_lane.job] = min(found.get(planned_lane.job, placed.start), placed.start)
-    return found
+            starts[planned_lane.job] = min(starts.get(planned_lane.job, placed.start), placed.start)
+    return starts
 
 
 def _ready(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, int, Offer]]:
     """Return the jobs that could start on ``pool`` now and do not, densest first."""
     offers = case.classes[case.class_of[pool]].offers
-    found = []
+    ready = []
     for job in case.jobs:
         offer = offers[job.index]
         if offer is None or not job.startable or job.gate_parent is not None:
@@ -112,8 +112,8 @@ def _ready(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, in
             continue
         remaining = job.view.remaining_steps - job.expected_steps
         if remaining > 0 and nexts.get(job.view.name, case.until) > case.now:
-            found.append((-offer.density(remaining), job.index, offer))
-    return sorted(found, key=lambda one: one[:2])
+            ready.append((-offer.density(remaining), job.index, offer))
+    return sorted(ready, key=lambda one: one[:2])
 
 
 def _trimmed(case: Case, schedule: Schedule, job: Job, steps: int) -> tuple[Placement, ...]:
@@ -125,27 +125,29 @@ def _trimmed(case: Case, schedule: Schedule, job: Job, steps: int) -> tuple[Plac
         for planned_lane in placed.lanes
         if planned_lane.job == name
     )
-    over = planned + steps - (job.view.remaining_steps - job.expected_steps)
-    kept: list[Placement] = []
+    excess = planned + steps - (job.view.remaining_steps - job.expected_steps)
+    sessions: list[Placement] = []
     for placed in sorted(schedule.placements, key=lambda one: -one.start):
         mine = next((planned_lane for planned_lane in placed.lanes if planned_lane.job == name), None)
-        if mine is None or over <= 0:
-            kept.append(placed)
+        if mine is None or excess <= 0:
+            sessions.append(placed)
             continue
-        less = min(mine.steps, over)
-        over -= less
-        left = replace(mine, steps=mine.steps - less)
+        less = min(mine.steps, excess)
+        excess -= less
+        shortened = replace(mine, steps=mine.steps - less)
         planned_lanes = tuple(
-            left if planned_lane is mine else planned_lane
+            shortened if planned_lane is mine else planned_lane
             for planned_lane in placed.lanes
-            if planned_lane is not mine or left.steps > 0
+            if planned_lane is not mine or shortened.steps > 0
         )
         if len(placed.lanes) == 1 and planned_lanes:
             offer = case.classes[case.class_of[pools[placed.pool]]].offers[job.index]
             needed = (
-                offer.session_for(left.steps, left.devices, 1.0) if offer is not None else placed.end - placed.start
+                offer.session_for(shortened.steps, shortened.devices, 1.0)
+                if offer is not None
+                else placed.end - placed.start
             )
-            kept.append(replace(placed, lanes=planned_lanes, end=min(placed.end, placed.start + needed)))
+            sessions.append(replace(placed, lanes=planned_lanes, end=min(placed.end, placed.start + needed)))
         elif planned_lanes:
-            kept.append(replace(placed, lanes=planned_lanes))
-    return tuple(sorted(kept, key=lambda one: (one.start, one.pool, one.lanes[0].job)))
+            sessions.append(replace(placed, lanes=planned_lanes))
+    return tuple(sorted(sessions, key=lambda one: (one.start, one.pool, one.lanes[0].job)))

@@ -30,11 +30,11 @@ def committed(case: Case) -> list[Policy]:
         job.index for job in case.jobs if job.deadline is not None and job.startable and job.deadline > case.now
     )
     small = met(case, place(case, Policy(order=partial(_shortest_due_first, case.now)))) & due
-    found = []
+    policies = []
     for foresight in FORESIGHTS_SECONDS:
         policy = Policy(foresight_seconds=foresight)
-        found.append(replace(policy, urgent=commit(case, policy, due, small)))
-    return found
+        policies.append(replace(policy, urgent=commit(case, policy, due, small)))
+    return policies
 
 
 def commit(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int]) -> frozenset[int]:
@@ -48,16 +48,16 @@ def commit(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int
     for _ in range(ROUNDS_MAX):
         if not urgent:
             break
-        made = met(case, place(case, replace(policy, urgent=urgent)))
-        if len(made) > len(best):
-            best = made
-        if made >= urgent:
+        on_time = met(case, place(case, replace(policy, urgent=urgent)))
+        if len(on_time) > len(best):
+            best = on_time
+        if on_time >= urgent:
             break
-        urgent &= made
+        urgent &= on_time
     if small <= best:
         return best
-    made = met(case, place(case, replace(policy, urgent=best | small)))
-    return made if len(made) > len(best) else best
+    on_time = met(case, place(case, replace(policy, urgent=best | small)))
+    return on_time if len(on_time) > len(best) else best
 
 
 def spared(case: Case, policies: Sequence[Policy]) -> list[Policy]:
@@ -68,12 +68,12 @@ def spared(case: Case, policies: Sequence[Policy]) -> list[Policy]:
     if not any(policy.urgent for policy in policies):
         return [*policies[:1]]
     anyway = met(case, place(case))
-    found: list[Policy] = []
+    spared_policies: list[Policy] = []
     for policy in policies:
         one = _sparing(case, policy, anyway)
-        if one not in found:
-            found.append(one)
-    return found
+        if one not in spared_policies:
+            spared_policies.append(one)
+    return spared_policies
 
 
 def _sparing(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
@@ -81,10 +81,10 @@ def _sparing(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
     if not urgent:
         return PLAIN
     for _ in range(ROUNDS_MAX):
-        found = replace(policy, urgent=urgent)
-        late = policy.urgent - met(case, place(case, found))
+        sparing = replace(policy, urgent=urgent)
+        late = policy.urgent - met(case, place(case, sparing))
         if not late:
-            return found
+            return sparing
         if late <= urgent:
             break
         urgent |= late

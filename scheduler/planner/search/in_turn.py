@@ -16,10 +16,10 @@ from scheduler.planner.search.candidates import Candidate
 from scheduler.planner.search.score import score
 
 
-def in_turn(case: Case, found: Candidate) -> Candidate:
+def in_turn(case: Case, candidate: Candidate) -> Candidate:
     """Return ``found`` with the sessions of those who share hours in turns; itself where nobody does."""
     if not case.turns:
-        return found
-    pins = pinned_sessions(case, Plan(case.now, found.schedule.placements, ()))
-    schedule = place(case, replace(found.policy, admits=None, pinned=pins))
-    return replace(found, schedule=schedule, score=score(case, schedule))
+        return candidate
+    pins = pinned_sessions(case, Plan(case.now, candidate.schedule.placements, ()))
+    schedule = place(case, replace(candidate.policy, admits=None, pinned=pins))
+    return replace(candidate, schedule=schedule, score=score(case, schedule))

@@ -37,5 +37,5 @@ def improve(case: Case, start: Candidate, prices: Prices, steps: int) -> Candida
         return start
     few = len(case.jobs) <= FEW_JOBS
     rebuilds, tries = (int(steps * REBUILDS_OF_FEW), 1) if few else (int(steps * REBUILDS), TRIES)
-    found = rebuild(case, Found(start.schedule, start.score), start.policy, prices, rebuilds, tries)
-    return replace(start, schedule=found.schedule, score=found.score)
+    best = rebuild(case, Found(start.schedule, start.score), start.policy, prices, rebuilds, tries)
+    return replace(start, schedule=best.schedule, score=best.score)

@@ -50,8 +50,8 @@ def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int
     if tries == 1:
         return _walked(_Walk(case, policy, prices, 1), start, steps)
     each = steps // (2 * tries)
-    found = [_walked(_Walk(case, policy, prices, seed), start, each) for seed in range(1, tries + 1)]
-    best = max(found, key=lambda one: one.score)
+    results = [_walked(_Walk(case, policy, prices, seed), start, each) for seed in range(1, tries + 1)]
+    best = max(results, key=lambda one: one.score)
     return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each)
 
 
@@ -66,12 +66,12 @@ def _walked(walk: _Walk, start: Found, steps: int) -> Found:
         if not now.schedule.placements:
             break
         schedule = walk.step(now.schedule, losses)
-        found = Found(schedule, score(case, schedule))
-        if found.score.on_time < best.score.on_time or found.score.value < best.score.value:
+        result = Found(schedule, score(case, schedule))
+        if result.score.on_time < best.score.on_time or result.score.value < best.score.value:
             continue
-        if found.score.value != now.score.value:
+        if result.score.value != now.score.value:
             losses = walk.losses(schedule)
-        now = found
+        now = result
         if now.score.gain >= best.score.gain:
             best = now
     return best
@@ -97,16 +97,16 @@ class _Walk:
         """Return (value, job) of what sessions bring less than they cost, and of work left that is worth something."""
         case, prices = self.case, self._prices
         standing = standing_of(case, schedule)
-        left = standing.remaining
-        found = []
+        remaining = standing.remaining
+        losses = []
         for booking in standing.bookings:
             group = self._class_of[booking.pool]
             hours = prices.cost(group, booking.start, min(booking.end, case.until))
             hours *= prices.share(group, booking.placement.devices)
             for (job, _, steps), brings in zip(booking.lanes, case.within.lanes(booking), strict=True):
-                found.append((hours / len(booking.lanes) + prices.work[job] * steps - brings, job))
-        found += [(prices.work[job] * steps, job) for job, steps in enumerate(left) if case.jobs[job].startable]
-        return [(lost, job) for lost, job in found if lost > 0]
+                losses.append((hours / len(booking.lanes) + prices.work[job] * steps - brings, job))
+        losses += [(prices.work[job] * steps, job) for job, steps in enumerate(remaining) if case.jobs[job].startable]
+        return [(loss, job) for loss, job in losses if loss > 0]
 
     def step(self, schedule: Schedule, losses: Sequence[tuple[float, int]]) -> Schedule:
         """Return ``schedule`` with a few jobs put in again."""
@@ -115,31 +115,31 @@ class _Walk:
         lead = self._lead(bookings, losses)
         begin = case.now + (int(rng.random() ** 2 * (case.until - case.now)) if rng.random() < 0.7 else 0)
         near = self._near(bookings, lead, begin, rng.choice(REACHES))
-        taken = {lead: begin if rng.random() < 0.5 else case.now}
+        cuts = {lead: begin if rng.random() < 0.5 else case.now}
         for booking in rng.sample(near, min(rng.choice(OTHERS), len(near))):
             for job, _, _ in booking.lanes:
-                taken[job] = booking.start if rng.random() < 0.6 else case.now
-        rest = without(case, schedule, taken)
+                cuts[job] = booking.start if rng.random() < 0.6 else case.now
+        rest = without(case, schedule, cuts)
         factors: dict[tuple[int, int], float] = {}
-        for job in sorted(taken):
+        for job in sorted(cuts):
             factor = exp(rng.gauss(0.0, BENT)) * (4.0 if job == lead else 1.0)
             for group in self._usable[job]:
                 factors[group, job] = factor * exp(rng.gauss(0.0, 0.4))
         policy = replace(self._policy, factors=factors)
         if rng.random() < PRICED:
-            asked = (rng.choice(PRICE_FACTORS),) * len(case.classes)
-            return filled(case, replace(policy, admits=self._prices.admits(asked, rng.choice(PATIENCES))), rest)
+            factors_asked = (rng.choice(PRICE_FACTORS),) * len(case.classes)
+            return filled(case, replace(policy, admits=self._prices.admits(factors_asked, rng.choice(PATIENCES))), rest)
         return fill(case, rest, policy)
 
     def _lead(self, bookings: Sequence[Booking], losses: Sequence[tuple[float, int]]) -> int:
         """Return a job that loses, likelier the more it does, or now and then any."""
         if losses is not self._losses:
-            self._losses, self._total = losses, sum(lost for lost, _ in losses)
+            self._losses, self._total = losses, sum(loss for loss, _ in losses)
         total = self._total
         if total > 0 and self._rng.random() >= AT_RANDOM:
             mark = self._rng.random() * total
-            for lost, job in losses:
-                mark -= lost
+            for loss, job in losses:
+                mark -= loss
                 if mark <= 0:
                     return job
         job, _, _ = self._rng.choice(self._rng.choice(bookings).lanes)
@@ -177,9 +177,9 @@ def without(case: Case, schedule: Schedule, taken: Mapping[int, int]) -> Schedul
                         if other != job:
                             cuts.append((other, booking.start))
         for parent, children in case.children.items():
-            done = columns.whole[parent] - remaining[parent]
+            step = columns.whole[parent] - remaining[parent]
             for child in children:
-                if child in passes and done < case.jobs[child].gate_step:
+                if child in passes and step < case.jobs[child].gate_step:
                     del passes[child]
                     cuts.append((child, case.now))
     return scheduled(standing.less(case, removed), passes)

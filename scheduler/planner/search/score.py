@@ -45,8 +45,8 @@ def met(case: Case, schedule: Schedule) -> frozenset[int]:
 
 def all_done(case: Case, schedule: Schedule) -> bool:
     """Tell whether no job that may start has work left at the horizon."""
-    left = standing_of(case, schedule).remaining
-    return all(left[job.index] <= 0 for job in case.jobs if job.startable and job.free_at is not None)
+    remaining = standing_of(case, schedule).remaining
+    return all(remaining[job.index] <= 0 for job in case.jobs if job.startable and job.free_at is not None)
 
 
 def flow(case: Case, schedule: Schedule) -> float:
@@ -54,7 +54,7 @@ def flow(case: Case, schedule: Schedule) -> float:
     standing = standing_of(case, schedule)
     ends = zip(case.jobs, standing.remaining, standing.free_from, strict=True)
     return sum(
-        job.view.weight * ((case.until if left > 0 else max(end, job.free_at or 0)) - case.now)
-        for job, left, end in ends
+        job.view.weight * ((case.until if steps > 0 else max(end, job.free_at or 0)) - case.now)
+        for job, steps, end in ends
         if job.startable and job.free_at is not None
     )
