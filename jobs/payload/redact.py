@@ -16,6 +16,8 @@ MARK = "[secret]"
 # Shorter values are words: hiding them would blacken every line and protect nothing.
 LENGTH_MIN = 6
 
+_GO = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
+
 # What shortens a text may put these before or behind it.
 _BESIDE_A_CUT = string.whitespace + "\"'.…()[]{}="
 
@@ -48,16 +50,19 @@ class Redactor:
     def whole(self, text: str) -> str:
         """Return ``text`` with every secret replaced that stands in it from its beginning to its end."""
         # Looking for each word is many times as fast as asking the pattern at every character.
-        if self._pattern is not None and any(word in text for word in self._words):
+        if self._pattern is not None and self._has_begin(text) and any(word in text for word in self._words):
             return self._pattern.sub(MARK, text)
         return text
+
+    def _has_begin(self, text: str) -> bool:
+        return any(begin in text for begin in self._begins)
 
     def __call__(self, text: str) -> str:
         """Return ``text`` with every secret replaced by ``[secret]``."""
         return self._without_halves(self.whole(text)) if self._words else text
 
     def _without_halves(self, text: str) -> str:
-        if not any(begin in text for begin in self._begins) and not any(end in text for end in self._ends):
+        if not self._has_begin(text) and not any(end in text for end in self._ends):
             return text
         end = len(text.rstrip(_BESIDE_A_CUT))
         first = min((found for word in self._words if (found := _begun(word, text, end)) is not None), default=None)
@@ -91,23 +96,31 @@ def _over(word: str, text: str, begin: int) -> int | None:
 
 def _forms(secret: str) -> Iterator[str]:
     yield secret
-    for encoded in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
-        for form in (encoded, re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), encoded)):
-            yield form
-            yield quote(form, safe="")
-    for ensure_ascii in (True, False):
-        inner = json.dumps(secret, ensure_ascii=ensure_ascii)[1:-1]
-        yield inner
-        yield json.dumps(inner, ensure_ascii=ensure_ascii)[1:-1]
-    yield repr(secret)[1:-1]
-    yield html.escape(secret)
-    yield html.escape(secret).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
     raw = secret.encode("utf-8", "surrogateescape")
-    yield quopri.encodestring(raw).decode().replace("=\n", "")
-    # Without the last zero byte, UTF-16 is the same bytes in both orders.
-    for data in (raw, secret.encode("utf-16-le", "surrogatepass")[:-1]):
-        yield data.hex()
-        yield data.hex().upper()
+    for form in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+        for encoded in (form, re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), form)):
+            yield encoded
+            yield quote(encoded, safe="")
+            yield quote(quote(encoded, safe=""), safe="")
+    for ensure_ascii in (True, False):
+        inner = secret
+        for _ in range(3):  # JSON in JSON in JSON, also as Go and PHP write it
+            inner = json.dumps(inner, ensure_ascii=ensure_ascii)[1:-1]
+            yield from (inner, inner.translate(_GO), inner.replace("/", r"\/"))
+    yield from (repr(secret)[1:-1], ascii(secret)[1:-1], repr(raw)[2:-1])
+    yield from (secret.replace("'", quoted) for quoted in ("'\"'\"'", r"'\''"))  # of a shell
+    escaped = html.escape(secret)
+    for page in (escaped, escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")):
+        yield from (page, page.replace("/", "&#x2F;").replace("=", "&#x3D;"), page.replace("+", "&#43;"))
+        yield page.encode("ascii", "xmlcharrefreplace").decode()
+    yield from (quopri.encodestring(raw, quotetabs=tabs).decode().replace("=\n", "") for tabs in (False, True))
+    yield from _inside(base64.b64encode(raw), base64.b64encode, 6)
+    # Without the zero bytes at its ends, UTF-16 of ASCII is the same in both orders.
+    wide = (secret.encode(f"utf-16-{order}", "surrogatepass").strip(b"\0") for order in ("le", "be"))
+    for data in {raw, *wide}:
+        pairs = data.hex(" ")
+        for separator in ("", " ", ":", "%", "\\x"):
+            yield from (pairs.replace(" ", separator), pairs.upper().replace(" ", separator))
         for form in (*_inside(data, base64.b64encode, 6), *_inside(data, base64.b32encode, 5)):
             yield form
             yield form.lower() if form.isupper() else form.replace("+", "-").replace("/", "_")

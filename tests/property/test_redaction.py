@@ -10,7 +10,7 @@ import quopri
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobs.payload.redact import MARK, Redactor
@@ -43,14 +43,28 @@ ENCODINGS: dict[str, Encode] = {
     "small percent, twice": lambda text: quote(quote(text, safe="").replace("%2F", "%2f"), safe=""),
     "JSON": _json,
     "JSON in JSON": _twice(_json),
+    "JSON in JSON in JSON": lambda text: _json(_json(_json(text))),
+    "Go's JSON": lambda text: _json(text).replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e"),
+    "PHP's JSON": lambda text: _json(text).replace("/", r"\/"),
     "HTML": html.escape,
+    "HTML with slashes": lambda text: html.escape(text).replace("/", "&#x2F;").replace("=", "&#x3D;"),
     "repr": repr,
+    "ascii": ascii,
+    "repr of bytes": lambda text: repr(text.encode()),
+    "shell": lambda text: text.replace("'", r"'\''"),
+    "bytes": lambda text: text.encode().hex(" "),
+    "fingerprint": lambda text: text.encode().hex(":").upper(),
+    "escapes": lambda text: "".join(f"\\x{byte:02x}" for byte in text.encode()),
+    "percent everywhere": lambda text: "".join(f"%{byte:02X}" for byte in text.encode()),
+    "percent, three times": lambda text: quote(quote(quote(text, safe=""), safe=""), safe=""),
+    "base64, twice": lambda text: base64.b64encode(base64.b64encode(text.encode())).decode(),
     "quoted-printable": lambda text: quopri.encodestring(text.encode()).decode().replace("=\n", ""),
     "base64 by lines": lambda text: binascii.b2a_base64(text.encode()).decode(),
 }
 _TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), max_size=12)
 
 
+@example(secret="p'q\\w/e\u20ac&rty<12>", before="", after="", name="UTF-16 of the other order in base64")
 @given(
     secret=st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), min_size=10, max_size=40),
     before=_TEXT,
