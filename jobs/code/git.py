@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from jobs.child_process import OF_A_PERSON, child_environment, run_child
 from jobs.code.errors import CodeError
+from jobs.payload.bounded_file import read_bounded
 
 _SECONDS = 120
 # What a repository's own settings could have git start, and what is asked of it here never needs.
@@ -23,7 +24,8 @@ _ENVIRONMENT = {
     "LC_ALL": "C",
 }
 _SUBMODULE = b"160000"
-_LINE_MAX = 4096
+_KEPT_BY_GIT = ("HEAD", "packed-refs", "refs", "reftable", "objects")
+_FILE_MAX = 4096
 
 
 class Blob(NamedTuple):
@@ -74,7 +76,10 @@ def _owns(root: Path, mark: Path) -> bool:
         if (repository / "commondir").exists():  # a worktree: its branches and objects are in another folder
             common = (repository / _first_line(repository / "commondir")).resolve()
             listed = repository.resolve().parent == common / "worktrees"
-            return listed and Path(_first_line(repository / "gitdir")).resolve() == mark.resolve()
+            back = Path(_first_line(repository / "gitdir")).resolve()
+            return listed and back == mark.resolve() and not _leads_out(common)
+        if _leads_out(repository):
+            return False
         if mark.is_dir() or repository.resolve().is_relative_to(root.resolve()):
             return True
         words = ("git", "config", "--file", str(repository / "config"), "--get", "core.worktree")
@@ -84,9 +89,21 @@ def _owns(root: Path, mark: Path) -> bool:
         return False
 
 
+def _leads_out(repository: Path) -> bool:
+    """Return whether commits or branches of a repository are links to those of another."""
+    home = repository.resolve()
+    places = [home / name for name in _KEPT_BY_GIT]
+    for place in places:
+        if place.is_symlink():
+            if not place.resolve().is_relative_to(home):
+                return True
+        elif place.is_dir():
+            places += place.iterdir()
+    return False
+
+
 def _first_line(path: Path) -> str:
-    with path.open(encoding="utf-8") as stream:
-        return stream.readline(_LINE_MAX).strip()
+    return read_bounded(path, _FILE_MAX).decode().partition("\n")[0].strip()
 
 
 def work(folder: Path) -> Work:

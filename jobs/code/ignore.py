@@ -98,11 +98,17 @@ def _tokens(word: str) -> _Name:
         elif match["any"]:
             tokens.append(_ONE_CHARACTER)
         elif match["set"]:
-            inner = match["set"].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]").replace("^", r"\^")
-            tokens.append(re.compile(f"[{'^' if match['negated'] else ''}{inner}]", re.DOTALL))
+            tokens.append(re.compile(f"[{'^' if match['negated'] else ''}{_set(match['set'])}]", re.DOTALL))
         else:
             tokens.append(re.compile(re.escape(match["escaped"] or match[0]), re.DOTALL))
     return tokens
+
+
+def _set(inner: str) -> str:
+    """Return what stands in brackets as a regular expression has it; a range that runs backwards is of its two ends."""
+    spans = re.findall(r"(.)-(.)|(.)", inner, re.DOTALL)
+    words = [(re.escape(low), re.escape(high), "-" if low <= high else "") for low, high, _ in spans if low]
+    return "".join(low + dash + high for low, high, dash in words) + "".join(re.escape(one) for *_, one in spans)
 
 
 def _matches_name(tokens: _Name | str, name: str) -> bool:

@@ -97,3 +97,24 @@ def test_a_folder_that_takes_too_long_to_list_is_refused(folder: Path, monkeypat
     monkeypatch.setattr("jobs.code.ignore.stopwatch", lambda: next(readings))
     with pytest.raises(CodeError, match=r"listing its files takes more than 60 s.*fewer and shorter patterns"):
         pack(Code(str(folder)), io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fitting", "others"),
+    [
+        ("[z-a]", "za", "b-"),
+        ("[a-cx-z]", "abcxyz", "dw-"),
+        ("[a&&b]", "a&b", "c"),
+        ("[a--]", "a-", "b"),
+        ("[!a||b]", "c&", "a|b"),
+        ("[a~~b]", "a~b", "c"),
+        ("[-a]", "-a", "b"),
+        (r"[\\-a]", "\\_a", "b"),
+        ("[[a]", "[a", "b"),
+    ],
+)
+def test_a_set_is_one_of_characters_and_ranges_and_of_nothing_else(pattern: str, fitting: str, others: str) -> None:
+    """A range that ran backwards was an error of Python's."""
+    rules = Ignore(pattern, "code")
+    assert [letter for letter in fitting if not rules.leaves_out(letter)] == []
+    assert [letter for letter in others if rules.leaves_out(letter)] == []

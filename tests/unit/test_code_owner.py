@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +39,32 @@ def _shares_its_objects(repository: Path, folder: Path) -> None:
     (folder / ".git" / "commondir").write_text(f"{repository / '.git'}\n")
 
 
-@pytest.mark.parametrize("borrow", [_names_directly, _links, _names_a_false_worktree, _shares_its_objects])
+def _links_inside(repository: Path, folder: Path) -> None:
+    (folder / ".git").mkdir()
+    for name in ("objects", "refs", "config", "HEAD"):
+        (folder / ".git" / name).symlink_to(repository / ".git" / name)
+
+
+def _links_a_branch(repository: Path, folder: Path) -> None:
+    subprocess.run(("git", "init", "-q", "-b", "main", str(folder)), check=True)
+    (folder / ".git" / "objects" / "info" / "alternates").write_text(f"{repository / '.git' / 'objects'}\n")
+    (folder / ".git" / "refs" / "heads" / "main").symlink_to(repository / ".git" / "refs" / "heads" / "main")
+
+
+def _links_inside_what_it_names(repository: Path, folder: Path) -> None:
+    (folder / ".git").write_text("gitdir: own\n")
+    (folder / "own").mkdir()
+    for name in ("objects", "refs", "config", "HEAD"):
+        (folder / "own" / name).symlink_to(repository / ".git" / name)
+
+
+BORROWERS = (
+    *(_names_directly, _links, _names_a_false_worktree, _shares_its_objects),
+    *(_links_inside, _links_a_branch, _links_inside_what_it_names),
+)
+
+
+@pytest.mark.parametrize("borrow", BORROWERS)
 @pytest.mark.parametrize("revision", ["", "main"])
 def test_a_folder_that_names_the_repository_of_another_is_refused(
     folder: Path, git: Git, tmp_path: Path, borrow: Callable[[Path, Path], None], revision: str
@@ -51,6 +77,27 @@ def test_a_folder_that_names_the_repository_of_another_is_refused(
     borrow(folder, borrower)
     with pytest.raises(CodeError, match="names a repository that is not this folder's"):
         pack(Code(str(borrower), revision), io.BytesIO())
+
+
+@pytest.mark.parametrize("name", ["commondir", "gitdir"])
+def test_a_pipe_in_a_repository_holds_nobody(folder: Path, git: Git, tmp_path: Path, name: str) -> None:
+    git("init", "-q")
+    (folder / ".git" / "commondir").write_text("..\n")
+    (folder / ".git" / name).unlink(missing_ok=True)
+    os.mkfifo(folder / ".git" / name)
+    with pytest.raises(CodeError, match="names a repository that is not this folder's"):
+        pack(Code(str(folder)), io.BytesIO())
+
+
+def test_a_head_that_links_to_its_own_branch_is_taken(folder: Path, git: Git) -> None:
+    """As old versions of git wrote it; and a link that leads in a circle is walked once."""
+    git("init", "-q", "-b", "main")
+    git("add", "train.py")
+    git("commit", "-qm", "first")
+    (folder / ".git" / "HEAD").unlink()
+    (folder / ".git" / "HEAD").symlink_to("refs/heads/main")
+    (folder / ".git" / "objects" / "circle").symlink_to(".")
+    assert "train.py" in names(Code(str(folder), "main"))
 
 
 def test_a_submodule_whose_repository_lies_elsewhere_is_taken(folder: Path, git: Git, tmp_path: Path) -> None:
