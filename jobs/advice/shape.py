@@ -149,7 +149,7 @@ def _cached(repository: str, revision: str, cache: Path | None) -> Path | None:
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
     folder = (cache or home / "hub") / f"models--{repository.replace('/', '--')}"
     if revision and (folder / "refs" / revision).is_file():
-        revision = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+        revision = read_bounded(folder / "refs" / revision).decode("ascii", "replace").strip()
     named = sorted((folder / "snapshots").glob(f"{revision or '*'}/config.json"))
     return named[-1] if named else None
 

@@ -26,6 +26,8 @@ def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         data = stream.read(bytes_max + 1)
+    if data is None:  # one of /proc that would have us wait
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
     if len(data) > bytes_max:
         raise OSError(errno.EFBIG, f"larger than {bytes_max:,} bytes", str(path))
     return data

@@ -12,6 +12,7 @@ import sys
 from scheduler import line
 
 _PIPE = "wake"
+_SETTINGS_MAX = 1 << 16  # characters in which the plainest way has to come
 
 
 def show_line(config: str | None) -> int:
@@ -46,8 +47,9 @@ def _folders(config: str | None) -> list[tuple[str, bool]]:
 def _quickly(config: str) -> str | None:
     """Return the state folder if the file names it in the plainest way, before any table; None: read it properly."""
     try:
-        with open(os.path.expanduser(config), encoding="utf-8") as stream:  # noqa: PTH111, PTH123 - costs less
-            for words in stream:
+        plain_file = os.open(os.path.expanduser(config), os.O_RDONLY | os.O_NONBLOCK)  # noqa: PTH111 - costs less
+        with open(plain_file, encoding="utf-8") as stream:  # noqa: PTH123 - likewise
+            for words in stream.read(_SETTINGS_MAX).splitlines():
                 if words.startswith("["):
                     return None
                 name, is_set, value = words.partition("=")

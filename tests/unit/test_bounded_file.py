@@ -19,6 +19,7 @@ from jobs.corpus.errors import CorpusDamaged
 from jobs.corpus.manifest import read_json
 from jobs.environment.demands import RequirementsError, read_demands
 from jobs.payload.bounded_file import TEXT_BYTES_MAX, read_bounded
+from scheduler.cli.prompt import show_line
 from scheduler.web.bearer import BearerError, read_bearer
 
 READERS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
@@ -32,6 +33,7 @@ READERS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
     (read_demands, RequirementsError),
     (read_json, CorpusDamaged),
     (lambda path: read_bearer(path, {}, exposed=False), BearerError),
+    (lambda path: show_line(str(path)), ConfigError),
 )
 
 
@@ -54,6 +56,18 @@ def test_what_is_no_regular_file_or_too_large_is_refused(
     make(path)
     with pytest.raises(error):
         read(path)
+
+
+def test_a_file_that_would_have_its_reader_wait_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc/kmsg, a regular file, where there is nothing left to read."""
+    os.mkfifo(tmp_path / "kmsg")
+    monkeypatch.setattr("stat.S_ISREG", lambda _: True)
+    writer = os.open(tmp_path / "kmsg", os.O_RDWR)
+    try:
+        with pytest.raises(BlockingIOError, match="kmsg"):
+            read_bounded(tmp_path / "kmsg")
+    finally:
+        os.close(writer)
 
 
 def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
