@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import smtplib
 import socket
 import ssl
+import subprocess
+import sys
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from email.message import EmailMessage
 from http.client import HTTPException
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request
 
+from jobs.child_process import OF_A_PERSON, child_environment, run_child
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.deadline import Answer, Deadline, exchange
 from jobs.payload.redact import Redactor
@@ -37,6 +41,19 @@ _TRIED_SECONDS, _TRIES = 5 * 86_400, 48  # as mail servers do; down time and a c
 _ANSWER_MAX_BYTES = 1 << 20
 _EXCHANGES = 3  # how many time-outs a whole letter may take: it has several steps
 _PICTURES_MAX = 10  # of a message in Slack
+_APPRISE_SECONDS, _APPRISE_CHARACTERS = 60, 300
+_APPRISE = """
+import json, sys
+try:
+    from apprise import Apprise
+except ImportError:
+    sys.exit("apprise is missing; install the extra `notify`")
+address, title, text = json.load(sys.stdin)
+post = Apprise()
+if not post.add(address):
+    sys.exit("Apprise does not know this kind of address; see report.apprise.token_urls")
+sys.exit(0 if post.notify(body=text, title=title, body_format="text") else 1)
+"""
 EMAIL = "email"
 GIVEN_UP = "letter.given_up"
 
@@ -70,6 +87,29 @@ class _Smtp(smtplib.SMTP):
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         return self._deadline.watch(super()._get_socket(host, port, timeout))  # type: ignore[misc] # as SMTP_SSL does
+
+    def getreply(self) -> tuple[int, bytes]:
+        """Read one answer of the server, of which smtplib limits each line and not their number."""
+        if self.file is None and self.sock is not None:
+            self.file = _Lines(self.sock.makefile("rb"))
+        return super().getreply()
+
+
+class _Lines:
+    """What a server says in one conversation, line by line and up to a limit."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._left = stream, _ANSWER_MAX_BYTES
+
+    def readline(self, limit: int) -> bytes:
+        line = self._stream.readline(limit)
+        self._left -= len(line)
+        if self._left < 0:
+            raise OSError(f"the answers are longer than {_ANSWER_MAX_BYTES:,} bytes")
+        return line
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +251,18 @@ class AppriseChannel:
         return f"apprise-{hashlib.sha256(self.address.encode()).hexdigest()[:8]}"
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
-        """Deliver as plain text."""
+        """Deliver as plain text, by a child: Apprise's time-outs count from byte to byte."""
         del key
+        given = json.dumps([self.address, str(body["subject"]), str(body["text"])]).encode()
+        words = (sys.executable, "-P", "-c", _APPRISE)
         try:
-            from apprise import Apprise
-        except ImportError:
-            raise DeliveryFailed("apprise is missing; install the extra `notify`") from None
-        post = Apprise()
-        if not post.add(self.address):
-            raise DeliveryFailed("Apprise does not know this kind of address; see report.apprise.token_urls")
-        if not post.notify(body=str(body["text"]), title=str(body["subject"]), body_format="text"):
-            raise DeliveryFailed("Apprise could not deliver; its log says more")
+            done = run_child(words, _APPRISE_SECONDS, child_environment(OF_A_PERSON), given=given)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = f"no end within {_APPRISE_SECONDS} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+            raise DeliveryFailed(f"Apprise could not deliver: {why}") from None
+        if done.returncode:
+            said = Redactor([self.address, *re.split(r"\W+", self.address)])(done.stderr.decode(errors="replace"))
+            raise DeliveryFailed((said.strip().splitlines() or ["Apprise could not deliver"])[-1][:_APPRISE_CHARACTERS])
 
 
 def _document(body: bytes) -> dict[str, Any]:

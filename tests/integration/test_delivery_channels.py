@@ -26,6 +26,7 @@ from scheduler.notify.deliver import AppriseChannel, DeliveryFailed, EmailChanne
 from scheduler.store import events, outbox
 from scheduler.store.engine import Database
 from scheduler.views.needs import needs
+from tests.lab.dripper import Dripper
 
 NOW = 1_795_000_000
 CANARY = "canary-password-0123"
@@ -261,6 +262,28 @@ def test_an_address_that_apprise_does_not_know_is_told_without_the_address() -> 
     with pytest.raises(DeliveryFailed, match="does not know") as failed:
         AppriseChannel(f"nowhere://{CANARY}").send("key", BODY)
     assert CANARY not in str(failed.value)
+
+
+def test_a_server_that_drips_holds_no_letter_of_apprises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.notify.deliver._APPRISE_SECONDS", 2)
+    server = Dripper()
+    try:
+        with pytest.raises(DeliveryFailed, match="no end within 2 s"):
+            AppriseChannel(f"json://127.0.0.1:{server.port}/").send("key", BODY)
+    finally:
+        server.close()
+
+
+def test_a_mail_server_that_never_ends_its_answer_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its lines is short, and smtplib keeps them all: 2 GB came within six seconds."""
+    monkeypatch.setattr("scheduler.notify.deliver._ANSWER_MAX_BYTES", 1_000)
+    server = Dripper(b"220-a line of a greeting\r\n" * 50)
+    try:
+        channel = EmailChannel("127.0.0.1", server.port, False, "", "", "s@example.org", ("a@example.org",), 100)
+        with pytest.raises(DeliveryFailed, match="longer than 1,000 bytes"):
+            channel.send("key", BODY)
+    finally:
+        server.close()
 
 
 def test_a_letter_that_keeps_failing_is_told_in_the_next_report(database: Database) -> None:
