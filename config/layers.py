@@ -108,10 +108,15 @@ def _add_state_folder(layers: Layers, environ: Mapping[str, str]) -> None:
 
 
 def _refuse_writable(file: Path) -> None:
-    """Raise ConfigError for a file that anybody on this machine may change: commands in it are run as this user."""
-    if file.stat().st_mode & stat.S_IWOTH:
-        why = "everybody on this machine may change it, and commands in it are run"
-        raise ConfigError([Problem(str(file), "", "", why, f"run: chmod o-w {file}")])
+    """Raise ConfigError for a file that anybody on this machine may change: commands in it are run as this user.
+
+    In a folder where anybody may write, anybody may put another file in its place, unless the folder is sticky.
+    """
+    for place in (file, *file.absolute().parents, *file.resolve().parents):
+        mode = place.stat().st_mode
+        if mode & stat.S_IWOTH and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+            why = "everybody on this machine may change it, and commands in it are run"
+            raise ConfigError([Problem(str(file), "", "", why, f"run: chmod o-w {place}")])
 
 
 def exposed_secrets(layers: Layers) -> list[Problem]:

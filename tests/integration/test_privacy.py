@@ -87,6 +87,21 @@ def test_settings_that_everybody_may_change_are_refused_and_readable_secrets_are
         read_layers(file, {})
 
 
+def test_settings_in_a_folder_where_everybody_may_exchange_them_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "open" / "own" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('state_dir = "/x"\n')
+    file.chmod(0o600)
+    file.parent.chmod(0o700)
+    named = tmp_path / "link.toml"
+    named.symlink_to(file)
+    for way in (file, named):
+        with pytest.raises(ConfigError, match=f"run: chmod o-w {tmp_path / 'open'}$"):
+            read_layers(way, {})
+    (tmp_path / "open").chmod(0o1777)  # as /tmp, where nobody may take away what is another's
+    assert read_layers(named, {}).values["state_dir"] == "/x"
+
+
 def test_the_artifact_folder_is_closed_to_others(tmp_path: Path) -> None:
     DirectoryStore(tmp_path / "artifacts")
     assert (tmp_path / "artifacts").stat().st_mode & 0o777 == 0o750
