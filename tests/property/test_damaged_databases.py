@@ -19,6 +19,7 @@ SPEC = JobSpec(name="ufm", role="manager", command=("train",), target_step=100, 
 _HEADER_BYTES = 100
 _FORMAT = 47  # the last byte of the number of the schema's format
 _BLOCK_BYTES = 16
+_PAGE_BYTES = 4_096
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,25 @@ def of_any_page(whole: bytes) -> Iterator[bytes]:
         yield whole[:at] + chance.randbytes(_BLOCK_BYTES) + whole[at + _BLOCK_BYTES :]
 
 
+def of_whole_pages(whole: bytes) -> Iterator[bytes]:
+    """Yield files that end at each page, and files in which two pages have changed their places."""
+    chance = random.Random(99)
+    pages = [whole[at : at + _PAGE_BYTES] for at in range(0, len(whole), _PAGE_BYTES)]
+    for number in range(1, len(pages)):
+        yield b"".join(pages[:number])
+        other = chance.randrange(len(pages))
+        swapped = [*pages]
+        swapped[number], swapped[other] = pages[other], pages[number]
+        yield b"".join(swapped)
+
+
+def of_a_table(whole: bytes) -> Iterator[bytes]:
+    """Yield files in which a table has another name in the schema: its revision is right, and it is not there."""
+    for name in (b"jobs", b"events", b"lanes", b"runs", b"lease"):
+        yield whole.replace(name, name[:-1] + b"\xff")
+        yield whole.replace(b"CREATE TABLE " + name, b"CREATE TABLE " + name[::-1])
+
+
 def _verify(url: str) -> None:
     database = open_database(url, read_only=True)
     try:
@@ -73,7 +93,7 @@ def _write(url: str) -> None:
         database.close()
 
 
-@pytest.mark.parametrize("damages", [of_the_header, of_the_schema, of_any_page])
+@pytest.mark.parametrize("damages", [of_the_header, of_the_schema, of_any_page, of_whole_pages, of_a_table])
 @pytest.mark.parametrize("command", [list_jobs, _verify, _write])
 def test_no_damage_is_an_unexpected_error(
     whole: bytes, tmp_path: Path, damages: Callable[[bytes], Iterator[bytes]], command: Callable[[str], object]
