@@ -10,8 +10,16 @@ _TEXTS = [
     "\ue0001\ue001", "</s><|im_end|>", "{{ messages }}", "\r\n", "\ufeffa",
 ]  # fmt: skip
 _VALUES: list[Any] = [None, True, 0, -1.5, 1e308, [], {}, [None], [[]], {"a": {"b": []}}, "text", ["text"]]
+# fmt: off
 _NAMES = ["text", "prompt", "completion", "messages", "instruction", "input", "output", "conversations", "chosen",
-          "rejected", "label", "system", "id", "metadata"]  # fmt: skip
+          "rejected", "label", "system", "id", "metadata", "tools", "history", "images", "chat_template_kwargs"]
+_CALLS: list[Any] = [
+    [{"function": {"name": "add", "arguments": '{"a": 1}'}}], [{"name": "add", "arguments": {"a": 1}}], [{}],
+    '[{"name": "add"}]', [["q", "a"]], {"bos_token": "<eos>"}, {"messages": 1}, [{"function": None}], "be brief", [3],
+]
+_BESIDE = ["tools", "system", "history", "chat_template_kwargs", "images"]
+_OF_MESSAGES = ["weight", "train", "tool_calls", "reasoning_content", "name"]
+# fmt: on
 _ROLES = ["user", "assistant", "system", "tool", "human", "gpt", "", None, 3]
 
 
@@ -61,6 +69,8 @@ def odd_record(draw: random.Random) -> Any:
         record[name] = draw.choice(_VALUES)
     if draw.random() < 0.1:
         record.pop(draw.choice(list(record)))
+    if draw.random() < 0.1:
+        record[draw.choice(_BESIDE)] = draw.choice(_CALLS)
     return draw.choice(_VALUES) if draw.random() < 0.03 else record
 
 
@@ -71,5 +81,7 @@ def _turns(draw: random.Random, speaker: str, said: str, text: Any) -> list[Any]
         if draw.random() < 0.1:
             turn[speaker] = draw.choice(_ROLES)
         if draw.random() < 0.1:
-            turn[said] = draw.choice([*_VALUES, [{"type": "text", "text": "part"}]])
+            turn[said] = draw.choice([*_VALUES, [{"type": "text", "text": "part"}], [{"type": "image_url"}]])
+        if draw.random() < 0.1:
+            turn[draw.choice(_OF_MESSAGES)] = draw.choice([0, 1, 0.5, *_VALUES, *_CALLS])
     return turns + ([draw.choice(_VALUES)] if draw.random() < 0.05 else [])

@@ -148,6 +148,8 @@ def _process(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace, training: Training, local_rank: int) -> None:
     """Import what the stage needs, and train. Nothing of torch is loaded before: the launcher needs none."""
     options.model = find_base(options.model)
+    if options.warmup > training.target_step and local_rank == 0:
+        print(f"finetune: --warmup {options.warmup} is longer than the training, which never reaches its --rate")
     if options.stage in ("sft", "selftrain"):
         start = Start()
         wake_device(local_rank)

@@ -6,13 +6,15 @@ conversation, written by the tokenizer's chat template, what the assistant said.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from .errors import UnreadableData
-from .forms import ASSISTANT, OddRecord, Record, read_record
+from .forms import ASSISTANT, THOUGHTS, LostPart, OddRecord, Record, is_learned, is_marked, read_record
 from .tally import Tally
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ _BLANK = " \t\r\n" + _MARK
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _OPEN, _CLOSE = "\ue000", "\ue001"  # around the number of a special token that stands in somebody's words
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+_DATA = {".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".gz", ".zst", ".bz2", ".xz"}
 _WHY_MAX = 120  # characters of what a template says
+_ASKED = 40  # characters at the end of a prompt that may begin an answer: <think>
+_WRITE = "take a model whose template writes it, or give records of prompt and completion as texts"
 
 
 class Piece(NamedTuple):
@@ -52,6 +57,13 @@ def files(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder.glob(pattern))
 
 
+def unread(folder: Path, paths: Sequence[Path]) -> list[list[Any]]:
+    """Return files that look like training data and are none, as a tally's reasons; each counts as one record."""
+    beside = sorted(path for path in folder.glob("train*") if path not in paths and path.is_file())
+    why = "its records are not read: files of records are train-*.jsonl"
+    return [[why, 1, path.name] for path in beside if path.suffix in _DATA]
+
+
 def data_digest(paths: Sequence[Path]) -> str:
     """Return the sha256 over the names and bytes of files."""
     whole = hashlib.sha256()
@@ -66,18 +78,20 @@ def documents(paths: Sequence[Path], tokenizer: Any, tally: Tally) -> Iterator[D
     for record, place in records(paths, tally):
         if any(True for _ in named_images(record)):
             tally.leave(place, "it has an image, and of models that see only Qwen2-VL and Qwen2.5-VL are known")
+            tally.since(3, changed="messages" not in record or "image_url" in str(record))
         elif (document := document_of(record, tokenizer, place, tally)) is not None:
             yield document
 
 
 def named_images(record: dict[str, Any]) -> Iterator[object]:
-    """Yield what a record of messages names as its images, in order."""
-    messages = record.get("messages")
-    for message in messages if isinstance(messages, list) else ():
+    """Yield what a record of messages names as its images, in order; None for one that it does not name."""
+    lists = [part for name in ("messages", "prompt", "completion") if isinstance(part := record.get(name), list)]
+    for message in chain.from_iterable(lists):
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and part.get("type") == "image":
-                yield part.get("image")
+            if isinstance(part, dict) and part.get("type", "text") != "text":
+                place = part.get("image_url")
+                yield part.get("image", place.get("url") if isinstance(place, dict) else place)
 
 
 def records(paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
@@ -94,14 +108,14 @@ def _values(path: Path, tally: Tally) -> Iterator[tuple[Any, str]]:
     """Yield the JSON values of a file. Bytes that are not UTF-8 cost their line, and marks of byte order nothing."""
     with path.open("rb") as file:
         wide = file.read(2) in _UTF16
-    tally.newer |= wide
+    tally.since(2, changed=wide)
     if (elements := _array(path, wide=wide)) is not None:
-        tally.newer = True
+        tally.since(2, changed=True)
         yield from ((element, f"{path.name}, element {number}") for number, element in enumerate(elements, 1))
         return
     with _opened(path, wide=wide) as lines:
         for number, line in enumerate(lines, 1):
-            tally.newer |= line.startswith(_MARK)
+            tally.since(2, changed=line.startswith(_MARK))
             if text := line.strip(_BLANK):
                 yield from _value(text, f"{path.name}:{number}", tally)
 
@@ -147,11 +161,24 @@ def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally
             raise OddRecord("it has half of a character (a lone surrogate)")
     except OddRecord as odd:
         tally.leave(place, str(odd))
+        tally.since(3, changed=isinstance(odd, LostPart))
         return None
-    tally.newer |= read.form in ("alpaca", "sharegpt") or bool(read.messages and read.form == "prompt")
-    tally.newer |= read.form != "text" and isinstance(record.get("text"), str)
+    tally.since(2, changed=read.form in ("alpaca", "sharegpt") or (read.messages and read.form == "prompt"))
+    tally.since(2, changed=read.form != "text" and isinstance(record.get("text"), str))
+    tally.since(3, changed=read.messages and not document.plain and _is_read_otherwise(read, tokenizer))
     tally.take(read.form)
     return document
+
+
+def _is_read_otherwise(read: Record, tokenizer: Any) -> bool:
+    """Return whether programs before version 3 of rows wrote a conversation otherwise."""
+    changed = any(
+        is_marked(message) or message.get("tool_calls") or with_one_text(message) is not message
+        for message in read.messages
+    )
+    changed = changed or "image_url" in str(read.messages)
+    beside = read.given or read.fields.get("history") or (read.fields.get("system") and read.form != "sharegpt")
+    return bool(changed or beside or "strftime_now" in str(tokenizer.chat_template))
 
 
 def _document(read: Record, tokenizer: Any, place: str) -> Document:
@@ -180,21 +207,71 @@ def _is_text(text: str) -> bool:
 def _chat(read: Record, tokenizer: Any) -> Iterator[Piece]:
     """Yield a conversation in pieces, split where the assistant begins and ends."""
     marks = special_texts(tokenizer)
-    messages = [_without(message, marks) for message in read.messages]
+    messages = [_without(with_one_text(message), marks) for message in read.messages]
+    given = _without(dict(read.given), marks)
     written = ""
     for at, message in enumerate(messages):
-        if message["role"] != ASSISTANT or at < read.learned_from:
+        if at < read.learned_from or not is_learned(message):
             continue
-        before = rendered(tokenizer, messages[:at], asked=True)
-        after = rendered(tokenizer, messages[: at + 1], asked=False)
+        before = rendered(tokenizer, messages[:at], asked=True, given=given)
+        after = rendered(tokenizer, messages[: at + 1], asked=False, given=given)
         if not (before.startswith(written) and after.startswith(before)):
             raise OddRecord(
                 "the chat template writes its conversation otherwise once it goes on, so that what the assistant said "
                 "has no place of its own; give each answer as a record of prompt and completion"
             )
+        check_written(message, after[len(before) :], before[len(written) :])
         yield from _pieces(before[len(written) :], marks, learned=False)
         yield from _pieces(after[len(before) :], marks, learned=True)
         written = after
+    check_read(messages[: _end(messages, read)], written, given)
+
+
+def _end(messages: Sequence[dict[str, Any]], read: Record) -> int:
+    """Return the place after the last message that is learned."""
+    return max(at + 1 for at, one in enumerate(messages) if at >= read.learned_from and is_learned(one))
+
+
+def with_one_text(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose parts, if all are text, are one; most templates write a list as Python does."""
+    content = message.get("content")
+    if not isinstance(content, list) or any(not isinstance(part.get("text"), str) for part in content):
+        return message
+    return {**message, "content": "".join(part["text"] for part in content)}
+
+
+def check_written(message: dict[str, Any], learned: str, before: str) -> None:
+    """Raise LostPart unless all that an assistant's message says is learned, white space aside.
+
+    Marks of thinking may stand at the end of what is before.
+    """
+    calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
+    said = [(name, message.get(name)) for name in ("content", *THOUGHTS)]
+    said += [("tool_calls", call.get("name")) for call in calls if isinstance(call, dict)]
+    for name, text in said:
+        if isinstance(text, str) and not _holds(learned, text) and not _holds(before[-_ASKED:] + learned, text):
+            raise LostPart(f"the chat template leaves out what the assistant said ({name}): {_WRITE}")
+
+
+def check_read(messages: Sequence[dict[str, Any]], written: str, given: dict[str, Any]) -> None:
+    """Raise LostPart unless all that others say, and the tools that there are, stands in a written conversation."""
+    for message in messages:
+        said, role = message.get("content"), message["role"]
+        if isinstance(said, str) and role != ASSISTANT and not _holds(written, said):
+            raise LostPart(f"the chat template leaves out what it has of the role {role[:40]!r}: {_WRITE}")
+    tools = [tool.get("function", tool) for tool in given.get("tools") or ()]
+    if not all(_holds(written, str(tool.get("name"))) for tool in tools if isinstance(tool, dict)):
+        raise LostPart(f"the chat template leaves out its tools: {_WRITE}")
+
+
+def _holds(text: str, said: str) -> bool:
+    """Return whether a text holds another, as it is or as JSON writes it, white space aside."""
+    whole = _bare(text)
+    return _bare(said) in whole or _bare(json.dumps(said, ensure_ascii=False)[1:-1]) in whole
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split())
 
 
 def special_texts(tokenizer: Any) -> tuple[str, ...]:
@@ -242,10 +319,34 @@ def _pieces(text: str, marks: tuple[str, ...], *, learned: bool) -> Iterator[Pie
             yield Piece(part, learned, meant=True)
 
 
-def rendered(tokenizer: Any, messages: list[Any], *, asked: bool) -> str:
-    """Return messages as the chat template writes them. Raises OddRecord where it does not."""
+def rendered(tokenizer: Any, messages: list[Any], *, asked: bool, given: dict[str, Any] | None = None) -> str:
+    """Return messages as the chat template writes them. Raises OddRecord where it does not.
+
+    Arguments of calls are objects for most templates, and JSON in a string, as OpenAI's interface has them, for some.
+    """
+    asking = {**(given or {}), "tokenize": False, "add_generation_prompt": asked}
+    called = [_with_arguments(message) for message in messages]
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asked))
+        return str(tokenizer.apply_chat_template(called, **asking))
     except Exception as error:  # noqa: BLE001 - a template is a program of somebody else's
+        if called != messages:
+            with contextlib.suppress(Exception):
+                return str(tokenizer.apply_chat_template(messages, **asking))
         why = " ".join(f"{error}".split())[:_WHY_MAX] or type(error).__name__
         raise OddRecord(f"the chat template refuses it: {why}") from None
+
+
+def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have arguments that are objects, where it has them in strings."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [_with_object(call) for call in calls]} if calls else message
+
+
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(function := call.get("function"), dict):
+        return {**call, "function": _with_object(function)}
+    try:
+        arguments = json.loads(call["arguments"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return call
+    return {**call, "arguments": arguments} if isinstance(arguments, dict) else call

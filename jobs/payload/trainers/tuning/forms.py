@@ -8,18 +8,32 @@
 | alpaca | ``{"instruction": ..., "input": ..., "output": ...}`` |
 | sharegpt | ``{"conversations": [{"from": ..., "value": ...}, ...]}`` |
 | preference | ``{"prompt": ..., "chosen": ..., "rejected": ...}``, or ``prompt``, ``completion`` and ``label`` |
+
+A conversation may have ``system``, ``tools`` and ``chat_template_kwargs`` beside it, Alpaca's record ``system`` and
+``history``. A message with a weight of 0, or ``train: false``, is read and not learned.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import json
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ASSISTANT = "assistant"
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # what an assistant's message may have beside its content
 _SPEAKERS = {
     "human": "user", "user": "user", "gpt": ASSISTANT, "assistant": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT,
     "bing": ASSISTANT, "bard": ASSISTANT, "system": "system", "tool": "tool", "observation": "tool",
     "function_response": "tool", "function_call": ASSISTANT,
 }  # fmt: skip
+# What frameworks call the flag of a message that says whether it is learned.
+_FLAGS = ("weight", "train", "training", "trainable", "loss", "loss_mask", "loss_weight")
+_BESIDE = ("system", "history", "tools", "chat_template_kwargs")  # of a record, and part of what is learned
+_SEEN = ("image", "images", "video", "videos", "audio", "audios")
+_REPEATED = 16  # characters of a prompt that nobody answers by repeating them
 _ALPACA = (
     "Below is an instruction that describes a task{}. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{}\n\n{}### Response:\n"
@@ -30,10 +44,14 @@ class OddRecord(ValueError):
     """A record that nothing can be learned from; the message says why."""
 
 
+class LostPart(OddRecord):
+    """A record that would be learned without one of its parts. Rows of a format before 3 were made without it."""
+
+
 class Record(NamedTuple):
     """A record in one shape: ``text``, or ``prompt`` and ``answer``, or ``messages`` learned from ``learned_from`` on.
 
-    ``fields`` are those of its form, as they stood.
+    ``fields`` are those of its form, as they stood; ``given`` is what the chat template gets beside messages.
     """
 
     form: str
@@ -43,6 +61,7 @@ class Record(NamedTuple):
     answer: str = ""
     messages: tuple[dict[str, Any], ...] = ()
     learned_from: int = 0
+    given: Mapping[str, Any] = MappingProxyType({})
 
 
 def read_record(record: Any) -> Record:
@@ -51,9 +70,36 @@ def read_record(record: Any) -> Record:
         raise OddRecord("it is no JSON object")
     for names, read in _FORMS:
         if all(record.get(name) is not None for name in names):
-            return read(record)
+            found = read(record)
+            return found if found.form == "text" else _with_what_is_beside(record, found)
     known = "text, prompt and completion, messages, instruction and output, conversations, chosen and rejected"
     raise OddRecord(f"it has none of the known fields ({known})")
+
+
+def read_prompt(record: dict[str, Any]) -> Record:
+    """Return what a model is to answer, as a text or as messages. Raises OddRecord."""
+    prompt = record.get("prompt")
+    if not prompt or not isinstance(prompt, str | list):
+        raise OddRecord("it has no prompt")
+    if isinstance(prompt, str):
+        return without_given(_with_what_is_beside(record, Record("prompt", {"prompt": prompt}, prompt=prompt)))
+    check_messages(prompt)
+    read = Record("prompt", {"prompt": prompt}, messages=tuple(prompt))
+    return without_given(_with_what_is_beside(record, read))
+
+
+def has_more(record: dict[str, Any]) -> bool:
+    """Return whether a record has messages in parts or something beside them, of which rows before 3 knew nothing."""
+    lists = [part for part in record.values() if isinstance(part, list)]
+    said = [message.get("content") for part in lists for message in part if isinstance(message, dict)]
+    return any(isinstance(content, list) for content in said) or any(record.get(name) for name in _BESIDE)
+
+
+def without_given(read: Record) -> Record:
+    """Return a record of a stage that gives the chat template messages alone. Raises LostPart where it has more."""
+    if read.given:
+        raise LostPart(f"its {', '.join(read.given)} would be lost: only --stage sft gives them to the chat template")
+    return read
 
 
 def readable(record: Record) -> str:
@@ -61,6 +107,56 @@ def readable(record: Record) -> str:
     if record.messages:
         return "\n\n".join(f"{message.get('role')}: {_said(message.get('content'))}" for message in record.messages)
     return record.text or record.prompt + record.answer
+
+
+def is_learned(message: dict[str, Any]) -> bool:
+    """Return whether a message is the assistant's and not marked as one that is only read. Raises OddRecord."""
+    if message["role"] != ASSISTANT:
+        return False
+    weights = [message[name] for name in _FLAGS if message.get(name) is not None]
+    if odd := [weight for weight in weights if weight not in (0, 1)]:
+        raise LostPart(f"the weight of an answer is {str(odd[0])[:40]!r}, and known are 0 and 1")
+    return all(weights)
+
+
+def is_marked(message: dict[str, Any]) -> bool:
+    """Return whether a message says if it is learned."""
+    return any(message.get(name) is not None for name in _FLAGS)
+
+
+def _with_what_is_beside(record: dict[str, Any], read: Record) -> Record:
+    """Return a record with what stands beside its form. Raises LostPart for what has no place in it."""
+    if seen := next((name for name in _SEEN if record.get(name)), ""):
+        raise LostPart(
+            f'its {seen} would be lost: name each in the content of its message, {{"type": "image", "image": ...}}'
+        )
+    beside = {name: record[name] for name in _BESIDE if record.get(name)}
+    if not beside:
+        return read
+    if not read.messages:
+        raise LostPart(f"its {next(iter(beside))} would be lost beside a prompt that is text: give messages")
+    read = read._replace(fields={**read.fields, **beside}, given=_given(beside))
+    if (system := beside.get("system")) and read.messages[0]["role"] != "system":
+        if not isinstance(system, str):
+            raise LostPart("its system is no string")
+        messages = ({"role": "system", "content": system}, *read.messages)
+        read = read._replace(messages=messages, learned_from=read.learned_from + bool(read.learned_from))
+    return read
+
+
+def _given(beside: dict[str, Any]) -> dict[str, Any]:
+    """Return tools, as a list of functions, and variables of the chat template."""
+    tools, more = beside.get("tools"), beside.get("chat_template_kwargs", {})
+    try:
+        tools = json.loads(tools) if isinstance(tools, str) else tools
+    except (ValueError, RecursionError):
+        raise LostPart("its tools are a string that is no JSON") from None
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise LostPart("its tools are no list of objects")
+    if not isinstance(more, dict):
+        raise LostPart("its chat_template_kwargs are no object")
+    wrapped = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools or ()]
+    return {**more, "tools": wrapped} if wrapped else dict(more)
 
 
 def _text(record: dict[str, Any]) -> Record:
@@ -78,22 +174,33 @@ def _messages(record: dict[str, Any]) -> Record:
 
 
 def _sharegpt(record: dict[str, Any]) -> Record:
-    turns, system = record["conversations"], record.get("system")
+    turns = record["conversations"]
     if not isinstance(turns, list):
         raise OddRecord("its conversations are no list")
-    messages: list[dict[str, Any]] = []
-    if isinstance(system, str) and system:
-        messages.append({"role": "system", "content": system})
-    for turn in turns:
-        if not isinstance(turn, dict):
-            raise OddRecord("a turn of its conversation is no object")
-        speaker = turn.get("from", turn.get("role"))
-        role = _SPEAKERS.get(speaker) if isinstance(speaker, str) else None
-        if role is None:
-            raise OddRecord(f"a turn is from {str(speaker)[:40]!r}, and known are {', '.join(_SPEAKERS)}")
-        messages.append({"role": role, "content": turn.get("value", turn.get("content"))})
-    fields: dict[str, Any] = {name: record[name] for name in ("conversations", "system") if name in record}
-    return Record("sharegpt", fields, messages=_checked(messages))
+    messages = _checked([_turn(turn) for turn in turns])
+    return Record("sharegpt", {"conversations": turns}, messages=messages)
+
+
+def _turn(turn: Any) -> dict[str, Any]:
+    """Return a turn as a message; a call of a function, written as JSON, as one that the template knows."""
+    if not isinstance(turn, dict):
+        raise OddRecord("a turn of its conversation is no object")
+    speaker = turn.get("from", turn.get("role"))
+    role = _SPEAKERS.get(speaker) if isinstance(speaker, str) else None
+    if role is None:
+        raise OddRecord(f"a turn is from {str(speaker)[:40]!r}, and known are {', '.join(_SPEAKERS)}")
+    message = {"role": role, "content": turn.get("value", turn.get("content"))}
+    message |= {name: turn[name] for name in (*_FLAGS, "tool_calls") if name in turn}
+    if speaker == "function_call" and isinstance(message["content"], str):
+        try:
+            calls = json.loads(message["content"])
+        except (ValueError, RecursionError):
+            return message
+        calls = calls if isinstance(calls, list) else [calls]
+        if calls and all(isinstance(call, dict) and "name" in call for call in calls):
+            calls = [{"type": "function", "function": call} for call in calls]
+            return {**message, "content": "", "tool_calls": calls}
+    return message
 
 
 def _alpaca(record: dict[str, Any]) -> Record:
@@ -106,13 +213,25 @@ def _alpaca(record: dict[str, Any]) -> Record:
         raise OddRecord("its instruction is empty")
     context = ", paired with an input that provides further context" if more else ""
     asked = f"{instruction}\n\n{more}" if more else instruction
-    return Record(
+    before = _history(record.get("history") or [])
+    read = Record(
         "alpaca",
         {name: record[name] for name in ("instruction", "input", "output") if name in record},
-        prompt=_ALPACA.format(context, instruction, f"### Input:\n{more}\n\n" if more else ""),
-        answer=output,
-        messages=({"role": "user", "content": asked}, {"role": ASSISTANT, "content": output}),
+        messages=(*before, {"role": "user", "content": asked}, {"role": ASSISTANT, "content": output}),
     )
+    if before or record.get("system"):  # for which the form of its authors has no place
+        return read
+    prompt = _ALPACA.format(context, instruction, f"### Input:\n{more}\n\n" if more else "")
+    return read._replace(prompt=prompt, answer=output)
+
+
+def _history(turns: Any) -> list[dict[str, Any]]:
+    """Return earlier turns, pairs of what was asked and answered, as messages."""
+    known = isinstance(turns, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in turns)
+    if not known or not all(isinstance(text, str) and text.strip() for pair in turns for text in pair):
+        raise LostPart("its history is no list of pairs of texts")
+    roles = ("user", ASSISTANT)
+    return [{"role": role, "content": text} for pair in turns for role, text in zip(roles, pair, strict=True)]
 
 
 def _prompt(record: dict[str, Any]) -> Record:
@@ -141,6 +260,11 @@ def _preference(record: dict[str, Any]) -> Record:
         prompt, chosen, rejected = _common(chosen, rejected)
     if not (type(prompt) is type(chosen) is type(rejected)) or not isinstance(prompt, str | list):
         raise OddRecord("its prompt, chosen and rejected are neither all strings nor all messages")
+    if prompt and chosen[: len(prompt)] == prompt == rejected[: len(prompt)]:
+        if isinstance(prompt, str) and len(prompt) >= _REPEATED:
+            raise LostPart("its chosen and rejected texts begin with the prompt, which would stand there twice")
+        if isinstance(prompt, list):
+            chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
     if chosen == rejected:
         raise OddRecord("its chosen and rejected answers are the same")
     if not prompt or not chosen or not rejected:
@@ -164,9 +288,11 @@ def _common(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
 
 def _checked(messages: Any, learned_from: int = 0) -> tuple[dict[str, Any], ...]:
     check_messages(messages)
-    answers = [message for message in messages[learned_from:] if message["role"] == ASSISTANT]
+    answers = [message for message in messages[learned_from:] if is_learned(message)]
     if not any(message.get("content") or message.get("tool_calls") for message in answers):
         raise OddRecord("nobody answers: it has no turn of the assistant")
+    if not all(message.get("content") or message.get("tool_calls") for message in answers):
+        raise LostPart("one of its answers is empty, and the model would learn to say nothing")
     return tuple(messages)
 
 
@@ -179,8 +305,10 @@ def check_messages(messages: Any) -> None:
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise OddRecord("a message has no role")
-        content = message.get("content")
-        if content is None and message.get("tool_calls"):
+        content, calls = message.get("content"), message.get("tool_calls")
+        if calls and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+            raise OddRecord("the tool_calls of a message are no list of objects")
+        if content is None and calls:
             continue
         if not isinstance(content, str | list):
             raise OddRecord("a message has no content")

@@ -28,10 +28,11 @@ from .tokenizer import digest
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-FORMAT = 2  # of the rows on disk
+FORMAT = 3  # of the rows on disk
 PREPROCESSOR = "preprocessor_config.json"
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
+_TURNED = 0x0112  # of what a camera notes: how it was held
 _PIXELS_MAX = 100_000_000  # of an image as it is stored; more is a mistake, or an attack
 
 
@@ -175,7 +176,7 @@ def _rows(
         if document is None:
             continue
         try:
-            images = [_read(said, folder, sight) for said in named_images(record)]
+            images = [_read(said, folder, sight, tally) for said in named_images(record)]
         except OddRecord as odd:
             tally.leave(place, str(odd), document.form)
             continue
@@ -196,17 +197,19 @@ def _rows(
             )
 
 
-def _read(said: object, folder: Path, sight: Sight) -> np.ndarray[Any, Any]:
+def _read(said: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarray[Any, Any]:
     """Return an image at its size, (high, wide, 3) in bytes. Raises OddRecord."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
         raise Refused("images need pillow, which is not installed: name it in the job's requirements") from None
     shown = repr(said if not isinstance(said, str) or len(said) <= 80 else f"{said[:60]}...")
     try:
-        with Image.open(_file(said, folder)) as image:
-            if image.width * image.height > _PIXELS_MAX:
-                raise ValueError(f"it has {image.width} x {image.height} pixels")
+        with Image.open(_file(said, folder)) as stored:
+            if stored.width * stored.height > _PIXELS_MAX:
+                raise ValueError(f"it has {stored.width} x {stored.height} pixels")
+            tally.since(3, changed=stored.getexif().get(_TURNED, 1) != 1)
+            image = ImageOps.exif_transpose(stored)  # as its camera was held, and as servers show it to models
             columns, rows = sight.size(image.width, image.height)
             sized = image.convert("RGB").resize((columns * sight.side, rows * sight.side), Image.Resampling.BICUBIC)
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:

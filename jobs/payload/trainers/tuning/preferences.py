@@ -20,9 +20,29 @@ import torch
 from . import checkpoint, fingerprint
 from .base import check_length
 from .card import find_card
-from .documents import check_words, data_digest, records, rendered, special_texts
+from .documents import (
+    check_read,
+    check_words,
+    check_written,
+    data_digest,
+    records,
+    rendered,
+    special_texts,
+    unread,
+    with_one_text,
+)
 from .errors import Refused, UnreadableData
-from .forms import OddRecord, check_messages, read_record
+from .forms import (
+    THOUGHTS,
+    LostPart,
+    OddRecord,
+    has_more,
+    is_learned,
+    is_marked,
+    read_prompt,
+    read_record,
+    without_given,
+)
 from .model import base_digest, make_model
 from .options import rows_at_once
 from .packing import LEARNED
@@ -30,9 +50,9 @@ from .remembered import facts_of, recall
 from .rewards import Reward, Spread, named
 from .rows import endless
 from .samples import UNWRITTEN, describe, learned_after, spread
-from .session import data_files, judge
+from .session import data_files, data_folder, judge
 from .tally import Tally, check
-from .tokenizer import digest, load_tokenizer, some_stops
+from .tokenizer import check_vocabulary, digest, load_tokenizer, some_stops
 
 if TYPE_CHECKING:
     import argparse
@@ -52,6 +72,7 @@ _BETA = {"dpo": 0.1, "kto": 0.1, "grpo": 0.0}
 _DECIDES = {"dpo": ("beta",), "kto": ("beta",), "grpo": ("beta", "generations", "new_tokens", "temperature", "reward")}
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw8bit": "adamw_bnb_8bit"}
 _ANSWERS = frozenset({"chosen", "rejected", "completion"})
+_JOINT = 40  # characters at the end of a prompt that may begin an answer: <think>
 RECORD = "record"  # the column that carries a whole record to the reward
 
 
@@ -78,19 +99,23 @@ def train(
     tokenizer = load_tokenizer(source)
     paths = data_files(options, training)
     rows, tally, sizes = read_rows(options, paths, tokenizer)
-    where = str(options.data or training.data_dir)
+    folder = data_folder(options, training)
+    where, facts = str(folder), tally.facts()
+    facts["left_out"] += unread(folder, paths)
     if rows or tally.left_out:
         if os.environ.get("RANK", "0") == "0":
             texts = [_sample(rows[at], tokenizer) for at in spread(len(rows))]
             places = 0 if options.stage == "grpo" else _places(sizes, rows_at_once(options, devices), training.seed)
-            describe(training, tally.facts(), (len(rows), tally.tokens), texts, places)
-        check(tally.facts(), options.skip_at_most, where)
+            describe(training, facts, (len(rows), tally.tokens), texts, places)
+        check(facts, options.skip_at_most, where)
     if not rows:
         raise UnreadableData(
             f"{where} has no record for --stage {options.stage}, which are lines of "
             f"train-*.jsonl like {_FORMS[options.stage]}. {no_corpus}; --data names another folder"
         )
     now = _fingerprint(options, training, card, devices, (model_digest, digest(tokenizer), data_digest(paths)))
+    if tally.newer > 2:  # other records than the program before would have learned
+        now["job"]["records read as"] = tally.newer
     metrics = {}
     if resume is not None:
         judged = _judge(before, now, options)
@@ -105,9 +130,9 @@ def train(
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, of which nothing is read again
         (folder / checkpoint.FINGERPRINT).write_text(json.dumps(now, indent=1))
 
-    with tempfile.TemporaryDirectory(prefix="trl-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trl-") as name:
         told = callback(training, metrics=metrics, beside=beside)
-        trainer = _trainer(options, training, (model, tokenizer, rows), card, folder, told)
+        trainer = _trainer(options, training, (model, tokenizer, rows), card, name, told)
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
 
@@ -121,15 +146,21 @@ def read_rows(
     stops = some_stops(options.model, tokenizer)
     tally, marks = Tally(), special_texts(tokenizer)
     read: list[tuple[dict[str, Any], list[int], str]] = []
+    most = -1
     for record, place in records(paths, tally):
         try:
             row = _row(options.stage, record)
             if isinstance(row["prompt"], list) and not tokenizer.chat_template:
                 raise OddRecord("its prompt is messages, and the tokenizer has no chat template to write them with")
             check_words([row[name] for name in ("prompt", *_ANSWERS) if name in row], marks)
-            read.append((row, _sizes(options, row, tokenizer, stops), place))
+            texts = _learned(options, row, tokenizer, stops)
+            most = max(most, *map(max, texts))
+            read.append((row, [len(tokens) for tokens in texts], place))
+            tally.since(3, changed=has_more(record) or _repeats(record, row))
         except OddRecord as odd:
             tally.leave(place, str(odd))
+            tally.since(3, changed=isinstance(odd, LostPart))
+    check_vocabulary(options.model, tokenizer, most)
     kinds = Counter(type(row["prompt"]) for row, _, _ in read)
     usual = max(kinds, key=lambda kind: kinds[kind], default=str)
     rows, counts = [], []
@@ -180,47 +211,72 @@ def _tell(words: str) -> None:
 def _row(stage: str, record: dict[str, Any]) -> dict[str, Any]:
     """Return what TRL gets of a record. Raises OddRecord."""
     if stage == "grpo":
-        prompt = record.get("prompt")
-        if not prompt or not isinstance(prompt, str | list):
-            raise OddRecord("it has no prompt")
-        if isinstance(prompt, list):
-            check_messages(prompt)
-        return {"prompt": _plain(prompt), RECORD: json.dumps(record)}
-    fields = read_record(record).fields
+        read = read_prompt(record)
+        prompt = _plain(list(read.messages) or read.prompt)
+        return {"prompt": prompt, RECORD: json.dumps({**record, "prompt": prompt})}
+    read = without_given(read_record(record))
     names = {"dpo": ("prompt", "chosen", "rejected"), "kto": ("prompt", "completion", "label")}[stage]
-    if any(name not in fields for name in names) or not fields["prompt"]:
+    if any(name not in read.fields for name in names) or not read.fields["prompt"]:
         raise OddRecord(f"it is no record of {_FORMS[stage]}")
-    return {name: _plain(fields[name]) for name in names}
+    answers = [read.fields[name] for name in names if name in _ANSWERS]
+    if any(_is_read_alone(message) for answer in answers if isinstance(answer, list) for message in answer):
+        raise LostPart(f"a message of its answers is not to be learned, and --stage {stage} learns all of them")
+    prompt = list(read.messages[: read.learned_from]) or read.fields["prompt"]
+    return {name: _plain(prompt if name == "prompt" else read.fields[name]) for name in names}
+
+
+def _repeats(record: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Return whether the answers of a pair had its prompt as well, which they have no more."""
+    return "chosen" in row and record.get("prompt") is not None and len(row["chosen"]) < len(record["chosen"])
+
+
+def _is_read_alone(message: dict[str, Any]) -> bool:
+    return is_marked(message) and not is_learned(message)
 
 
 def _plain(value: Any) -> Any:
     """Return messages with what TRL takes of them alone: a column's rows must be alike."""
     if not isinstance(value, list):
         return value
-    if not all(isinstance(message.get("content"), str) for message in value):
+    messages = [with_one_text(message) for message in value]
+    if not all(isinstance(message.get("content"), str) for message in messages):
         raise OddRecord("a message is no text")
-    return [{"role": message["role"], "content": message["content"]} for message in value]
+    if lost := next((name for message in messages for name in ("tool_calls", *THOUGHTS) if message.get(name)), ""):
+        raise LostPart(f"the {lost} of a message would be lost: only --stage sft learns them")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
-def _sizes(options: argparse.Namespace, row: dict[str, Any], tokenizer: Any, stops: Collection[int]) -> list[int]:
+def _learned(
+    options: argparse.Namespace, row: dict[str, Any], tokenizer: Any, stops: Collection[int]
+) -> list[list[int]]:
     """Return the tokens of each text that is learned.
 
-    Raises OddRecord where nothing is left, for TRL drops such rows, and where an answer teaches no end.
+    Raises OddRecord where nothing is left, for TRL drops such rows, where an answer teaches no end, and where the chat
+    template leaves something out.
     """
     prompt = row["prompt"]
-    size = len(_tokens(tokenizer, prompt))
+    asked = _text(tokenizer, prompt)
+    size = len(tokens := _tokens(tokenizer, prompt, asked))
+    if isinstance(prompt, list):
+        check_read(prompt, asked, {})
     if options.stage == "grpo":
+        if isinstance(prompt, str) and len(tokens) > 1 and tokens[-1] == tokenizer.eos_token_id:
+            raise LostPart("the tokenizer ends its prompt like an answer: set add_eos_token to false in its files")
         if size > options.length - options.new_tokens:
             raise OddRecord(f"its prompt leaves no room for --new-tokens in --length {options.length}")
-        return [size]
+        return [tokens]
     if size >= options.length:
         raise OddRecord(f"its prompt fills --length {options.length}")
-    answers = [row[name] for name in row if name in _ANSWERS]
-    texts = [_tokens(tokenizer, prompt + answer, ends=True) for answer in answers]
-    for tokens in texts:
+    found = []
+    for answer in (row[name] for name in row if name in _ANSWERS):
+        whole = _text(tokenizer, prompt + answer, ends=True)
+        found.append(tokens := _tokens(tokenizer, prompt, whole))
+        if isinstance(answer, list):
+            for message in answer:
+                check_written(message, whole[max(0, len(asked) - _JOINT) :], "")
         if why := endless(tokens, bytes([LEARNED]) * len(tokens), tokenizer, stops):
             raise OddRecord(why)
-    return [len(tokens) for tokens in texts]
+    return found
 
 
 def _fingerprint(
@@ -312,10 +368,10 @@ def _spread_watch() -> Any:
     return SpreadWatch()
 
 
-def _tokens(tokenizer: Any, said: Any, *, ends: bool = False) -> list[int]:
-    """Return the tokens that TRL makes of texts or messages; ``ends``: there is an answer at their end."""
-    special = {} if isinstance(said, str) else {"add_special_tokens": False}
-    tokens: list[int] = tokenizer(_text(tokenizer, said, ends=ends), **special)["input_ids"]
+def _tokens(tokenizer: Any, prompt: Any, text: str) -> list[int]:
+    """Return the tokens that TRL makes of a text, which the chat template wrote if the prompt is messages."""
+    special = {} if isinstance(prompt, str) else {"add_special_tokens": False}
+    tokens: list[int] = tokenizer(text, **special)["input_ids"]
     return tokens
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .documents import check_words, records, rendered, special_texts
+from .documents import check_read, check_words, records, rendered, special_texts, with_one_text
 from .errors import Refused
-from .forms import ASSISTANT, OddRecord, check_messages
+from .forms import ASSISTANT, LostPart, OddRecord, has_more, read_prompt
 from .loop import draw_seed
 from .packing import LEARNED
 from .rewards import Reward, named
-from .rows import Order, Rows, endless, pack
+from .rows import Order, Rows, endless, pack, tokens_before
 from .samples import UNWRITTEN, spread
 from .tally import Tally, left_out
 from .tokenizer import some_stops
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..trainer_kit import Training
     from .card import Card
+    from .forms import Record
     from .group import Group
     from .model import Model
     from .rows import Batch
@@ -49,6 +50,7 @@ class Rounds:
         self._options, self._training, self._group, self._tokenizer = options, training, group, tokenizer
         self._rewards = [Reward(command, options.reward_seconds) for command in options.reward]
         self._stops = some_stops(options.model, tokenizer)
+        self.highest_token = -1  # of the prompts
         tally = Tally()
         self._prompts = list(self._asked(paths, tally))
         size = {"rows": len(self._prompts), "tokens": tally.tokens, "length": 0}  # rows are as long as what it writes
@@ -68,6 +70,8 @@ class Rounds:
         job = {name: getattr(self._options, name) for name in _DECIDES}
         if any(isinstance(record["prompt"], list) for record, _ in self._prompts):
             job["messages learned as"] = "messages"  # by the program before, as the text of the template
+        if self.facts["data"]["newer"] > 2:  # other prompts than the program before would have read
+            job["records read as"] = self.facts["data"]["newer"]
         return {"stage": self._options.stage, **job, "reward": named(self._options.reward)}
 
     @property
@@ -118,17 +122,22 @@ class Rounds:
         marks = special_texts(self._tokenizer)
         for record, place in records(paths, tally):
             try:
-                check_words(record.get("prompt"), marks)
-                said = self._said(record)
+                read = read_prompt(record)
+                check_words(list(read.messages) or read.prompt, marks)
+                said = self._said(read)
                 check_words(said, ())
             except OddRecord as odd:
                 tally.leave(place, str(odd))
+                tally.since(3, changed=isinstance(odd, LostPart))
             else:
                 tally.take("prompt")
-                tokens, room = len(self._tokens(record, said)), self._room
-                tally.cut += tokens > room
-                tally.tokens += min(tokens, room)
-                yield record, said
+                tally.since(3, changed=has_more(record))
+                asked = {**record, "prompt": list(read.messages) or read.prompt}
+                tokens, room = self._tokens(asked, said), self._room
+                tally.cut += len(tokens) > room
+                tally.tokens += min(len(tokens), room)
+                self.highest_token = max(self.highest_token, *tokens)
+                yield asked, said
 
     def samples(self) -> list[str]:
         """Return up to three prompts, with a place for what the model writes and learns."""
@@ -140,23 +149,22 @@ class Rounds:
         return int(self._options.length - self._options.new_tokens)
 
     def _tokens(self, record: dict[str, Any], said: str) -> list[int]:
-        tokens: list[int] = self._tokenizer(said, add_special_tokens=isinstance(record["prompt"], str))["input_ids"]
-        return tokens
+        tokens: list[int] = self._tokenizer(said, add_special_tokens=False)["input_ids"]
+        return [*tokens_before(self._tokenizer), *tokens] if isinstance(record["prompt"], str) else tokens
 
-    def _said(self, record: dict[str, Any]) -> str:
-        prompt = record.get("prompt")
-        if isinstance(prompt, str) and prompt:
-            return prompt
-        if not isinstance(prompt, list) or not prompt:
-            raise OddRecord("it has no prompt")
-        check_messages(prompt)
+    def _said(self, read: Record) -> str:
+        if not read.messages:
+            return read.prompt
         if not self._tokenizer.chat_template:
             raise OddRecord("its prompt is messages, and the tokenizer has no chat template")
-        answered = rendered(self._tokenizer, [*prompt, {"role": ASSISTANT, "content": "a"}], asked=False)
+        messages = [with_one_text(message) for message in read.messages]
+        answered = rendered(self._tokenizer, [*messages, {"role": ASSISTANT, "content": "a"}], asked=False)
         tokens = self._tokenizer(answered, add_special_tokens=False)["input_ids"]
         if why := endless(tokens, bytes([LEARNED]) * len(tokens), self._tokenizer, self._stops):
             raise OddRecord(why)
-        return rendered(self._tokenizer, prompt, asked=True)
+        said = rendered(self._tokenizer, messages, asked=True)
+        check_read(messages, said, {})
+        return said
 
     def _write(self, number: int, step: int) -> None:
         """Write and judge texts of a round; each process writes for its part of the prompts."""

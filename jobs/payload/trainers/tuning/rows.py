@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .documents import Document
 
-FORMAT = 2  # of the rows on disk
+FORMAT = 3  # of the rows on disk
 _DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # the tokenizer works on so many in parallel
 _ROUND_TRIPS = 200  # documents of each corpus that are decoded again
 _IGNORED = -100  # a target that no loss counts
@@ -181,9 +181,8 @@ def encoded(
     Pieces are encoded apart, as a prompt is where the model is used, unless that changes the text. ``stops``: tokens at
     which generation ends; an answer must end with one of them.
     """
-    before = [token for token in tokenizer("")["input_ids"] if token != tokenizer.eos_token_id]
-    if not before and tokenizer.init_kwargs.get("add_bos_token"):  # asked for, and added by no part of the file
-        before = [tokenizer.bos_token_id]
+    before = tokens_before(tokenizer)
+    tally.since(3, changed=tokenizer.eos_token_id in before)
     after = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
     seen = 0
     marks_of_tokenizer = special_texts(tokenizer)
@@ -201,7 +200,7 @@ def encoded(
             for number, piece in enumerate(document.pieces):
                 if not piece.meant and any(mark in piece.text for mark in marks_of_tokenizer):
                     ids[number] = literal(tokenizer, piece.text)
-                    tally.newer = True
+                    tally.since(2, changed=True)
             body = _body(document, ids, tokenizer, marks_of_tokenizer, tally)
             if body is None:
                 tally.leave(document.place, "the tokenizer does not give its text back", document.form)
@@ -215,6 +214,16 @@ def encoded(
                 tally.leave(document.place, "nothing of it is to be learned", document.form)
             else:
                 yield tokens, marks
+
+
+def tokens_before(tokenizer: Any) -> list[int]:
+    """Return the tokens with which a tokenizer begins a text: OPT's begins it with the one that ends it."""
+    alone, whole = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
+    at = next((at for at in range(len(whole)) if whole[at : at + len(alone)] == alone), 0)
+    before: list[int] = whole[:at]
+    if not before and tokenizer.init_kwargs.get("add_bos_token"):  # asked for, and added by no part of the file
+        before = [tokenizer.bos_token_id]
+    return before
 
 
 def literal(tokenizer: Any, text: str) -> list[int]:
@@ -243,7 +252,7 @@ def _body(
     whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False, **given)
     if not _gives(tokenizer, whole["input_ids"], text, special):
         return None
-    tally.newer = True
+    tally.since(2, changed=True)
     learned = np.zeros(len(text) + 1, bool)
     first = 0
     for piece in document.pieces:

@@ -12,7 +12,7 @@ from . import checkpoint, fingerprint
 from .attention import is_apart, tell_apart
 from .base import check_length
 from .card import find_card
-from .documents import data_digest, files
+from .documents import data_digest, files, unread
 from .errors import Refused, UnreadableData
 from .first_steps import FirstSteps
 from .group import Group
@@ -23,12 +23,11 @@ from .model import base_digest, load_libraries, make_model
 from .options import rows_at_once
 from .remembered import facts_of, keep, recall
 from .rounds import Rounds
-from .rows import FORMAT as ROWS
 from .rows import Order, Rows, pack
 from .samples import describe, samples
 from .shards import Sharing, is_shared, load_in_turn, parameters
-from .tally import check
-from .tokenizer import digest, load_tokenizer, stop_tokens, vocabulary
+from .tally import check, left_out
+from .tokenizer import check_vocabulary, digest, load_tokenizer, stop_tokens
 
 if TYPE_CHECKING:
     import argparse
@@ -77,7 +76,7 @@ def _train(
     rows, held_out, digests["data"] = _corpus(options, training, group, tokenizer, sight)
     if options.stage == "selftrain":
         rows = Rounds(options, training, group, tokenizer, data_files(options, training))
-    _check_data(options, training, group, rows, tokenizer)
+    _check_data(options, training, group, (rows, held_out), tokenizer)
     digests["tokenizer"] = digest(tokenizer)
     if not len(rows):
         raise UnreadableData(
@@ -117,22 +116,19 @@ def _train(
 
 
 def _check_data(
-    options: argparse.Namespace, training: Training, group: Group, rows: Rows | Rounds, tokenizer: Any
+    options: argparse.Namespace, training: Training, group: Group, data: tuple[Rows | Rounds, Rows], tokenizer: Any
 ) -> None:
     """Report what will be learned. Raises UnreadableData where too much is left out, or a token has no place."""
+    rows, held_out = data
     facts = rows.facts
+    facts["data"]["left_out"] += unread(data_folder(options, training), data_files(options, training))
     if group.first:
         texts = rows.samples() if isinstance(rows, Rounds) else samples(rows, tokenizer)
         describe(training, facts["data"], (facts["rows"], facts["tokens"]), texts, facts["rows"] * facts["length"])
+        if why := left_out(held_out.facts["data"]):
+            print(f"finetune: left out of heldout.jsonl: {why}", flush=True)
     check(facts["data"], options.skip_at_most, str(data_folder(options, training)))
-    if isinstance(rows, Rounds):
-        return
-    most, known = rows.highest_token, vocabulary(options.model)
-    if most >= known:
-        raise UnreadableData(
-            f"the tokenizer writes token {most} ({tokenizer.decode([most])!r}), and the model in {options.model} knows "
-            f"{known:,} tokens: take the tokenizer of the model itself"
-        )
+    check_vocabulary(options.model, tokenizer, rows.highest_token)
 
 
 def _is_alone(options: argparse.Namespace, source: str, group: Group) -> bool:
@@ -182,8 +178,8 @@ def _fingerprint(
         now["job"] |= rows.decides
     elif (parts := rows.facts.get("windows", 1)) > 1:
         now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
-    if not isinstance(rows, Rounds) and rows.facts["data"]["newer"]:
-        now["job"]["records read as"] = ROWS  # likewise
+    if not isinstance(rows, Rounds) and (version := rows.facts["data"]["newer"]):
+        now["job"]["records read as"] = version  # likewise
     if options.alone:
         now["job"]["documents a row"] = 1  # likewise
     return now

@@ -21,7 +21,7 @@ class Tally:
         self.left_out: dict[str, list[Any]] = {}  # by reason: how many, and where the first one is
         self.tokens = 0  # of pairs, which are counted as they are read
         self.cut = 0  # documents that are longer than a row
-        self.newer = False  # something is read that the program before version 2 of rows read otherwise
+        self.newer = 0  # the newest version of rows in which something of this data is read as it is here
 
     def take(self, form: str) -> None:
         """Count a record that is learned, until ``leave`` says otherwise of it."""
@@ -34,6 +34,10 @@ class Tally:
         if cause not in self.left_out and len(self.left_out) >= _REASONS_MAX:
             cause = _MORE  # reasons that name a value each would otherwise grow with the data
         self.left_out.setdefault(cause, [0, place])[0] += 1
+
+    def since(self, version: int, *, changed: object) -> None:
+        """Note that programs before a version of rows read something of the data otherwise, if it is so."""
+        self.newer = max(self.newer, version * bool(changed))
 
     def facts(self) -> dict[str, Any]:
         """Return the counts for JSON."""

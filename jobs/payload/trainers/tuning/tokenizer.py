@@ -7,6 +7,7 @@ trained on text without spaces or line ends. So text is encoded and decoded befo
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -28,6 +29,11 @@ PROBES = (
 )
 
 _WHY_MAX = 300
+# The day that Llama 3.1's template has where no date is given, as the macro of a template.
+_DAY = {"%d": "26", "%-d": "26", "%m": "07", "%b": "Jul", "%B": "July", "%y": "24", "%Y": "2024", "%A": "Friday"}
+_DAY |= {"%H": "12", "%M": "00", "%S": "00"}
+_REPLACED = "".join(f".replace('{name}', '{value}')" for name, value in _DAY.items())
+_ONE_DAY = f"{{%- macro strftime_now(format) -%}}{{{{ format{_REPLACED} }}}}{{%- endmacro -%}}"
 
 
 def load_tokenizer(source: str) -> Any:
@@ -47,7 +53,7 @@ def load_tokenizer(source: str) -> Any:
         ) from None
     lost = first_lost(tokenizer, PROBES)
     if lost is None:
-        return tokenizer
+        return _with_one_day(tokenizer)
     if _file(source) is not None:
         # The tokenizers library reads the file as it is, whatever class the configuration names.
         again = PreTrainedTokenizerFast.from_pretrained(source, **_specials(source))
@@ -57,12 +63,22 @@ def load_tokenizer(source: str) -> Any:
                 f"{lost[1]!r}); its tokenizer.json is used as it stands",
                 file=sys.stderr,
             )
-            return again
+            return _with_one_day(again)
     raise Refused(
         f"the tokenizer of {source} under transformers {__version__} turns {lost[0]!r} into {lost[1]!r}: a model "
         "trained on that is lost. Use transformers 4.57, or 5.22 or later (requirements of the job), or another "
         "tokenizer"
     )
+
+
+def _with_one_day(tokenizer: Any) -> Any:
+    """Let a chat template that writes the date write one day's: else rows would change while a training runs."""
+    template = tokenizer.chat_template
+    if isinstance(template, str) and "strftime_now" in template:
+        tokenizer.apply_chat_template = functools.partial(
+            tokenizer.apply_chat_template, chat_template=_ONE_DAY + template
+        )
+    return tokenizer
 
 
 def first_lost(tokenizer: Any, texts: Iterable[str]) -> tuple[str, str] | None:
@@ -101,11 +117,16 @@ def some_stops(source: str, tokenizer: Any) -> frozenset[int]:
     return stops
 
 
-def vocabulary(source: str) -> int:
-    """Return how many tokens a model knows, by its configuration."""
+def check_vocabulary(source: str, tokenizer: Any, most: int) -> None:
+    """Raise UnreadableData where the highest token of the data is none that the model knows."""
     from transformers import AutoConfig
 
-    return int(AutoConfig.from_pretrained(source).get_text_config().vocab_size)
+    known = int(AutoConfig.from_pretrained(source).get_text_config().vocab_size)
+    if most >= known:
+        raise UnreadableData(
+            f"the tokenizer writes token {most} ({tokenizer.decode([most])!r}), and the model in {source} knows "
+            f"{known:,} tokens: take the tokenizer of the model itself"
+        )
 
 
 def digest(tokenizer: Any) -> str:
