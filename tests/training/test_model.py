@@ -11,6 +11,7 @@ from jobs.payload.trainers.tuning.card import find_card
 from jobs.payload.trainers.tuning.model import Model, make_model
 from jobs.payload.trainers.tuning.optimizer import make_adamw
 from jobs.payload.trainers.tuning.options import read_options
+from tests.lab.families import family_config, family_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning")
 
@@ -76,3 +77,32 @@ def _backward(made: Model, tokens: torch.Tensor) -> list[torch.nn.Parameter]:
         part.grad = None
     made.summed_loss(tokens, tokens, None, None).backward()
     return made.trained
+
+
+def test_experts_are_balanced_where_the_configuration_asks_for_it() -> None:
+    """As the library's own loss does (trl#6085)."""
+    tokens = torch.randint(5, 90, (2, 16), generator=torch.Generator().manual_seed(3))
+    targets = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-100)
+    whole = family_model(family_config("mixtral", output_router_logits=True, router_aux_loss_coef=0.5)).train()
+    wanted = whole(input_ids=tokens, labels=tokens, use_cache=False).loss
+    model = Model(whole, adapter=False)
+    given = (tokens, targets, torch.arange(16).expand(2, 16), None)
+    assert float(model.summed_loss(*given).detach() / 30) == pytest.approx(float(wanted.detach()), rel=1e-5)
+    whole.eval()
+    assert float(model.summed_loss(*given).detach() / 30) < float(wanted.detach()) - 0.4, (
+        "what is held out is the loss of tokens alone"
+    )
+
+
+def test_weights_that_an_adapter_does_not_reach_are_named(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Experts that are one tensor are no linear layers (peft#3009, unsloth#6936)."""
+    experts = tmp_path / "experts"
+    family_model(family_config("granitemoe")).save_pretrained(experts)
+    for source, wanted in ((model, False), (experts, True)):
+        options = read_options(["--model", str(source), "--lora", "4", "--compile", "off"])
+        make_model(options, str(source), None, None, find_card(0))
+        out = capsys.readouterr().out
+        assert ("does not reach" in out) == wanted
+        assert ("model.layers.*.block_sparse_moe.experts" in out) == wanted

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,7 @@ _ODD_LOGITS = (
 _NOT_ADAPTED = dict.fromkeys(("falcon_h1", "falcon_mamba", "mamba", "mamba2"), r".*\.(out_proj|conv1d)")
 _NOT_ADAPTED |= {"llama4_text": r".*\.router"}
 _TOKENS_AT_ONCE = 2_048  # logits of so many are held at a time
+_NAMED_MAX = 4  # kinds of weights that are named
 _EDGE_BYTES = 1 << 20
 EAGER = "eager"  # attention as a model's own lines of Python compute it
 
@@ -59,6 +62,25 @@ class Model:
     def root(self) -> Any:
         """The module that holds all that computes, also below an adapter."""
         return self._causal
+
+    @property
+    def unreached(self) -> str:
+        """The weights that an adapter leaves as they are, in words; "" where they are fewer than a hundredth."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        adapted = [layer for layer in self._causal.modules() if isinstance(layer, BaseTunerLayer)]
+        ends = (self._causal.get_input_embeddings(), self._causal.get_output_embeddings())
+        known = {id(part) for layer in (*adapted, *ends) if layer is not None for part in layer.parameters()}
+        total, left = 0, dict[str, int]()
+        for name, part in self._causal.named_parameters():
+            total += (size := part.numel() * (1 + (part.dtype == torch.uint8)))  # two of 4 bits lie in a byte
+            if part.ndim > 1 and id(part) not in known and "visual" not in name:
+                kind = re.sub(r"\.\d+\.", ".*.", name)
+                left[kind] = left.get(kind, 0) + size
+        if 100 * sum(left.values()) < total:
+            return ""
+        named = sorted(left, key=lambda name: -left[name])[:_NAMED_MAX]
+        return f"{100 * sum(left.values()) / total:.0f} % of the weights, most of all {', '.join(named)}"
 
     @property
     def layers(self) -> Any:
@@ -88,8 +110,13 @@ class Model:
             if how == MASK:
                 seen["attention_mask"] = self._mask(documents)
         if self._odd:
-            logits = self._causal(input_ids=tokens, use_cache=False, **seen).logits
-            return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+            out = self._causal(input_ids=tokens, use_cache=False, **seen)
+            loss = functional.cross_entropy(out.logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+            balance = getattr(out, "aux_loss", None) if self._causal.training else None
+            if balance is None:
+                return loss
+            # Of the experts, which a model whose configuration asks for it weighs against the loss of a token.
+            return loss + self._causal.config.router_aux_loss_coef * balance * (targets >= 0).sum()
         hidden = self._decoder(input_ids=tokens, use_cache=False, **seen).last_hidden_state.flatten(0, 1)
         head, flat = self._causal.get_output_embeddings(), targets.flatten()
         total = torch.zeros((), device=tokens.device)
@@ -176,7 +203,13 @@ def make_model(
     if _compiles(options, card):
         for layer in model.layers:
             layer.compile()
+    _report_unreached(model)
     return model
+
+
+def _report_unreached(model: Model) -> None:
+    if model.adapter and os.environ.get("RANK", "0") == "0" and (left := model.unreached):
+        print(f"finetune: peft's adapter of all linear layers does not reach {left}: they stay as they are", flush=True)
 
 
 @functools.cache
