@@ -100,3 +100,9 @@ def test_a_session_too_short_for_a_checkpoint_keeps_nothing() -> None:
     assert checkpoint_times(100, 60, 50, 1e-5) == ()
     assert expected_useful_seconds(100, 60, 50, 1e-5) == 0
     assert efficiency(0, 0, 1, 1e-5) == 0
+
+
+def test_saves_that_cost_nothing_are_as_many_as_a_thousand_and_none_without_room() -> None:
+    """The guess is 537 there: only the climb reaches the best count."""
+    assert interval_count(479_876.0, 0.0, 0.02, 0.0012) >= 999
+    assert interval_count(100.0, 100.0, 0.0, 0.0) == 0

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.payload.lane.command import Progress, Spec, training_command
+from jobs.payload.lane.command import Command, Progress, Relay, Spec, training_command
 from jobs.payload.lane.prepare import Prepared
+from jobs.payload.log import hidden
 from jobs.payload.store.publish import Restored
 from tests.lab.launch_file import LANE, launch_in
 
@@ -34,6 +35,52 @@ def started(
 ) -> Spec:
     launch = launch_in(folder, lanes=[{**LANE, **lane} for lane in lanes], **changes)
     return training_command(launch, launch.lanes[0], prepared, resume=resume)
+
+
+def relayed(data: bytes) -> tuple[bytes, str]:
+    """Return what a relay copied of a stream, and the end that it remembers."""
+    source, sink = os.pipe(), os.memfd_create("sink")
+    relay = Relay(source[0], sink, "")
+    for start in range(0, len(data), 1 << 12):
+        os.write(source[1], data[start : start + (1 << 12)])
+        assert relay.pump()
+    os.close(source[1])
+    assert not relay.pump()
+    relay.drain()
+    os.close(source[0])
+    try:
+        return os.pread(sink, 1 << 20, 0), relay.tail
+    finally:
+        os.close(sink)
+
+
+def test_a_line_without_end_is_copied_in_parts_and_none_of_it_is_lost() -> None:
+    line = b"".join(b"%06d." % number for number in range(20_000))
+    copied, tail = relayed(line)
+    assert copied.replace(b"\n", b"") == line
+    assert copied.count(b"\n") == 2
+    assert tail.replace("\n", "") == line.decode()[-3_999:], "the last cut is among these 4,000 bytes"
+
+
+@pytest.mark.parametrize("before", range(65_530, 65_540))
+def test_a_secret_where_a_line_is_cut_is_hidden(before: int) -> None:
+    hidden.know(["canary-of-a-line"])
+    try:
+        copied, _ = relayed(b"x" * before + b"canary-of-a-line" + b"y" * 70_000)
+    finally:
+        hidden.know([])
+    assert b"canary" not in copied
+    assert copied.replace(b"\n", b"") == b"x" * before + b"[secret]" + b"y" * 70_000
+
+
+def test_a_program_that_is_not_there_leaves_no_guard(tmp_path: Path) -> None:
+    def children() -> set[str]:
+        return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+    before = children()
+    with pytest.raises(OSError, match="nothing"):
+        Command(Spec(["/nothing"], {}, tmp_path, ""))
+    assert children() == before
 
 
 def test_a_command_is_told_what_it_works_on(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import subprocess
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -75,6 +77,59 @@ def test_an_environment_is_built_once_and_lives_on_with_each_use(desk: Desk) -> 
     assert desk.build() == made
     assert mark.stat().st_ino == inode
     assert mark.stat().st_mtime > 1, "a sweep sees that it was used"
+
+
+def test_an_environment_sees_the_packages_of_the_image(desk: Desk) -> None:
+    python = desk.build() / "bin" / "python"
+    asked = subprocess.run([python, "-I", "-c", "import pytest"], capture_output=True, check=False)
+    assert asked.returncode == 0, asked.stderr
+
+
+def test_whoever_builds_waits_for_others_at_the_same_place(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sessions that find nothing share its lock; only one of them may build at a time."""
+    monkeypatch.setattr("jobs.payload.lane.environment._digest", lambda *_: "name")
+    made = desk.launch.cache / "environments" / "name"
+    made.parent.mkdir(parents=True)
+    others = [os.open(made.with_name("name.lock"), os.O_RDWR | os.O_CREAT, 0o600)]
+    lock = fcntl.flock
+    lock(others[0], fcntl.LOCK_SH)
+
+    def note(descriptor: int, how: int) -> None:
+        if how == fcntl.LOCK_EX:
+            assert not made.exists()
+            with pytest.raises(BlockingIOError):
+                lock(descriptor, how | fcntl.LOCK_NB)
+            os.close(others.pop())
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", note)
+    assert desk.build() == made
+    assert others == []
+
+
+def test_what_the_tool_says_is_why_there_is_no_environment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise Failure("environment", "nothing fits")
+
+    monkeypatch.setattr("jobs.payload.lane.environment.venv.EnvBuilder.create", refuse)
+    with pytest.raises(Failure, match="nothing fits") as caught:
+        desk.build()
+    assert caught.value.error_class == "environment"
+    assert [path.name for path in (desk.launch.cache / "environments").iterdir() if path.is_dir()] == []
+
+
+def test_without_rules_for_versions_what_differs_from_the_image_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image without pip has nothing that reads conditions: versions are compared as they are written."""
+    wanted: list[str] = []
+    monkeypatch.setattr("jobs.payload.lane.environment.rules", lambda: None)
+    monkeypatch.setattr(
+        "jobs.payload.lane.environment.install", lambda _tool, _python, listed, _why: wanted.append(listed.read_text())
+    )
+    Desk(tmp_path, pytest=metadata.version("pytest"), hypothesis="0.1", absent="2.0").build()
+    (listed,) = wanted
+    assert [line.split("==")[0] for line in listed.splitlines() if "==" in line] == ["absent", "hypothesis"]
 
 
 def test_of_many_packages_twelve_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -78,3 +78,10 @@ def test_every_pattern_has_a_source_and_a_class_that_the_daemon_knows() -> None:
 )
 def test_the_blame_follows_from_what_ended_the_command(exit_code: int, errors: str, error_class: str) -> None:
     assert classify(exit_code, errors).error_class == error_class
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "how"), [(-7, "(died of SIGBUS)"), (139, "(exit status 139)"), (-6, "died of SIGABRT")]
+)
+def test_the_sentence_says_how_the_command_ended(exit_code: int, how: str) -> None:
+    assert classify(exit_code, "").why.endswith(how)

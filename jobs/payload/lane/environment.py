@@ -45,7 +45,6 @@ from .satisfied import Seen, Unmet, rules, unmet
 FOLDER, MARK = "environments", "whole.json"
 _IMAGE = "_image.pth"
 _TOLD_MAX = 12
-_held: list[int] = []  # while this process lives, nobody sweeps what its command runs from
 
 
 def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Transport) -> Path:
@@ -61,8 +60,8 @@ def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Trans
         digest = _digest(packages, image)
         place = launch.cache / FOLDER / digest
         place.parent.mkdir(parents=True, exist_ok=True)
+        # Never closed: while this process lives, nobody sweeps what its command runs from.
         hold = os.open(place.with_name(f"{digest}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        _held.append(hold)
         fcntl.flock(hold, fcntl.LOCK_SH)
         if not _found(place):
             fcntl.flock(hold, fcntl.LOCK_EX)  # whoever else builds it is waited for
