@@ -86,6 +86,7 @@ class LaneReport:
     step_seconds_p90: float | None = _said(number, 0.0, TELEMETRY["step_seconds_p90"])
     padding: float | None = _said(number, 0.0, TELEMETRY["padding"])
     gradient_norm: float | None = _said(number, 0.0, TELEMETRY["gradient_norm"])
+    gpu_busy: float | None = _said(number, 0.0, TELEMETRY["gpu_busy"])
     training_data: dict[str, Any] | None = field(default=None, hash=False, metadata={"reader": (training_data,)})
     message: str = ""
     command_at: int | None = _said(whole, 0, INSTANT_MAX)

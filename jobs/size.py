@@ -11,3 +11,9 @@ def size(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1_024
     return f"{amount:.1f} TiB"
+
+
+def gpu_use(memory_bytes: int | None, busy: float | None) -> str:
+    """Return what GPUs do in words, such as ``6.1 GiB, 41 % busy``; empty where nothing is known."""
+    words = ["" if memory_bytes is None else size(memory_bytes), "" if busy is None else f"{busy:.0%} busy"]
+    return ", ".join(filter(None, words)).replace("%", " %")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 
-REVISION = "0013"
+REVISION = "0014"
 """The schema revision the query is written for; with another one the engine is asked."""
 
 _STATES: dict[str, type[JobState]] = {

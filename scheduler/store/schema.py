@@ -130,7 +130,7 @@ deployments = Table(
 )
 
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
+REVISIONS = tuple(f"{number:04}" for number in range(1, 15))
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
@@ -251,7 +251,7 @@ series = Table(
     Column("step", Whole, primary_key=True, autoincrement=False),
     *required(Whole, "at"),
     *optional(Number, "loss", "held_out_loss", "tokens_per_second", "step_seconds_p90", "padding", "gradient_norm"),
-    *optional(Number, "gpu_memory_bytes"),
+    *optional(Number, "gpu_memory_bytes", "gpu_busy"),
 )
 
 trees = Table(

@@ -19,7 +19,7 @@ class Point:
     """What was told of a step at ``at``, in UTC seconds; a figure that was not told is None.
 
     ``tokens_per_second`` counts those of whole rows, ``padding`` is the share of them that nothing is learned from.
-    Nine in ten of the last steps took at most ``step_seconds_p90``.
+    Nine in ten of the last steps took at most ``step_seconds_p90``; GPUs worked for the share ``gpu_busy`` of the time.
     """
 
     job: str
@@ -33,6 +33,7 @@ class Point:
     padding: float | None = None
     gradient_norm: float | None = None
     gpu_memory_bytes: float | None = None
+    gpu_busy: float | None = None
 
     def figures(self) -> dict[str, float]:
         """Return what was told, by name."""

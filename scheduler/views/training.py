@@ -69,6 +69,7 @@ class Training:
     forecast: Forecast | None
     week_change: float | None = None
     gpu_memory_bytes: int | None = None  # the most that its live session has used of a GPU
+    gpu_busy: float | None = None  # the share of the last minute in which its GPUs worked
 
 
 def trainings(
@@ -137,6 +138,7 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
         told_at=report.at if report else None,
         loss=report.loss if report and report.loss is not None else told[-1].loss if told else None,
         gpu_memory_bytes=report.gpu_memory_bytes if report else None,
+        gpu_busy=report.gpu_busy if report else None,
         trend=_trend([one.loss for one in told if one.loss is not None]),
         held_out_loss=held[-1].held_out_loss if held else None,
         losses=_drawn(held, told),

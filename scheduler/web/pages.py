@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from jobs.payload.trainers.tuning.tally import facts_told
-from jobs.size import size
+from jobs.size import gpu_use, size
 from scheduler.core.window import DAY, Window
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import amount, burn_down_svg
@@ -396,6 +396,7 @@ def filters(zone: str) -> dict[str, Callable[..., Any]]:
         "count": lambda number: NOTHING if number is None else f"{number:,}",
         "short": short,
         "size": size,
+        "gpu_use": gpu_use,
         "share": share,
         "loss": lambda value: NOTHING if value is None else f"{value:.4g}",
         "arrow": arrow,

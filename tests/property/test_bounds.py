@@ -42,6 +42,7 @@ HONEST: dict[str, Any] = {
     "step_seconds_p90": 1.25,
     "padding": 0.125,
     "gradient_norm": 0.5,
+    "gpu_busy": 0.75,
     "training_data": {
         "records": {"messages": 7},
         "left_out": [["it has no answer", 2, "train-0.jsonl:3"]],

@@ -96,12 +96,12 @@ def test_a_file_only_grows_and_mends_what_a_crash_cut_off(tmp_path: Path) -> Non
 
 
 def test_series_are_a_table(tmp_path: Path) -> None:
-    figures = Point("ufm", 1, 30, AT + 30, 3.5, None, 1000.0, 0.5, 0.25, 1.5, 1024.0)
+    figures = Point("ufm", 1, 30, AT + 30, 3.5, None, 1000.0, 0.5, 0.25, 1.5, 1024.0, 0.25)
     assert csv_of([*points(10, 20), figures]).splitlines() == [
-        "attempt,step,at,loss,held_out_loss,tokens_per_second,step_seconds_p90,padding,gradient_norm,gpu_memory_bytes",
-        "1,10,2026-11-21T12:00:10Z,3.9,,,,,,",
-        "1,20,2026-11-21T12:00:20Z,3.8,2.0,,,,,",
-        "1,30,2026-11-21T12:00:30Z,3.5,,1000.0,0.5,0.25,1.5,1024.0",
+        "attempt,step,at,loss,held_out_loss,tokens_per_second,step_seconds_p90,padding,gradient_norm,gpu_memory_bytes,gpu_busy",
+        "1,10,2026-11-21T12:00:10Z,3.9,,,,,,,",
+        "1,20,2026-11-21T12:00:20Z,3.8,2.0,,,,,,",
+        "1,30,2026-11-21T12:00:30Z,3.5,,1000.0,0.5,0.25,1.5,1024.0,0.25",
     ]
 
 

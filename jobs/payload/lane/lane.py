@@ -25,6 +25,7 @@ from .cadence import checkpoint_times
 from .command import Command, Progress, Relay, training_command
 from .ending import DEADLINE, Ending, Facts, Phase, Stop, judge, read_stop
 from .failure import ErrorClass, Failure
+from .gpus import GpuWatch
 from .launch import LaneOrder, Launch
 from .meter import Meter
 from .output import OUTPUT, Gathered, gather
@@ -73,6 +74,7 @@ class Lane:
         self._ask_at = self._kill_at = math.inf
         self._give_up_at = launch.deadline - _MARGIN_RESULT * launch.stop_margin_seconds
         self._beat_seconds = max(launch.heartbeat_seconds, _BEAT_WALL_SECONDS * self._clock.scale)
+        self._gpus = GpuWatch(self._meter, order.devices, order.lane)
         self._watch = StallWatch(order.limits, 2 * self._beat_seconds + _PAUSE_WALL_SECONDS * self._clock.scale)
 
     def run(self) -> bool:
@@ -137,6 +139,7 @@ class Lane:
             self._failure = Failure("code", f"the command cannot be started: {error}")
             return
         self._watch.begin(self._clock.now())
+        self._gpus.start()
         status.command_at = int(self._clock.now())
         if self._order.whole:  # it will not tell us where it is, and there is but one step
             self._meter.feed({"step": 0}, self._clock.now())
@@ -289,6 +292,7 @@ class Lane:
                 self._meter.feed({"step": self._order.target_step}, self._clock.now())
                 self._worker.start(self._gather, self._gathered)
             self._meter.end(self._clock.now())
+            self._gpus.end()
             for relay in (self._command.output, self._command.errors):
                 relay.drain()
                 if relay.source in self._selector.get_map():

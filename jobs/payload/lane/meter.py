@@ -34,6 +34,7 @@ class Meter:
         self.lost_since: int | None = None  # the step of the first of them
         self.held_out_loss: float | None = None
         self.gpu_memory_bytes: int | None = None
+        self._names_memory = False  # the command says itself how much it uses
         self.telemetry: dict[str, float | None] = dict.fromkeys(TELEMETRY)  # the newest of each figure
         self.training_data: dict[str, Any] | None = None  # what it learns, told before its first step
         self.save_failed = ""  # why the newest save failed
@@ -110,7 +111,14 @@ class Meter:
             if (value := reader.read(name, number, 0.0, high)) is not None:
                 self.telemetry[name] = value
         memory = reader.read("gpu_memory_bytes", whole, 0, BYTES_MAX)
-        self.gpu_memory_bytes = self.gpu_memory_bytes if memory is None else memory
+        if memory is not None:
+            self.gpu_memory_bytes, self._names_memory = memory, True
+
+    def note_gpus(self, busy: float, memory_bytes: int) -> None:
+        """Note a share of the time in which the GPUs worked, and the memory in use where the command names none."""
+        self.telemetry["gpu_busy"] = busy
+        if not self._names_memory:
+            self.gpu_memory_bytes = max(self.gpu_memory_bytes or 0, memory_bytes)
 
     def _judge_loss(self, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +16,11 @@ from ..store.publish import Restored, restore
 from ..store.transport import Transport
 from ..store.tree import by_gigabytes, fetch_tree, note_use
 from .failure import Failure
-from .launch import Devices, LaneOrder, Launch
+from .gpus import check_devices
+from .launch import LaneOrder, Launch
 from .output import make_output
 from .secret_values import secrets_of
 from .status import Status
-
-_ASK = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-_ANSWER_SECONDS = 60
 
 
 class Prepared(NamedTuple):
@@ -109,26 +105,6 @@ def _restore(transport: Transport, order: LaneOrder, target: Path) -> Restored:
         return restore(transport, order.job, order.restore, target)
     except OSError as error:
         raise Failure("store", f"the checkpoint cannot be put into {target.parent}: {error}") from None
-
-
-def check_devices(expected: Devices | None) -> tuple[str, ...]:
-    """Return the names of the devices; raises Failure when they are not the expected ones. None: do not look."""
-    if expected is None:
-        return ()
-    try:
-        answer = subprocess.run(_ASK, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, but: {error}") from None
-    names = tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
-    # Platforms call them NvidiaTeslaT4, the driver Tesla T4.
-    wanted = _plain(expected.name)
-    if len(names) < expected.number or not all(_plain(name) == wanted for name in names):
-        raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, got {', '.join(names) or 'none'}")
-    return names
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia")
 
 
 # A lane's inputs: folders that are fetched once for all who need them on this machine, checked, and only read.

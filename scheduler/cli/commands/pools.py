@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.size import size
+from jobs.size import gpu_use
 from scheduler.cli.commands.complete import pool_names
 from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.confirm import REASON
@@ -103,6 +103,7 @@ def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
         "session_seconds_min": pool.session_seconds_min,
         "vram_gib": pool.vram_gib,
         "gpu_memory_bytes": found.gpu_memory_bytes,
+        "gpu_busy": found.gpu_busy,
         "dtypes": sorted(pool.dtypes),
         "price_microdollars_per_hour": pool.price_microdollars_per_hour,
         "hours": [_hours(opening) for opening in pool.hours],
@@ -125,7 +126,7 @@ def _row(cli: Cli, pool: Pool, found: PoolNow) -> tuple[str, ...]:
         if pool.device_counts
         else str(pool.devices_per_session),
         f"{pool.vram_gib:g} GiB" if pool.vram_gib else "",
-        "" if found.gpu_memory_bytes is None else size(found.gpu_memory_bytes),
+        gpu_use(found.gpu_memory_bytes, found.gpu_busy),
         f"{found.sessions_live} of {pool.sessions_max}",
         hours(pool.session_cap_seconds),
         ", ".join(_hours(opening) for opening in pool.hours) or "always",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jobs.size import size
+from jobs.size import gpu_use
 from scheduler.cli.parts.training_words import OVER, ago, arrow, bar, forecast_words, last_loss, number, when
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import Output, amount, share
@@ -176,8 +176,8 @@ def _lane(going: Training, run: Run, now: int, out: Output) -> tuple[str, ...]:
     health = going.health if going.health != "trains" else ""
     reported = health or ("" if going.told_at is None else ago(now - going.told_at))
     loss = f"{number(going.loss)} {arrow(going.trend)}".strip()
-    memory = "" if going.gpu_memory_bytes is None else size(going.gpu_memory_bytes)
-    return (going.job, run.pool, f"{going.step:,}", loss, memory, reported, when(run.deadline, now, out.zone), run.key)
+    gpu = gpu_use(going.gpu_memory_bytes, going.gpu_busy).removesuffix(" busy")
+    return (going.job, run.pool, f"{going.step:,}", loss, gpu, reported, when(run.deadline, now, out.zone), run.key)
 
 
 def _finished(job: JobRecord, at: int, going: Training, now: int, out: Output) -> tuple[str, ...]:

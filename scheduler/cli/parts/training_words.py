@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from jobs.size import size
+from jobs.size import gpu_use
 from scheduler.cli.shell.output import share
 
 if TYPE_CHECKING:
@@ -97,6 +97,6 @@ def facts(going: Training, now: int, zone: str) -> list[tuple[str, str]]:
         ("loss", f"{number(going.loss)}{level}" if going.loss is not None else ""),
         ("held-out", number(going.held_out_loss)),
         ("speed", f"{speed}, estimated" if speed and going.guessed else speed),
-        ("GPU memory", "" if going.gpu_memory_bytes is None else size(going.gpu_memory_bytes)),
+        ("GPU", gpu_use(going.gpu_memory_bytes, going.gpu_busy)),
         ("ETA", end),
     ]

@@ -103,6 +103,7 @@ POOL = {
     "devices_max",
     "sessions_live",
     "gpu_memory_bytes",
+    "gpu_busy",
     "session_cap_seconds",
     "session_seconds_min",
     "vram_gib",
