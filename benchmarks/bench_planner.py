@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, it imports its own package by path
 
 from scheduler.core.plan import Plan  # noqa: E402
-from scheduler.planner import Options, Planner, value, verify  # noqa: E402
+from scheduler.planner import Planner, PlannerOptions, value, verify  # noqa: E402
 from scheduler.planner.questions.differ import outlooks  # noqa: E402
 from tests.lab.planner import figures  # noqa: E402
 from tests.lab.planner import replay as online  # noqa: E402
@@ -242,7 +242,7 @@ def replay(path: Path, number: int = 0, jobs: int = JOBS_MAX) -> None:
     Flow is from submit to completion; what is not done at the horizon counts until then.
     """
     snapshot, found = _slice(path, number, jobs)
-    plan = Planner(Options(search_steps=0)).plan(snapshot)
+    plan = Planner(PlannerOptions(search_steps=0)).plan(snapshot)
     daemon = by_daemon()(snapshot, None)
     bound = plan.bound or float("inf")
     violations = len(verify(snapshot, plan)) + len(verify(snapshot, daemon))

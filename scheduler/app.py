@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from config.known_secrets import KnownSecrets
     from platforms.registry import PlatformContext
     from scheduler.notify.mail import Mailing
-    from scheduler.planner import Options
+    from scheduler.planner import PlannerOptions
     from scheduler.service.launch.training_data import TrainingData
     from scheduler.service.outside.planner_process import PlannerHost
     from scheduler.service.outside.ports import Policy, Ports
@@ -229,13 +229,13 @@ class App:
         return read_catalogue(self.settings.models)
 
     @cached_property
-    def planning(self) -> Options:
+    def planning(self) -> PlannerOptions:
         """How the daemon plans, for those who ask what it would do otherwise."""
-        from scheduler.planner import Options
+        from scheduler.planner import PlannerOptions
 
         # On a fast clock the time a plan takes is worth more than the last half percent of its value.
         polish = self.clock.wall_seconds(_PLANNING_SECONDS) >= _POLISH_WALL_SECONDS
-        return Options(search_steps=None if polish else 0, solver=self.solvers)
+        return PlannerOptions(search_steps=None if polish else 0, solver=self.solvers)
 
     @cached_property
     def planner(self) -> PlannerHost:

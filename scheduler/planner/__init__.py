@@ -2,9 +2,9 @@
 
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.value import value
-from scheduler.planner.planner import Options, Planner, plan_week
+from scheduler.planner.planner import Planner, PlannerOptions, plan_week
 from scheduler.planner.questions.devices import DeviceChoice, device_choices
-from scheduler.planner.questions.differ import Difference, differences
+from scheduler.planner.questions.differ import PlanDifference, differences
 from scheduler.planner.questions.explain import explain
 from scheduler.planner.questions.whatif import (
     AddJob,
@@ -21,10 +21,10 @@ from scheduler.planner.verify import verify
 __all__ = [
     "AddJob",
     "DeviceChoice",
-    "Difference",
     "Edit",
-    "Options",
+    "PlanDifference",
     "Planner",
+    "PlannerOptions",
     "SetDevices",
     "SetHours",
     "SetWeight",

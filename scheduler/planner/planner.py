@@ -12,26 +12,33 @@ from dataclasses import dataclass, replace
 
 from scheduler.core.plan import Deferral, Placement, Plan
 from scheduler.core.snapshot import Snapshot
-from scheduler.planner.dispatch.dispatcher import fill
+from scheduler.planner.dispatch.dispatcher import fill_gaps
 from scheduler.planner.dispatch.incumbent import pinned_sessions
 from scheduler.planner.dispatch.tie_break import in_queue_order
 from scheduler.planner.dispatch.waiting import deferrals
 from scheduler.planner.lp.grid import Grid, make_grid
 from scheduler.planner.lp.job_matrix import kind_of
 from scheduler.planner.lp.prices import Prices, dual_prices, scarcity_prices
-from scheduler.planner.lp.scale import Parts, Solved, below_the_core, bound_of, divide, priced
+from scheduler.planner.lp.scale import (
+    PartPrices,
+    Parts,
+    bound_of,
+    deferrals_outside_cores,
+    split_by_prices,
+    split_snapshot,
+)
 from scheduler.planner.lp.solver import LinearSolver, Solution, Solver, SolverFailed
 from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.forecast import expected
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.model.value import value
-from scheduler.planner.search.candidates import Candidate, aimed_choice, attempt, first_choice
+from scheduler.planner.search.candidates import Candidate, attempt, first_choice, targeted_choice
 from scheduler.planner.search.conserve import conserve
-from scheduler.planner.search.deadlines import committed, spared
-from scheduler.planner.search.in_turn import in_turn
+from scheduler.planner.search.deadlines import deadline_policies, drop_needless_urgency
+from scheduler.planner.search.in_turn import take_turns
 from scheduler.planner.search.policies import improve, steps_for
-from scheduler.planner.search.score import all_done, flow, score
+from scheduler.planner.search.score import finishes_all, score, weighted_flow_time
 from scheduler.planner.verify import verify
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
@@ -46,7 +53,7 @@ WHOLE_JOBS_MAX = 1_500
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PlannerOptions:
     """What a caller may turn off: benchmarks, tests, and an installation without a solver."""
 
     firm_deadlines: bool = True
@@ -57,11 +64,11 @@ class Options:
     solver: Callable[[float], LinearSolver] = Solver  # makes one from its time limit
 
 
-ALL_LAYERS = Options()
+ALL_LAYERS = PlannerOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlanChoice:
     """What all layers together found for one case."""
 
     candidate: Candidate
@@ -74,7 +81,7 @@ class Choice:
 class Planner:
     """Plans again and again: remembers the solver's last basis, nothing else."""
 
-    def __init__(self, options: Options = ALL_LAYERS) -> None:
+    def __init__(self, options: PlannerOptions = ALL_LAYERS) -> None:
         self._options = options
         self._solver: LinearSolver | None = None
 
@@ -100,37 +107,37 @@ class Planner:
         """Return the sessions of one candidate that puts jobs first as ``policy`` does: a fraction of a plan's work."""
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         plain = Policy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
-        return aimed_choice(case, self.prices(case, [])[0], [plain]).schedule
+        return targeted_choice(case, self.prices(case, [])[0], [plain]).schedule
 
-    def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
+    def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> PlanChoice:
         """Return the best schedule that all layers together find."""
         prices, bound, solved = self.prices(case, warnings)
-        policies = spared(case, committed(case))
+        policies = drop_needless_urgency(case, deadline_policies(case))
         if self._options.few_candidates:
-            best = aimed_choice(case, prices, policies)
+            best = targeted_choice(case, prices, policies)
         else:
             best = first_choice(case, prices, policies)
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
         best = improve(case, best, prices, steps)
-        best = in_turn(case, best)
+        best = take_turns(case, best)
         carried = self._keep(case, incumbent, best, prices, SEARCHED_EPSILON if steps > 0 else EPSILON)
         made_by = "incumbent" if carried else "prices" if bound is not None else "dispatch"
         chosen = carried or best
         schedule = conserve(case, chosen.schedule, chosen.policy)
         if schedule is not chosen.schedule:
             chosen = replace(chosen, schedule=schedule, score=score(case, schedule))
-        return Choice(in_turn(case, chosen), prices, bound, made_by, solved)
+        return PlanChoice(take_turns(case, chosen), prices, bound, made_by, solved)
 
     def prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
         """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""
-        from scheduler.planner.lp.linear import build, hopeful, priceless
+        from scheduler.planner.lp.linear import build, plannable_jobs, unpriceable_jobs
 
         # Parts cut time alike, however many jobs they have: their prices are compared.
         grid = make_grid(case, fine=not self._options.few_candidates)
         if self._options.linear:
             try:
-                jobs = hopeful(case)
-                beyond = priceless(case, jobs)
+                jobs = plannable_jobs(case)
+                beyond = unpriceable_jobs(case, jobs)
                 jobs = [job for job in jobs if job not in beyond]
                 if not jobs:
                     return scarcity_prices(case, grid), 0.0, None
@@ -147,17 +154,17 @@ class Planner:
 
     def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         """Plan each group of pools with its core of jobs, and join."""
-        parts = divide(snapshot)
+        parts = split_snapshot(snapshot)
         options = replace(self._options, few_candidates=True)
-        with _swept():
+        with _garbage_collected():
             sample = make_case(parts.snapshots[0], firm_deadlines=options.firm_deadlines)
-            sample_prices = _solved(parts, sample, Planner(options).prices(sample, [])[2])
+            sample_prices = _part_prices(parts, sample, Planner(options).prices(sample, [])[2])
             del sample
         if sample_prices is not None:
-            parts = priced(snapshot, parts, sample_prices)
+            parts = split_by_prices(snapshot, parts, sample_prices)
         plans = []
         for part in parts.snapshots:
-            with _swept():
+            with _garbage_collected():
                 plans.append(_plan_part(options, parts, part, incumbent))
         placements = [placement for one in plans for placement in one.placements]
         waiting = [deferral for one in plans for deferral in one.deferrals]
@@ -167,7 +174,7 @@ class Planner:
         plan = Plan(
             made_at=snapshot.now,
             placements=tuple(placements),
-            deferrals=(*waiting, *below_the_core(snapshot, parts)),
+            deferrals=(*waiting, *deferrals_outside_cores(snapshot, parts)),
             value=sum(one.value for one in plans),
             bound=bound_of(snapshot, parts, solved) if len(solved) == len(parts.snapshots) else None,
             made_by="parts",
@@ -187,8 +194,10 @@ class Planner:
         policy = replace(best.policy, pinned=pinned_sessions(case, incumbent))
         carried = attempt(case, policy, best.bids, prices)
         better = best.score.on_time > carried.score.on_time or best.score.value > carried.score.value * (1 + epsilon)
-        finishes = all_done(case, best.schedule)
-        sooner = finishes and flow(case, best.schedule) < flow(case, carried.schedule) * (1 - SOONER_EPSILON)
+        finishes = finishes_all(case, best.schedule)
+        sooner = finishes and weighted_flow_time(case, best.schedule) < weighted_flow_time(case, carried.schedule) * (
+            1 - SOONER_EPSILON
+        )
         return None if better or sooner else carried
 
 
@@ -200,11 +209,11 @@ class PartPlan:
     deferrals: tuple[Deferral, ...]
     warnings: tuple[str, ...]
     value: float
-    solved: Solved | None
+    solved: PartPrices | None
 
 
 @contextmanager
-def _swept() -> Iterator[None]:
+def _garbage_collected() -> Iterator[None]:
     """Let what a part leaves behind go with it: the states of its pools know each other, so only a collection does it.
 
     One by itself would come seldom where there are so many jobs, and look at them all.
@@ -219,23 +228,23 @@ def _swept() -> Iterator[None]:
             gc.enable()
 
 
-def _plan_part(options: Options, parts: Parts, part: Snapshot, incumbent: Plan | None) -> PartPlan:
+def _plan_part(options: PlannerOptions, parts: Parts, part: Snapshot, incumbent: Plan | None) -> PartPlan:
     case = make_case(part, firm_deadlines=options.firm_deadlines)
     warnings: list[str] = []
     choice = Planner(options).choose(case, incumbent, warnings)
     schedule = choice.candidate.schedule
     waiting = deferrals(case, schedule.placements, schedule.gate_passes, choice.prices)
-    solved = _solved(parts, case, choice.solved)
+    solved = _part_prices(parts, case, choice.solved)
     return PartPlan(schedule.placements, waiting, tuple(warnings), choice.candidate.score.value, solved)
 
 
-def _solved(parts: Parts, case: Case, optimum: tuple[Grid, Solution] | None) -> Solved | None:
+def _part_prices(parts: Parts, case: Case, optimum: tuple[Grid, Solution] | None) -> PartPrices | None:
     """Return what the others need to know of one group's linear programme."""
     if optimum is None:
         return None
     grid, solution = optimum
     kinds = [parts.kinds[kind_of(case.capacities[market.pools[0]].pool)] for market in grid.markets]
-    return Solved(grid, kinds, solution.prices[: len(grid.limits)].copy())
+    return PartPrices(grid, kinds, solution.prices[: len(grid.limits)].copy())
 
 
 def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
@@ -248,7 +257,7 @@ def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
     return Planner().plan(snapshot, incumbent)
 
 
-def _as_plan(case: Case, choice: Choice) -> Plan:
+def _as_plan(case: Case, choice: PlanChoice) -> Plan:
     schedule = choice.candidate.schedule
     placements = in_queue_order(case, schedule.placements)
     return Plan(
@@ -268,7 +277,7 @@ def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations:
     legal = _accepted(case.snapshot, replace(refused, placements=()), refused.placements).placements
     still = {planned_lane.job for placed in legal for planned_lane in placed.lanes}
     gate_passes = {child: at for child, at in passes.items() if case.jobs[child].view.name in still}
-    schedule = fill(case, Schedule(legal, gate_passes))
+    schedule = fill_gaps(case, Schedule(legal, gate_passes))
     if verify(case.snapshot, replace(refused, placements=schedule.placements)):
         schedule = Schedule(legal, gate_passes)
     return Plan(

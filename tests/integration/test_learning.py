@@ -14,7 +14,7 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.planner import Options, Planner, dispatch
+from scheduler.planner import Planner, PlannerOptions, dispatch
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import job_view, load_snapshot
@@ -30,7 +30,7 @@ DESK = Pool("desk", "fake", "CPU", session_cap_seconds=4 * HOUR, setup_seconds=6
 @pytest.fixture
 def world(make_ports: Callable[..., Ports], database: Database) -> SimpleNamespace:
     """One desk, sessions of at most four hours, a job of ten hours and a daemon that has launched its first session."""
-    cloud, planner = FakeCloud(usual=Script(runs_seconds=None)), Planner(Options(search_steps=0))
+    cloud, planner = FakeCloud(usual=Script(runs_seconds=None)), Planner(PlannerOptions(search_steps=0))
     ports = make_ports(platforms={"desk": FakePlatform(cloud)}, pools={"desk": DESK}, plan=planner.plan)
     with database.write() as tx:
         jobs.add(tx, spec("ufm"), NOW)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from tests.lab.night import share
 from tests.lab.planner import closed_loop
 from tests.lab.planner.backfill import backfill
@@ -57,7 +57,7 @@ def week(policy: str, fate: Fate, seed: int, *, peeking: bool = False) -> tuple[
     """Return every decision (instant, digest) of a simulated week, and every session (launch number, end)."""
     decisions: Decisions = []
     named = {"fifo": closed_loop.first_in_first_out, "backfill": backfill}
-    decide = named.get(policy) or Planner(Options(firm_deadlines=False, search_steps=0)).plan
+    decide = named.get(policy) or Planner(PlannerOptions(firm_deadlines=False, search_steps=0)).plan
 
     def watched(snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         plan = decide(snapshot, incumbent)

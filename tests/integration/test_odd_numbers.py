@@ -22,7 +22,7 @@ from scheduler.core.job import Held
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import Snapshot
 from scheduler.daemon import Daemon
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.housekeeping import run_due
@@ -103,7 +103,7 @@ class HandClock:
 
 def plan(snapshot: Snapshot, incumbent: Plan | None) -> Plan:
     """Plan as the daemon does, but for the polish."""
-    return Planner(Options(search_steps=0)).plan(snapshot, incumbent)
+    return Planner(PlannerOptions(search_steps=0)).plan(snapshot, incumbent)
 
 
 def daemon_works(settings: Settings, database: Database, make: Callable[..., Ports], log: Any) -> None:

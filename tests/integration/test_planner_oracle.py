@@ -19,7 +19,7 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Options, Planner, value, verify
+from scheduler.planner import Planner, PlannerOptions, value, verify
 from tests.lab.night import one_in
 from tests.lab.planner.oracle import SCALE, OracleCase, OracleJob, OraclePool
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_763_769_600 // DAY * DAY
-OPTIONS = Options(firm_deadlines=False)
+OPTIONS = PlannerOptions(firm_deadlines=False)
 # Ours over the optimum, worst and mean, as measured less a little. The worst is a day of three hours in which the
 # optimum cuts the parent off at its child's gate, to give the child the last half hour across midnight.
 FLOOR, MEAN = 0.69, 0.97

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from platforms.local.processes import read_stat
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.outside.child_process import ChildFailed, ChildHost
 from scheduler.service.outside.planner_process import PlannerHost
 from tests.lab.patience import until
@@ -39,11 +39,11 @@ def acting(body: str, patience_seconds: float = 60.0) -> PlannerHost:
         "from scheduler.service.outside.planner_process import PlannerChild, serve\n"
         "serve(PlannerChild())\n"
     )
-    return PlannerHost(Options(), (sys.executable, "-c", code), patience_seconds)
+    return PlannerHost(PlannerOptions(), (sys.executable, "-c", code), patience_seconds)
 
 
 def test_plans_are_the_same_as_inside_also_with_a_plan_in_force() -> None:
-    inside, host = Planner(), PlannerHost(Options())
+    inside, host = Planner(), PlannerHost(PlannerOptions())
     first, second = inside.plan(crowded_box()), host.plan(crowded_box(), None)
     assert second == first
     assert host.plan(crowded_box(2.0), second) == inside.plan(crowded_box(2.0), first)
@@ -51,7 +51,7 @@ def test_plans_are_the_same_as_inside_also_with_a_plan_in_force() -> None:
 
 
 def test_a_planner_that_was_killed_is_replaced_within_the_same_plan() -> None:
-    host = PlannerHost(Options())
+    host = PlannerHost(PlannerOptions())
     before = host.plan(crowded_box(), None)
     killed = pid_of(host)
     os.kill(killed, signal.SIGKILL)
@@ -77,13 +77,13 @@ def test_one_that_never_plans_is_said_and_the_plain_dispatcher_plans(body: str, 
 
 
 def test_without_a_program_to_start_it_says_so_and_plans() -> None:
-    plan = PlannerHost(Options(), ("/nowhere/python",)).plan(crowded_box(), None)
+    plan = PlannerHost(PlannerOptions(), ("/nowhere/python",)).plan(crowded_box(), None)
     assert plan.placements
     assert "did not start" in plan.warnings[0]
 
 
 def test_it_ends_when_no_plan_was_wanted_for_a_while_and_comes_back() -> None:
-    host = PlannerHost(Options())
+    host = PlannerHost(PlannerOptions())
     before = host.plan(crowded_box(), None)
     pid = pid_of(host)
     host.rest_when_idle(100.0, 10.0)

@@ -11,7 +11,7 @@ from jobs.spec import JobSpec
 from platforms.base import InQueue, Observed, SessionState
 from scheduler.core.pool import Pool
 from scheduler.core.window import DAY, HOUR
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside import border
@@ -32,7 +32,7 @@ def world(make_ports: Callable[..., Ports], database: Database) -> SimpleNamespa
     ports = make_ports(
         platforms={"cluster": FakePlatform(cloud)},
         pools={"cluster": POOL},
-        plan=Planner(Options(search_steps=0)).plan,
+        plan=Planner(PlannerOptions(search_steps=0)).plan,
     )
     with database.write() as tx:
         jobs.add(tx, JobSpec("ufm", "manager", ("train",), 5_000, steps_per_hour=100.0, setup_seconds=60), NOW)

@@ -13,7 +13,7 @@ from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, ObservedLimit
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
@@ -30,7 +30,7 @@ NOW = 1_795_000_000
 def world(make_ports: Callable[..., Ports], database: Database) -> SimpleNamespace:
     """One desk for one session of four hours a day, a job of five hours in the queue, and a planner that is watched."""
     cloud, seen = FakeCloud(), list[tuple[Any, Plan | None, Plan]]()
-    planner = Planner(Options(search_steps=0))
+    planner = Planner(PlannerOptions(search_steps=0))
 
     def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
         made = planner.plan(snapshot, incumbent)
@@ -155,7 +155,7 @@ def test_an_end_that_comes_early_is_planned_with_and_leaves_no_hole(
     said that its hours, at a price of 0.00, were worth more later.
     """
     cloud, plans, clock = FakeCloud(), list[Plan](), hand_clock
-    planner = Planner(Options(search_steps=0))
+    planner = Planner(PlannerOptions(search_steps=0))
 
     def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
         made = planner.plan(snapshot, incumbent)

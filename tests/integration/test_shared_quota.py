@@ -15,7 +15,7 @@ from scheduler.core.quota import ACCOUNT, CalendarQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import DAY, EVER, HOUR, Calendar
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import read_books
@@ -60,7 +60,7 @@ class World:
 
     def planned(self) -> int:
         """The seconds of all sessions that are planned for two weeks, or until the declared quota renews."""
-        plan = Planner(Options(search_steps=0)).plan(self.snapshot(), None)
+        plan = Planner(PlannerOptions(search_steps=0)).plan(self.snapshot(), None)
         window = DECLARED.calendar.window_at(NOW) if self.ports.pools["cluster"].quotas else EVER
         return sum(window.overlap(found.start, found.end) for found in plan.placements)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.planner import Options, Planner, verify
+from scheduler.planner import Planner, PlannerOptions, verify
 from scheduler.service.outside.solver_process import SolverHost
 from tests.lab.planner.small import crowded_box
 
@@ -32,7 +32,7 @@ def broken(body: str) -> SolverHost:
 def test_plans_are_the_same_as_with_the_solver_inside() -> None:
     """Also warm, and with two planners that remember different programmes in one child."""
     inside, host = Planner(), SolverHost()
-    first, second = Planner(Options(solver=host)), Planner(Options(solver=host))
+    first, second = Planner(PlannerOptions(solver=host)), Planner(PlannerOptions(solver=host))
     for weight in (1.0, 2.0, 1.5):
         found = first.plan(crowded_box(weight))
         assert (found.digest, found.bound, found.warnings) == (*_digest_and_bound(inside.plan(crowded_box(weight))), ())
@@ -55,7 +55,7 @@ def _digest_and_bound(plan: object) -> tuple[object, object]:
 def test_a_solver_that_dies_or_hangs_costs_the_bound_alone(body: str, why: str) -> None:
     """Every time anew: the next plan starts another child."""
     limit = 0.0 if "pause" in body else 20.0
-    planner = Planner(Options(solver=broken(body), time_limit_seconds=limit))
+    planner = Planner(PlannerOptions(solver=broken(body), time_limit_seconds=limit))
     for _ in range(2):
         plan = planner.plan(crowded_box())
         assert plan.bound is None
@@ -67,7 +67,7 @@ def test_a_solver_that_dies_or_hangs_costs_the_bound_alone(body: str, why: str) 
 
 def test_a_solver_that_died_is_started_again() -> None:
     host = SolverHost()
-    planner = Planner(Options(solver=host))
+    planner = Planner(PlannerOptions(solver=host))
     assert planner.plan(crowded_box()).bound is not None
     assert host.child.pid is not None
     os.kill(host.child.pid, signal.SIGKILL)
@@ -76,14 +76,14 @@ def test_a_solver_that_died_is_started_again() -> None:
 
 
 def test_a_program_that_does_not_exist_is_a_warning() -> None:
-    plan = Planner(Options(solver=SolverHost(("/nowhere/python",)))).plan(crowded_box())
+    plan = Planner(PlannerOptions(solver=SolverHost(("/nowhere/python",)))).plan(crowded_box())
     assert "did not start" in plan.warnings[0]
     assert plan.placements
 
 
 def test_the_child_goes_with_its_host() -> None:
     host = SolverHost()
-    Planner(Options(solver=host)).plan(crowded_box())
+    Planner(PlannerOptions(solver=host)).plan(crowded_box())
     pid = host.child.pid
     assert pid is not None
     del host

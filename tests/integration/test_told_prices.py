@@ -12,7 +12,7 @@ from scheduler.core.ledger import EntryKind
 from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.launch.launch import reserve
 from scheduler.service.outside import border
@@ -64,7 +64,7 @@ class World:
         ports, window = self.ports, BUDGET.calendar.window_at(NOW)
         with ports.database.read() as tx:
             snapshot = load_snapshot(tx, ports.pools, ports.clock.now(), 14 * DAY)
-        plan = Planner(Options(search_steps=0)).plan(snapshot, None)
+        plan = Planner(PlannerOptions(search_steps=0)).plan(snapshot, None)
         return sum(window.overlap(found.start, found.end) for found in plan.placements)
 
     def closed(self) -> str:
@@ -98,7 +98,7 @@ def test_a_session_is_reserved_at_that_price(world: World) -> None:
     world.says(4)
     ports = world.ports
     with ports.database.read() as tx:
-        plan = Planner(Options(search_steps=0)).plan(load_snapshot(tx, ports.pools, NOW, 14 * DAY), None)
+        plan = Planner(PlannerOptions(search_steps=0)).plan(load_snapshot(tx, ports.pools, NOW, 14 * DAY), None)
     (run,) = reserve(ports, plan, NOW)
     with ports.database.read() as tx:
         (held,) = ledger.entries(tx, since=0, pool="cloud")

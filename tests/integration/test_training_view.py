@@ -13,7 +13,7 @@ from jobs.spec import JobSpec
 from scheduler.core.pool import Pool
 from scheduler.core.window import HOUR, WEEK
 from scheduler.notify.exports import export, newest
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, plans, rates, runs, series
@@ -30,7 +30,7 @@ SPEC = JobSpec("ufm", "manager", ("train",), 1_000, steps_per_hour=100.0, setup_
 @pytest.fixture
 def world(make_ports: Callable[..., Ports], database: Database) -> SimpleNamespace:
     """A job of a thousand steps, guessed at ten hours, in its first session on a desk."""
-    cloud, planner = FakeCloud(usual=Script(runs_seconds=None)), Planner(Options(search_steps=0))
+    cloud, planner = FakeCloud(usual=Script(runs_seconds=None)), Planner(PlannerOptions(search_steps=0))
     ports = make_ports(platforms={"desk": FakePlatform(cloud)}, pools={"desk": DESK}, plan=planner.plan)
     with database.write() as tx:
         jobs.add(tx, SPEC, NOW)

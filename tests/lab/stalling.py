@@ -10,7 +10,7 @@ from jobs.spec import JobSpec
 from scheduler.core.job import JobState, Queued
 from scheduler.core.pool import Pool
 from scheduler.core.window import HOUR
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.store import checkpoints, events, jobs
@@ -26,7 +26,7 @@ class World:
     """One desk, one job, and a daemon whose sessions end as a test says."""
 
     def __init__(self, make_ports: Callable[..., Ports], database: Database, spec: JobSpec) -> None:
-        self.cloud, planner = FakeCloud(usual=Script(runs_seconds=None)), Planner(Options(search_steps=0))
+        self.cloud, planner = FakeCloud(usual=Script(runs_seconds=None)), Planner(PlannerOptions(search_steps=0))
         pools = {"desk": replace(DESK, sessions_max=4)}
         platforms = {"desk": FakePlatform(self.cloud)}
         self.ports = make_ports(

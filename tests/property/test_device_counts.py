@@ -12,7 +12,7 @@ from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, RollingQuota, longest
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Options, Planner, dispatch, verify
+from scheduler.planner import Planner, PlannerOptions, dispatch, verify
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Plan
     from scheduler.core.snapshot import PoolView, Snapshot
 
-QUICK = Options(search_steps=3)
+QUICK = PlannerOptions(search_steps=3)
 GRAIN = 600
 ZERO = 1_763_769_600
 

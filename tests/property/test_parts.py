@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.planner import Options, Planner, verify
+from scheduler.planner import Planner, PlannerOptions, verify
 from scheduler.planner import planner as layers
 from scheduler.planner.lp import scale
 from tests.lab.night import share
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.snapshot import JobView, Snapshot
 
-QUICK = Options(search_steps=0)
+QUICK = PlannerOptions(search_steps=0)
 
 
 def twice(snapshot: Snapshot) -> Snapshot:

@@ -17,10 +17,10 @@ from scheduler.core.quota import FirstUseQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR
 from scheduler.planner import dispatch, verify
-from scheduler.planner.dispatch.dispatcher import fill, place
+from scheduler.planner.dispatch.dispatcher import fill_gaps, make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.pool_capacity import PoolCapacity
-from scheduler.planner.search.rebuild import without
+from scheduler.planner.search.rebuild import without_jobs
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
 
@@ -132,11 +132,11 @@ def test_a_plan_less_a_few_jobs_is_a_plan_and_so_is_what_it_is_filled_up_to(
     """Partners in a shared session lose it too, with all that they and their children count on it for."""
     assume(snapshot.jobs)
     case = make_case(snapshot)
-    whole = place(case)
+    whole = make_schedule(case)
     assume(whole.placements)
     jobs = data.draw(st.lists(st.integers(0, len(case.jobs) - 1), min_size=1, max_size=3))
     taken = {job: data.draw(st.sampled_from(whole.placements)).start for job in jobs}
-    rest = without(case, whole, taken)
+    rest = without_jobs(case, whole, taken)
     assert verify(snapshot, Plan(snapshot.now, rest.placements, ())) == []
-    assert verify(snapshot, Plan(snapshot.now, fill(case, rest).placements, ())) == []
+    assert verify(snapshot, Plan(snapshot.now, fill_gaps(case, rest).placements, ())) == []
     assert verify(snapshot, dispatch(snapshot)) == []

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from jobs.payload.lane.cadence import interval_count
 from scheduler.core.window import HOUR
-from scheduler.planner.model.session_yield import Terms
+from scheduler.planner.model.session_yield import SessionTerms
 
 
 def trained(length: int, setup: int, save: int, mtbf: int) -> tuple[float, float | None]:
     """Return the training seconds of a session by the planner's rule and by the payload's, None if none fits."""
-    ours = Terms(setup, save, 0, 0, sqrt(2 * save * mtbf)).useful(length)
+    ours = SessionTerms(setup, save, 0, 0, sqrt(2 * save * mtbf)).useful(length)
     count = interval_count(length, setup, save, 1 / mtbf)
     return ours, length - setup - count * save if count else None
 

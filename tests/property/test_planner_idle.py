@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import HOUR
-from scheduler.planner import Options, Planner, dispatch, verify
+from scheduler.planner import Planner, PlannerOptions, dispatch, verify
 from scheduler.service.cycle.cycle import next_change
 from tests.lab.night import share
 from tests.lab.planner.idle import idle
 from tests.lab.planner.strategies import snapshots
 
-QUICK = Options(search_steps=0)
+QUICK = PlannerOptions(search_steps=0)
 
 
 def told(plan: Plan) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.core.window import DAY, HOUR
-from scheduler.planner import Options, Planner, dispatch, verify
+from scheduler.planner import Planner, PlannerOptions, dispatch, verify
 from scheduler.planner.model.case import make_case
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scheduler.core.snapshot import JobView, PoolView, Snapshot
     from scheduler.core.window import Calendar
 
-QUICK = Options(search_steps=3)
+QUICK = PlannerOptions(search_steps=3)
 QUARTER = 900  # every local midnight of every zone is a whole quarter of an hour in UTC
 
 

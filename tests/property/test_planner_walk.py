@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import HourShare, Snapshot
-from scheduler.planner.dispatch.dispatcher import extend, fill, filled, place
+from scheduler.planner.dispatch.dispatcher import extend, fill_gaps, make_full_schedule, make_schedule
 from scheduler.planner.dispatch.incumbent import pinned_sessions
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
@@ -19,7 +19,7 @@ from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.policy import PHASES, PLAIN, Policy, Schedule
 from scheduler.planner.search.candidates import simple_orders
-from scheduler.planner.search.rebuild import without
+from scheduler.planner.search.rebuild import without_jobs
 from tests.lab.night import share
 from tests.lab.planner.cases import SMALL_MIX, make_pools, random_case
 from tests.lab.planner.plain_walk import PlainWalk
@@ -51,7 +51,7 @@ def bent(case: Case, rng: Random) -> Policy:
 def both(case: Case, policy: Policy, booked: Schedule | None = None) -> Schedule:
     """Return what both walks come to, which is the same."""
     plain = PlainWalk(case, policy, booked).run()
-    found = place(case, policy) if booked is None else extend(case, booked, policy)
+    found = make_schedule(case, policy) if booked is None else extend(case, booked, policy)
     assert found == plain
     return found
 
@@ -78,7 +78,7 @@ def test_the_walk_is_what_the_plain_one_is(snapshot: Snapshot, seed: int, shared
     whole = both(case, bent(case, rng))
     for _ in range(2):
         taken = {rng.randrange(len(case.jobs)): case.now + rng.randrange(case.until - case.now) for _ in range(2)}
-        rest = without(case, whole, taken)
+        rest = without_jobs(case, whole, taken)
         whole = both(case, replace(bent(case, rng), admits=None), both(case, bent(case, rng), rest))
     pins = pinned_sessions(case, Plan(case.now, whole.placements, ()))
     both(case, replace(bent(case, rng), pinned=pins))
@@ -93,11 +93,11 @@ def test_where_a_schedule_leaves_jobs_and_pools_is_worked_out_as_well_from_its_s
     assume(snapshot.jobs)
     rng = Random(seed)
     case = make_case(snapshot)
-    whole = place(case, bent(case, rng))
-    rest = without(case, whole, {rng.randrange(len(case.jobs)): case.now})
+    whole = make_schedule(case, bent(case, rng))
+    rest = without_jobs(case, whole, {rng.randrange(len(case.jobs)): case.now})
     read = Schedule(rest.placements, rest.gate_passes)
     policy = bent(case, rng)
-    assert read.standing is None
+    assert read.state_after is None
     assert extend(case, read, policy) == extend(case, rest, policy)
 
 
@@ -111,9 +111,9 @@ def test_where_nobody_was_refused_nothing_is_left_to_fill(snapshot: Snapshot, se
     schedule: Schedule | None = None
     for _ in range(3):
         policy = bent(case, rng)
-        found = place(case, policy) if schedule is None else extend(case, schedule, policy)
-        assert filled(case, policy, schedule) == fill(case, found, policy)
-        schedule = without(case, found, {rng.randrange(len(case.jobs)): case.now + rng.randrange(86_400)})
+        found = make_schedule(case, policy) if schedule is None else extend(case, schedule, policy)
+        assert make_full_schedule(case, policy, schedule) == fill_gaps(case, found, policy)
+        schedule = without_jobs(case, found, {rng.randrange(len(case.jobs)): case.now + rng.randrange(86_400)})
 
 
 @given(st.integers(0, 1 << 30))
@@ -153,6 +153,6 @@ def test_orders_that_are_the_same_walk_once(snapshot: Snapshot, by_weight: bool)
     case = make_case(snapshot)
     found = simple_orders(case)
     for name in found.keys() & ORDERS.keys():
-        assert found[name].schedule == place(case, in_order(name))
+        assert found[name].schedule == make_schedule(case, in_order(name))
     if by_weight:
         assert found["priority"].schedule is found["fifo"].schedule

@@ -19,13 +19,13 @@ from scheduler.core.quota import CalendarQuota, RollingQuota
 from scheduler.core.reasons import CannotLaunch
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import next_change
 from scheduler.service.faults.postponements import Obstacle, Postponements
 from tests.lab.night import share
 from tests.lab.planner.strategies import EPOCHS
 
-QUICK = Options(search_steps=0)
+QUICK = PlannerOptions(search_steps=0)
 
 
 def job(name: str, weight: float, hours: float) -> JobView:

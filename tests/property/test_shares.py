@@ -14,7 +14,7 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import HourShare, JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR, WEEK, Calendar
-from scheduler.planner import Options, Planner, dispatch, verify
+from scheduler.planner import Planner, PlannerOptions, dispatch, verify
 from scheduler.planner.model.case import make_case
 from tests.lab.night import share as part_of_night
 from tests.lab.planner.strategies import sharing
@@ -22,8 +22,8 @@ from tests.lab.planner.strategies import sharing
 if TYPE_CHECKING:
     from scheduler.core.plan import Plan
 
-QUICK = Options(search_steps=3)
-AS_THE_DAEMON = Options(search_steps=0)
+QUICK = PlannerOptions(search_steps=3)
+AS_THE_DAEMON = PlannerOptions(search_steps=0)
 MONDAY = 1_790_553_600
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN, Policy
-from scheduler.planner.search.deadlines import committed, spared
-from scheduler.planner.search.score import met
+from scheduler.planner.search.deadlines import deadline_policies, drop_needless_urgency
+from scheduler.planner.search.score import jobs_on_time
 from tests.lab.planner.cases import EPOCH, SAGEMAKER
 from tests.lab.planner.small import job
 from tests.lab.planner.synthetic import synthetic
@@ -36,10 +36,10 @@ def test_only_those_are_urgent_who_would_be_late() -> None:
     case = make_case(two_days())
     index = {found.view.name: found.index for found in case.jobs}
     tonight, later = index["tonight"], index["later"]
-    whole, found = committed(case), spared(case, committed(case))
+    whole, found = deadline_policies(case), drop_needless_urgency(case, deadline_policies(case))
     assert whole[0].urgent == {tonight, later}
     assert found[0].urgent == {tonight}
-    assert met(case, place(case, found[0])) == {tonight, later}
+    assert jobs_on_time(case, make_schedule(case, found[0])) == {tonight, later}
     assert not any(later in policy.urgent for policy in found)
 
 
@@ -47,15 +47,15 @@ def test_where_sparing_makes_somebody_late_all_stay_urgent() -> None:
     """What can never be in time stays as it was asked for: nothing is spared by halves."""
     case = make_case(replace(two_days(), jobs=tuple(replace(found, deadline=EPOCH + 1) for found in two_days().jobs)))
     asked = Policy(urgent=frozenset({0, 1}))
-    assert spared(case, [asked, asked]) == [asked]
+    assert drop_needless_urgency(case, [asked, asked]) == [asked]
 
 
 def test_where_nobody_is_urgent_one_policy_is_enough() -> None:
     """How early somebody becomes urgent makes no difference then."""
     case = make_case(replace(two_days(), jobs=two_days().jobs[::2]))
-    assert [policy.urgent for policy in committed(case)] != [frozenset()] * 3
-    assert spared(case, committed(case)) == [PLAIN]
-    assert spared(case, [Policy(foresight_seconds=1), PLAIN]) == [Policy(foresight_seconds=1)]
+    assert [policy.urgent for policy in deadline_policies(case)] != [frozenset()] * 3
+    assert drop_needless_urgency(case, deadline_policies(case)) == [PLAIN]
+    assert drop_needless_urgency(case, [Policy(foresight_seconds=1), PLAIN]) == [Policy(foresight_seconds=1)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -63,9 +63,11 @@ def test_sparing_costs_no_deadline(seed: int) -> None:
     """Everybody whom a policy of ``committed`` promises a deadline has it, and fewer than that are put first."""
     case = make_case(on_our_pools(synthetic("due", 60, seed), 60))
     saved = 0
-    for policy in committed(case):
-        (found,) = spared(case, [policy])
-        assert policy.urgent & met(case, place(case, policy)) <= met(case, place(case, found))
+    for policy in deadline_policies(case):
+        (found,) = drop_needless_urgency(case, [policy])
+        assert policy.urgent & jobs_on_time(case, make_schedule(case, policy)) <= jobs_on_time(
+            case, make_schedule(case, found)
+        )
         assert found.urgent <= policy.urgent
         saved += len(policy.urgent - found.urgent)
     assert saved > 0

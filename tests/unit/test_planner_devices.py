@@ -15,7 +15,7 @@ from scheduler.core.quota import CalendarQuota
 from scheduler.core.reasons import DevicesTaken
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR, WEEK, Calendar
-from scheduler.planner import Options, Planner, SetDevices, UnknownName, device_choices, verify, what_if
+from scheduler.planner import Planner, PlannerOptions, SetDevices, UnknownName, device_choices, verify, what_if
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import SAGEMAKER
 
@@ -68,13 +68,13 @@ def test_the_chosen_one_is_in_time_if_any_is_and_costs_least_of_those(
 
 def test_what_if_plans_it_on_so_many_and_on_no_others() -> None:
     snapshot = Snapshot(NOW, (SEED,), (PoolView(H100),), WEEK)
-    plan, _ = what_if(snapshot, [SetDevices("seed", 2)], options=Options(search_steps=2))
+    plan, _ = what_if(snapshot, [SetDevices("seed", 2)], options=PlannerOptions(search_steps=2))
     lanes = [lane for placement in plan.placements for lane in placement.lanes]
     assert lanes
     assert {lane.devices for lane in lanes} == {2}
     with pytest.raises(UnknownName):
-        what_if(snapshot, [SetDevices("nobody", 2)], options=Options(search_steps=2))
-    nothing, _ = what_if(snapshot, [SetDevices("seed", 8)], options=Options(search_steps=2))
+        what_if(snapshot, [SetDevices("nobody", 2)], options=PlannerOptions(search_steps=2))
+    nothing, _ = what_if(snapshot, [SetDevices("seed", 8)], options=PlannerOptions(search_steps=2))
     assert nothing.placements == ()
 
 
@@ -92,7 +92,7 @@ CLUSTER = replace(
     devices_max=8,
     sessions_max=8,
 )
-QUICK = Options(search_steps=2)
+QUICK = PlannerOptions(search_steps=2)
 
 
 def planned(*jobs: JobView, pool: Pool = CLUSTER, live: tuple[LiveRun, ...] = ()) -> Plan:

@@ -10,8 +10,8 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.quota import FirstUseQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner, plan_week, verify
-from scheduler.planner.dispatch.dispatcher import fill
+from scheduler.planner import Planner, PlannerOptions, plan_week, verify
+from scheduler.planner.dispatch.dispatcher import fill_gaps
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import Schedule
 from scheduler.planner.model.pool_capacity import PoolCapacity
@@ -35,7 +35,7 @@ def test_hours_left_over_go_to_whoever_can_use_them() -> None:
     """What is booked stays as it is; the rest of the quota is used around it."""
     week = snapshot(job("a", 8, 40), job("b", 1, 40), pools=(PoolView(KAGGLE),))
     booked = Schedule((session("a", 10, 12),), {})
-    filled = fill(make_case(week), booked)
+    filled = fill_gaps(make_case(week), booked)
     assert set(booked.placements) < set(filled.placements)
     assert verify(week, Plan(NOW, filled.placements, ())) == []
     assert sum(p.end - p.start for p in filled.placements) > 29 * HOUR
@@ -83,7 +83,7 @@ def test_pools_whose_quotas_move_are_filled_again_and_again(quota: RollingQuota 
     desk = replace(KAGGLE, name="kaggle", quotas=(quota,), sessions_max=1)
     week = snapshot(job("a", 4, 40), *(job(f"b{number}", 1, 4) for number in range(6)), pools=(PoolView(desk),))
     booked = Schedule((session("a", 50, 2),), {})
-    filled = fill(make_case(week), booked)
+    filled = fill_gaps(make_case(week), booked)
     assert set(booked.placements) < set(filled.placements)
     assert verify(week, Plan(NOW, filled.placements, ())) == []
     assert sum(placed.end - placed.start for placed in filled.placements) > 0.8 * 7 * 4 * HOUR
@@ -101,7 +101,7 @@ def test_targets_are_among_the_candidates_and_make_more_of_unequal_pools() -> No
     """Densest first gives the pool of both jobs to the one that could as well work elsewhere."""
     only_kaggle = replace(job("tied", 4, 30), allowed_pools=("kaggle",), rates={"kaggle": Rate(1.0)})
     week = snapshot(job("free", 4, 60, 1.1), replace(only_kaggle, position=1), job("late", 1, 60))
-    planner = Planner(Options(search_steps=0))
+    planner = Planner(PlannerOptions(search_steps=0))
     found = planner.choose(make_case(week), None, [])
     assert found.prices.targets
     with_targets = priced_candidates(make_case(week), found.prices, [found.candidate.policy])

@@ -9,20 +9,20 @@ import pytest
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import DAY, WEEK
-from scheduler.planner import Options, Planner, value, verify
-from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner import Planner, PlannerOptions, value, verify
+from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.search.candidates import DEADLINES_COST, Bids, Candidate, Floor, choose
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
-from scheduler.planner.search.score import Score, met
+from scheduler.planner.search.score import PlanScore, jobs_on_time
 from tests.lab.planner.cases import EPOCH, KAGGLE
 from tests.lab.planner.small import job
 from tests.lab.planner.synthetic import KINDS, Kind, synthetic
 from tests.lab.planner.trace import on_our_pools
 
-QUICK = Options(search_steps=0)
+QUICK = PlannerOptions(search_steps=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,19 +30,19 @@ QUICK = Options(search_steps=0)
 def test_no_plan_of_a_trace_is_below_a_simple_order(kind: Kind, count: int, seed: int) -> None:
     snapshot = on_our_pools(synthetic(kind, count, seed), count)
     case = make_case(snapshot)
-    orders = {name: place(case, in_order(name)) for name in ORDERS} | {"density": place(case, PLAIN)}
+    orders = {name: make_schedule(case, in_order(name)) for name in ORDERS} | {"density": make_schedule(case, PLAIN)}
     plan = Planner(QUICK).plan(snapshot)
     assert verify(snapshot, plan) == []
     assert plan.warnings == ()
-    on_time = len(met(case, Schedule(plan.placements, {})))
+    on_time = len(jobs_on_time(case, Schedule(plan.placements, {})))
     for name, found in orders.items():
         worth = value(snapshot, found.placements)
         assert plan.value >= worth * (1 - DEADLINES_COST), name
-        assert plan.value >= worth * (1 - 1e-9) or on_time > len(met(case, found)), name
+        assert plan.value >= worth * (1 - 1e-9) or on_time > len(jobs_on_time(case, found)), name
 
 
 def candidate(on_time: int, worth: float) -> Candidate:
-    return Candidate(Policy(), Bids(()), Schedule((), {}), Score(on_time, worth, 0.0))
+    return Candidate(Policy(), Bids(()), Schedule((), {}), PlanScore(on_time, worth, 0.0))
 
 
 FEW, MANY = FIRM_JOBS_MAX, FIRM_JOBS_MAX + 1
@@ -79,7 +79,7 @@ def test_of_what_is_worth_as_much_heavy_jobs_end_first(weights: tuple[int, ...])
     """An hour is worth the same all day, and the search goes from plan to plan of the same value."""
     jobs = tuple(replace(job(f"j{n}", weight, 2), position=n) for n, weight in enumerate(weights))
     snapshot = Snapshot(EPOCH, jobs, (PoolView(replace(KAGGLE, sessions_max=1)),), WEEK)
-    plan = Planner(Options()).plan(snapshot)
+    plan = Planner(PlannerOptions()).plan(snapshot)
     assert verify(snapshot, plan) == []
     placed = sorted(plan.placements, key=lambda found: found.start)
     assert placed[-1].end <= EPOCH + DAY
@@ -93,7 +93,7 @@ def test_no_deadline_of_a_few_is_given_up_for_value() -> None:
     snapshot = Snapshot(EPOCH, (job("heavy", 9, 60), *light), (PoolView(replace(KAGGLE, sessions_max=1)),), WEEK)
     plan = Planner(QUICK).plan(snapshot)
     case = make_case(snapshot)
-    assert len(met(case, Schedule(plan.placements, {}))) == 3
+    assert len(jobs_on_time(case, Schedule(plan.placements, {}))) == 3
     assert verify(snapshot, Plan(EPOCH, plan.placements, ())) == []
 
 
@@ -106,4 +106,4 @@ def test_among_many_jobs_deadlines_are_met_as_far_as_that_costs_little() -> None
         snapshot = Snapshot(EPOCH, (job("heavy", 9, 60), *light, *others), (pool,), WEEK)
         plan = Planner(QUICK).plan(snapshot)
         assert verify(snapshot, plan) == []
-        assert len(met(make_case(snapshot), Schedule(plan.placements, {}))) == on_time
+        assert len(jobs_on_time(make_case(snapshot), Schedule(plan.placements, {}))) == on_time

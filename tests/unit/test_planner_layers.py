@@ -11,7 +11,7 @@ from jobs.spec import Gate
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner, plan_week, verify
+from scheduler.planner import Planner, PlannerOptions, plan_week, verify
 from scheduler.planner import planner as layers_module
 from scheduler.planner.dispatch.tie_break import in_queue_order
 from scheduler.planner.lp import scale, solver
@@ -23,7 +23,7 @@ from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 from tests.lab.planner.churn import churn
 from tests.lab.planner.small import job, seed_week
 
-QUICK = Options(search_steps=20)
+QUICK = PlannerOptions(search_steps=20)
 
 
 def test_the_week_of_the_seeds_is_within_a_percent_of_the_bound() -> None:
@@ -46,7 +46,7 @@ def test_without_a_solver_the_plan_is_good_and_says_so(monkeypatch: pytest.Monke
 
 def test_a_solver_that_runs_out_of_time_is_done_without() -> None:
     """The limit is the solver's own; what comes out is the dispatcher's plan and a warning."""
-    plan = Planner(Options(time_limit_seconds=0.0, search_steps=0)).plan(seed_week())
+    plan = Planner(PlannerOptions(time_limit_seconds=0.0, search_steps=0)).plan(seed_week())
     assert plan.bound is None
     assert "Time limit reached" in plan.warnings[0]
     assert verify(seed_week(), plan) == []
@@ -55,7 +55,7 @@ def test_a_solver_that_runs_out_of_time_is_done_without() -> None:
 def test_a_solver_that_takes_too_many_steps_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """What bounds it is counted, not timed: a plan does not depend on how busy the machine is."""
     monkeypatch.setattr(solver, "STEPS_PER_ROW", 0)
-    plan = Planner(Options(search_steps=0)).plan(seed_week())
+    plan = Planner(PlannerOptions(search_steps=0)).plan(seed_week())
     assert plan.bound is None
     assert "Iteration limit reached" in plan.warnings[0]
     assert verify(seed_week(), plan) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from jobs.spec import Gate
 from scheduler.core.snapshot import PoolView, Rate, Snapshot
 from scheduler.core.window import WEEK
-from scheduler.planner import Options, Planner, verify
+from scheduler.planner import Planner, PlannerOptions, verify
 from scheduler.planner.lp.linear import earliest_starts
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.urgency import children_first, urgencies, with_urgency
@@ -34,7 +34,7 @@ def chain(count: int) -> Snapshot:
 
 def test_a_chain_of_six_hundred_gates_is_planned() -> None:
     snapshot = with_urgency(chain(600))
-    plan = Planner(Options(search_steps=0)).plan(snapshot)
+    plan = Planner(PlannerOptions(search_steps=0)).plan(snapshot)
     assert plan.warnings == ()
     assert verify(snapshot, plan) == []
     assert len({planned_lane.job for placed in plan.placements for planned_lane in placed.lanes}) > 50

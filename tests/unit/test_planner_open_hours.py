@@ -13,20 +13,20 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
-from scheduler.planner import Options, Planner, SetWeight, value, verify
-from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner import Planner, PlannerOptions, SetWeight, value, verify
+from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.questions.whatif import apply
 from scheduler.planner.search.candidates import simple_orders
 from scheduler.planner.search.conserve import conserve
-from scheduler.planner.search.rebuild import without
+from scheduler.planner.search.rebuild import without_jobs
 from scheduler.planner.search.score import score
 from tests.lab.night import share
 from tests.lab.planner.cases import EPOCH, KAGGLE, LOCAL
 from tests.lab.planner.strategies import snapshots
 
-QUICK = Options(search_steps=0)
+QUICK = PlannerOptions(search_steps=0)
 
 
 def job(name: str, hours: float, weight: float = 1.0, **others: object) -> JobView:
@@ -63,9 +63,9 @@ def test_a_job_alone_in_the_queue_does_not_wait_for_the_pool_where_its_kind_is_f
 @settings(max_examples=share(60))
 def test_filling_idle_pools_never_costs_value(snapshot: Snapshot) -> None:
     case = make_case(snapshot)
-    whole = place(case)
+    whole = make_schedule(case)
     for job_index, _ in case.columns.startable[:2]:
-        left = without(case, whole, {job_index: case.now})
+        left = without_jobs(case, whole, {job_index: case.now})
         assert score(case, conserve(case, left))[:2] >= score(case, left)[:2]
 
 

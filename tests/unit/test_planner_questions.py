@@ -15,8 +15,8 @@ from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import (
     AddJob,
-    Options,
     Planner,
+    PlannerOptions,
     SetHours,
     SetWeight,
     TakeDown,
@@ -34,7 +34,7 @@ from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 from tests.lab.planner.small import job, seed_week
 
-QUICK = Options(search_steps=5)
+QUICK = PlannerOptions(search_steps=5)
 
 
 def test_being_outbid_names_a_weight_that_starts_the_job() -> None:
@@ -253,7 +253,7 @@ def due_beside(others: int) -> Snapshot:
 @pytest.mark.parametrize("others", [1, FIRM_JOBS_MAX - 1])
 def test_where_a_deadline_goes_first_no_weight_is_told_and_that_is_said(others: int) -> None:
     """It is not given up, whatever another one weighs."""
-    reason = explain(due_beside(others), "other-0", Options(search_steps=0))
+    reason = explain(due_beside(others), "other-0", PlannerOptions(search_steps=0))
     assert isinstance(reason, Outbid)
     assert reason.by == "due"
     assert reason.weight_to_start is None
@@ -265,9 +265,9 @@ def test_where_a_deadline_goes_first_no_weight_is_told_and_that_is_said(others: 
 
 @pytest.mark.parametrize("others", [FIRM_JOBS_MAX, 310])
 def test_among_many_jobs_a_weight_is_told_that_starts_one_before_a_deadline(others: int) -> None:
-    reason = explain(due_beside(others), "other-0", Options(search_steps=0))
+    reason = explain(due_beside(others), "other-0", PlannerOptions(search_steps=0))
     assert isinstance(reason, Outbid)
     assert reason.by == "due"
     assert reason.weight_to_start is not None
     heavier = apply(due_beside(others), SetWeight("other-0", reason.weight_to_start))
-    assert [one.lanes[0].job for one in Planner(Options(search_steps=0)).plan(heavier).due_now] == ["other-0"]
+    assert [one.lanes[0].job for one in Planner(PlannerOptions(search_steps=0)).plan(heavier).due_now] == ["other-0"]

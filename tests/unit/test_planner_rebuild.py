@@ -10,15 +10,15 @@ from jobs.spec import Gate, Needs
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner, SetWeight, value, verify
-from scheduler.planner.dispatch.dispatcher import fill, place
+from scheduler.planner import Planner, PlannerOptions, SetWeight, value, verify
+from scheduler.planner.dispatch.dispatcher import fill_gaps, make_schedule
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.lanes import compose
 from scheduler.planner.model.policy import PLAIN
 from scheduler.planner.questions.whatif import apply
-from scheduler.planner.search.rebuild import Found, rebuild, without
+from scheduler.planner.search.rebuild import ScoredSchedule, rebuild, without_jobs
 from scheduler.planner.search.score import score
 from tests.lab.planner.cases import EPOCH, KAGGLE, SAGEMAKER, SMALL_MIX, make_pools, random_case
 
@@ -48,18 +48,18 @@ def family() -> Snapshot:
 
 def test_a_parent_that_is_taken_out_takes_the_children_behind_its_gate_along() -> None:
     case = make_case(family())
-    whole = place(case)
+    whole = make_schedule(case)
     assert {planned_lane.job for placed in whole.placements for planned_lane in placed.lanes} == {"a", "b", "c"}
-    rest = without(case, whole, {0: case.now})
+    rest = without_jobs(case, whole, {0: case.now})
     assert {planned_lane.job for placed in rest.placements for planned_lane in placed.lanes} == {"c"}
     assert rest.gate_passes == {}
 
 
 def test_a_gate_that_still_passes_keeps_its_children() -> None:
     case = make_case(family())
-    whole = place(case)
+    whole = make_schedule(case)
     mine = _sessions(whole.placements, "a")
-    rest = without(case, whole, {0: mine[-1][0]})
+    rest = without_jobs(case, whole, {0: mine[-1][0]})
     assert _sessions(rest.placements, "a") == mine[:-1]
     assert _sessions(rest.placements, "b") == _sessions(whole.placements, "b")
     assert rest.gate_passes == whole.gate_passes
@@ -74,8 +74,8 @@ def test_a_rebuilt_plan_breaks_no_rule_and_is_worth_more(seed: int) -> None:
     """Forty steps without a solver's prices, from the plainest plan; the same again gives the same."""
     snapshot = random_case(50, make_pools(SMALL_MIX), seed)
     case = make_case(snapshot, firm_deadlines=False)
-    plain = fill(case, place(case))
-    start = Found(plain, score(case, plain))
+    plain = fill_gaps(case, make_schedule(case))
+    start = ScoredSchedule(plain, score(case, plain))
     prices = scarcity_prices(case, make_grid(case))
     found = rebuild(case, start, PLAIN, prices, 40)
     assert verify(snapshot, Plan(EPOCH, found.schedule.placements, ())) == []
@@ -86,7 +86,7 @@ def test_a_rebuilt_plan_breaks_no_rule_and_is_worth_more(seed: int) -> None:
 def test_nothing_to_rebuild_is_left_alone() -> None:
     closed = tuple(PoolView(pool, closed_until=EPOCH + WEEK, closed_why="down") for pool in (KAGGLE, SAGEMAKER))
     case = make_case(replace(family(), pools=closed))
-    start = Found(place(case), score(case, place(case)))
+    start = ScoredSchedule(make_schedule(case), score(case, make_schedule(case)))
     assert rebuild(case, start, PLAIN, scarcity_prices(case, make_grid(case)), 5) == start
 
 
@@ -94,7 +94,7 @@ def test_a_job_that_has_become_dear_does_not_wait_for_the_plan_in_force() -> Non
     """The new plan is worth ten times as much."""
     jobs = tuple(job(f"job-{n:02d}", 1.0, 10, position=n) for n in range(40))
     snapshot = Snapshot(EPOCH, jobs, (PoolView(KAGGLE), PoolView(SAGEMAKER)), WEEK)
-    options = Options(search_steps=0)
+    options = PlannerOptions(search_steps=0)
     incumbent = Planner(options).plan(snapshot)
     assert "job-39" not in {planned_lane.job for placed in incumbent.due_now for planned_lane in placed.lanes}
     plan = Planner(options).plan(apply(snapshot, SetWeight("job-39", 1_000.0)), incumbent)

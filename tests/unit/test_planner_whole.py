@@ -13,7 +13,7 @@ from scheduler.core.quota import RollingQuota
 from scheduler.core.reasons import DoesNotFit
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR
-from scheduler.planner import Options, Planner, dispatch, verify
+from scheduler.planner import Planner, PlannerOptions, dispatch, verify
 from tests.lab.planner.strategies import snapshots
 
 NOW = 1_795_046_400
@@ -32,7 +32,9 @@ def seen(view: JobView, *pools: PoolView) -> Snapshot:
     return Snapshot(NOW, (view,), pools)
 
 
-@pytest.mark.parametrize("plan", [dispatch, lambda snapshot: Planner(Options(search_steps=3)).plan(snapshot, None)])
+@pytest.mark.parametrize(
+    "plan", [dispatch, lambda snapshot: Planner(PlannerOptions(search_steps=3)).plan(snapshot, None)]
+)
 def test_it_is_placed_only_where_one_session_holds_all_of_it(plan: object) -> None:
     assert callable(plan)
     made = plan(seen(whole(6, "small", "big"), PoolView(SMALL), PoolView(BIG)))

@@ -7,18 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from scheduler.cli.shell.output import Output, hours
-from scheduler.planner import Difference
+from scheduler.planner import PlanDifference
 from scheduler.planner.questions.differ import JobChange, JobOutlook
 
 _NEVER = "not planned"
 
 
-def difference_json(difference: Difference) -> dict[str, Any]:
+def difference_json(difference: PlanDifference) -> dict[str, Any]:
     """Return jobs and pools whose plan differs, and the value of both plans."""
     return asdict(difference)
 
 
-def show_changes(out: Output, difference: Difference) -> None:
+def show_changes(out: Output, difference: PlanDifference) -> None:
     """Write the jobs and the pools whose plan differs, before and after, and in a line what it comes to."""
     if difference.jobs:
         out.line(f"{_summary(difference.jobs)}.")

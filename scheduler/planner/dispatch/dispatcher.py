@@ -20,7 +20,7 @@ from scheduler.planner.model.value import value
 def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = None) -> Plan:
     """Return the dispatcher's plan for ``snapshot``; the same input gives the same plan in whatever order."""
     case = case or make_case(snapshot)
-    schedule = place(case, policy)
+    schedule = make_schedule(case, policy)
     return Plan(
         made_at=snapshot.now,
         placements=schedule.placements,
@@ -29,7 +29,7 @@ def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = Non
     )
 
 
-def place(case: Case, policy: Policy = PLAIN) -> Schedule:
+def make_schedule(case: Case, policy: Policy = PLAIN) -> Schedule:
     """Return the sessions alone: what candidate plans are compared by."""
     return Walk(case, policy).run()
 
@@ -42,13 +42,13 @@ def extend(case: Case, schedule: Schedule, policy: Policy) -> Schedule:
     return Walk(case, policy, schedule).run()
 
 
-def filled(case: Case, policy: Policy, schedule: Schedule | None = None) -> Schedule:
+def make_full_schedule(case: Case, policy: Policy, schedule: Schedule | None = None) -> Schedule:
     """Return what ``policy`` makes of ``case`` or adds to ``schedule``, and the hours that its prices leave filled."""
     walk = Walk(case, policy, schedule)
     schedule_before_gaps = walk.run()
-    return fill(case, schedule_before_gaps, policy) if walk.leaves_room else schedule_before_gaps
+    return fill_gaps(case, schedule_before_gaps, policy) if walk.leaves_room else schedule_before_gaps
 
 
-def fill(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
+def fill_gaps(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
     """Return ``schedule`` extended by whoever can use its hours, whatever they are worth."""
     return extend(case, schedule, replace(policy, admits=None, pinned={}))

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scheduler.planner.model.case import Case, Offer
-from scheduler.planner.model.lanes import CandidateSession, alone, compose, mold_evenly, spare, wider
+from scheduler.planner.model.case import Case, JobOffer
+from scheduler.planner.model.lanes import (
+    CandidateSession,
+    compose,
+    compose_fuller,
+    mold_evenly,
+    single_job_session,
+    spare,
+)
+from scheduler.planner.model.plan_state import PlanState
 from scheduler.planner.model.policy import PinnedSession
 from scheduler.planner.model.pool_capacity import NEVER
-from scheduler.planner.model.standing import Standing
 
 if TYPE_CHECKING:
     from scheduler.planner.model.columns import Entry, Shape
@@ -18,18 +25,16 @@ if TYPE_CHECKING:
 SLOWER_SECONDS = 1_800
 
 
-class Sessions:
+class SessionBuilder:
     """The jobs that wait, the room that pools have left, and the sessions that come of both; a walk moves them on."""
 
-    def __init__(self, case: Case, standing: Standing) -> None:
+    def __init__(self, case: Case, start: PlanState) -> None:
         self.case, self.columns, self.now = case, case.columns, case.now
         self.classes, self.class_of = case.classes, case.class_of
-        self.capacities = [
-            capacity.copy(state) for capacity, state in zip(case.capacities, standing.states, strict=True)
-        ]
-        self.remaining, self.last_pool = standing.remaining.copy(), standing.last_pool.copy()
-        self.sharing = bool(standing.turns)
-        self.turns = standing.turns.copy() if self.sharing else standing.turns
+        self.capacities = [capacity.copy(state) for capacity, state in zip(case.capacities, start.states, strict=True)]
+        self.remaining, self.last_pool = start.remaining.copy(), start.last_pool.copy()
+        self.sharing = bool(start.turns)
+        self.turns = start.turns.copy() if self.sharing else start.turns
         self.queues: list[list[Entry]] = [[] for _ in case.classes]
         self.waiting: dict[int, Sequence[Shape]] = {}  # by job, its entries in all queues
         # By job, in order, when the sessions of an earlier plan start that it is kept for.
@@ -41,37 +46,37 @@ class Sessions:
         return last if rooms.get(last, 0) >= least and last in pools else pools[0]
 
     def _session(
-        self, now: int, pool: int, lead: tuple[int, Offer], room: int, *, urgent: bool
+        self, now: int, pool: int, lead: tuple[int, JobOffer], room: int, *, urgent: bool
     ) -> CandidateSession | None:
         index, offer = lead
         capacity, group = self.capacities[pool], self.class_of[pool]
         if capacity.pool.device_counts:
-            return self._molded(now, pool, index, NEVER, urgent=urgent)
-        session = self._composed(group, room, index, offer)
+            return self._mold(now, pool, index, NEVER, urgent=urgent)
+        session = self._compose(group, room, index, offer)
         if session is None:
             return None
         length = session.length
         even = capacity.even(now, length, offer.least)
-        return session if even >= length else self._composed(group, even, index, offer) or session
+        return session if even >= length else self._compose(group, even, index, offer) or session
 
-    def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
+    def _mold(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
         """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
         group, deadline = self.classes[self.class_of[pool]], self.columns.deadline[index]
         return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
 
-    def _composed(self, group: int, room: int, lead: int, offer: Offer) -> CandidateSession | None:
+    def _compose(self, group: int, room: int, lead: int, offer: JobOffer) -> CandidateSession | None:
         """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
         pools, turns = self.classes[group], self.turns
         if len(offer.speeds) == 1:
             remaining = self.remaining[lead]
-            return alone(pools, offer, min(room, offer.cap), lead, remaining)
+            return single_job_session(pools, offer, min(room, offer.cap), lead, remaining)
         unpinned = (entry[3] for entry in self.queues[group] if not self.pins[entry[3]])
         if not self.sharing:
             return compose(pools, room, lead, unpinned, self.remaining)
         few = turns.beside(lead, free := list(unpinned), self.waiting, pools.offers)
-        return wider(pools, room, lead, few, free, self.remaining)
+        return compose_fuller(pools, room, lead, few, free, self.remaining)
 
-    def _in_turn(
+    def _session_by_turn(
         self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
     ) -> tuple[int, CandidateSession] | None:
         """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
@@ -92,7 +97,7 @@ class Sessions:
         jobs = self.turns.seated(due.jobs, self.waiting, group.offers)
         room = min(room, due.seconds + SLOWER_SECONDS)
         if jobs and group.pool.device_counts:
-            return self._molded(now, pool, jobs[0], room, urgent=False)
+            return self._mold(now, pool, jobs[0], room, urgent=False)
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
     def _too_early(self, due: PinnedSession, session: CandidateSession) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scheduler.core.plan import Placement
-from scheduler.planner.model.case import Case, Job
+from scheduler.planner.model.case import Case, PlannerJob
 from scheduler.planner.model.pool_capacity import NEVER
 
 
@@ -42,7 +42,7 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
     return tuple(sorted(renamed, key=lambda placement: (placement.start, placement.pool, placement.lanes[0].job)))
 
 
-def _likeness(case: Case, job: Job) -> object:
+def _likeness(case: Case, job: PlannerJob) -> object:
     """Return what equal jobs have in common: everything that any layer or rule looks at but name and place."""
     view = job.view
     return (

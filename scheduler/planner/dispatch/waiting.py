@@ -25,7 +25,7 @@ from scheduler.core.reasons import (
 )
 from scheduler.core.snapshot import JobView
 from scheduler.planner.lp.prices import Prices
-from scheduler.planner.model.case import Case, Job, Offer
+from scheduler.planner.model.case import Case, JobOffer, PlannerJob
 from scheduler.planner.model.pool_capacity import NEVER, PoolCapacity
 from scheduler.planner.model.session_yield import allowed, fits, longest, one_step, too_short
 
@@ -76,7 +76,7 @@ class _Waiting:
                 self.planned.setdefault(planned_lane.job, placement)
         self.rooms: dict[tuple[int, int], Room] = {}  # of the pools that were asked about, and for how many devices
 
-    def reason(self, job: Job) -> Reason:
+    def reason(self, job: PlannerJob) -> Reason:
         """Return the first reason that applies, with the job's first session in the plan."""
         reason = self._first(job)
         if job.view.blocked is not None or job.gate_shut or isinstance(reason, NoAllowedPool | DoesNotFit):
@@ -86,7 +86,7 @@ class _Waiting:
             return replace(reason, unplanned_until=self.case.until)
         return replace(reason, planned_pool=planned.pool, planned_start=planned.start)
 
-    def _first(self, job: Job) -> Reason:
+    def _first(self, job: PlannerJob) -> Reason:
         view = job.view
         if view.blocked is not None:
             return view.blocked
@@ -107,14 +107,14 @@ class _Waiting:
             return _does_not_fit(view, permitted)
         return self._too_late(job, usable) or self._room(job, usable)
 
-    def _gate(self, job: Job) -> Reason:
+    def _gate(self, job: PlannerJob) -> Reason:
         gate = job.view.gate
         if gate is None:
             raise ValueError(f"{job.view.name} waits for a gate it does not have")
         reached = self.case.snapshot.progress(gate.parent) or 0.0
         return GateClosed(gate.parent, reached, gate.fraction, self.gate_passes.get(job.index))
 
-    def _too_late(self, job: Job, usable: list[tuple[int, Offer]]) -> Reason | None:
+    def _too_late(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason | None:
         """Compare with a single session on the fastest pool that runs from now to the deadline."""
         if job.deadline is None:
             return None
@@ -124,7 +124,7 @@ class _Waiting:
             return None
         return DeadlineUnreachable(job.deadline, needed / 3_600, possible / 3_600)
 
-    def _room(self, job: Job, usable: list[tuple[int, Offer]]) -> Reason:
+    def _room(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason:
         """Say who took the best pool that had room, or what the best pool lacks; of a planned job only its pool."""
         planned = self.planned.get(job.view.name)
         if planned is not None:
@@ -146,7 +146,7 @@ class _Waiting:
             return min(reasons, key=lambda one: one[:2])[2]
         return self._later(job, *ranked[0])
 
-    def _later(self, job: Job, number: int, offer: Offer) -> Reason:
+    def _later(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason:
         """Say for which session of the plan the best pool, which has room and stays unused now, is kept."""
         capacity, now = self.case.capacities[number], self.case.now
         key = number, offer.fewest
@@ -175,7 +175,7 @@ class _Waiting:
         )
         return self._outbid(job, number, first or "work that is worth more later")
 
-    def _outbid(self, job: Job, number: int, by: str) -> Reason:
+    def _outbid(self, job: PlannerJob, number: int, by: str) -> Reason:
         share, turns = job.view.share, self.case.turns
         first = (self.case.jobs[one] for one in turns.group(job.index) if turns.rank(one) < turns.rank(job.index))
         if share is not None and any(other.view.name == by for other in first):
@@ -189,7 +189,7 @@ class _Waiting:
             price = per_hour if per_hour >= CHEAPEST else None  # hours that cost nothing have no price to be outbid by
         return Outbid(self.case.capacities[number].pool.name, by, price, weight_to_start=None)
 
-    def _lacks(self, job: Job, number: int, offer: Offer) -> Reason | None:
+    def _lacks(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason | None:
         capacity = self.case.capacities[number]
         room = self._room_now(number, offer)
         name = capacity.pool.name
@@ -208,7 +208,7 @@ class _Waiting:
             return PoolClosed(name, why, more)
         return QuotaEmpty(name, room.limited_by, more)
 
-    def _room_now(self, number: int, offer: Offer) -> Room:
+    def _room_now(self, number: int, offer: JobOffer) -> Room:
         """Return what the pool has room for before anything is planned."""
         key = number, offer.fewest
         if key not in self.rooms:
@@ -221,7 +221,7 @@ class _Waiting:
             return view.closed_why or "switched off"
         return "outside its hours"
 
-    def _more_room(self, capacity: PoolCapacity, needed: int, offer: Offer) -> int | None:
+    def _more_room(self, capacity: PoolCapacity, needed: int, offer: JobOffer) -> int | None:
         """Return the first instant within the horizon at which ``needed`` seconds are free, nothing else planned."""
         instant = capacity.next_change(self.case.now)
         while instant < min(self.case.until, NEVER):

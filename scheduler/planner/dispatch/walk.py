@@ -12,14 +12,14 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch.sessions import Sessions
+from scheduler.planner.dispatch.sessions import SessionBuilder
 from scheduler.planner.model.booking import Booking
 from scheduler.planner.model.case import Case
 from scheduler.planner.model.columns import ORDINARY, URGENT
 from scheduler.planner.model.lanes import CandidateSession
+from scheduler.planner.model.plan_state import PlanState, as_schedule, initial_state, plan_state
 from scheduler.planner.model.policy import PHASES, Admission, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
-from scheduler.planner.model.standing import Standing, beginning, scheduled, standing_of
 from scheduler.planner.model.value import LATE_FACTOR
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ REFUSALS_MAX = 12
 _order = attrgetter("order")
 
 
-class Walk(Sessions):
+class Walk(SessionBuilder):
     """The state of one walk through time; ``booked`` is a schedule that it must leave as it is."""
 
     def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
-        standing = beginning(case) if booked is None else standing_of(case, booked)
-        super().__init__(case, standing)
-        self.policy, self.standing, self.until = policy, standing, case.until
-        self.free_from = standing.free_from.copy()
+        start_state = initial_state(case) if booked is None else plan_state(case, booked)
+        super().__init__(case, start_state)
+        self.policy, self.start_state, self.until = policy, start_state, case.until
+        self.free_from = start_state.free_from.copy()
         self.gate_passes: dict[int, int] = {} if booked is None else dict(booked.gate_passes)
         self.bookings: list[Booking] = []
         self.questions: list[Question] = []
@@ -56,7 +56,7 @@ class Walk(Sessions):
         self.bent = {job for _, job in policy.factors}.union([job for _, job, _ in policy.phased], policy.urgent)
         if policy.order is not None:
             self.bent.update(range(len(case.jobs)))
-        self.looked_until = [0] * len(case.capacities)
+        self.visit_at = [0] * len(case.capacities)
         self.shut_until = [0] * len(case.capacities)  # no room before, whatever happens
         self.busy_until = [0] * len(case.jobs)
         # Instant, 0 for a job or 1 for a pool, its index.
@@ -90,7 +90,7 @@ class Walk(Sessions):
                     looking.add(index)
             if looking and self.waiting:
                 looking = self._fill(now, looking)
-        return scheduled(self._stands(), self.gate_passes)
+        return as_schedule(self._plan_state(), self.gate_passes)
 
     @property
     def leaves_room(self) -> bool:
@@ -100,12 +100,12 @@ class Walk(Sessions):
         """
         return bool(self.policy.pinned) or any(self.remaining[job] > 0 for job in self.refused)
 
-    def _stands(self) -> Standing:
+    def _plan_state(self) -> PlanState:
         """Return where the walk has left jobs and pools."""
-        bookings = sorted([*self.standing.bookings, *self.bookings], key=_order)
+        bookings = sorted([*self.start_state.bookings, *self.bookings], key=_order)
         jobs = self.remaining, self.last_pool, self.free_from
         walked = self.bookings, [capacity.state for capacity in self.capacities]
-        return Standing(self.case, bookings, jobs, self.turns, self.standing.states, walked)
+        return PlanState(self.case, bookings, jobs, self.turns, self.start_state.states, walked)
 
     def _schedule_start(self, index: int, start: int) -> None:
         if self.case.jobs[index].gate_parent is not None:
@@ -174,7 +174,7 @@ class Walk(Sessions):
             if queues[class_of[pool]]:
                 self._update_room(now, pool, rooms)
         if self.pinned:
-            self._keep_appointments(now, rooms)
+            self._start_pinned(now, rooms)
         if rooms:
             self._fill_rooms(now, rooms)
         return {pool for pool in looking if pool in rooms or not queues[class_of[pool]]}
@@ -213,7 +213,7 @@ class Walk(Sessions):
             for other in open_classes:
                 del starts[other]
         for pool in rooms:
-            self._look_again(pool, now)
+            self._schedule_visit(pool, now)
 
     def _fill_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
         """Do so where there is one pool with room."""
@@ -225,7 +225,7 @@ class Walk(Sessions):
             self._start(now, *start[1:])
             self._update_room(now, pool, rooms)
         if pool in rooms:
-            self._look_again(pool, now)
+            self._schedule_visit(pool, now)
 
     def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
         """Return the first waiting job that can use one of ``pools``, the roomiest first, now, and how."""
@@ -256,7 +256,7 @@ class Walk(Sessions):
                 if tier == URGENT:
                     return entry, group, pool, session
                 if admits is None or self._admits(admits, now, group, entry, session):
-                    instead = self._in_turn(now, group, index, pools, rooms) if self.sharing else None
+                    instead = self._session_by_turn(now, group, index, pools, rooms) if self.sharing else None
                     return entry, group, *(instead or (pool, session))
             self.refused.add(index)
             refused += 1
@@ -270,7 +270,7 @@ class Walk(Sessions):
         self.questions.append((group, now, entry, session, answer))
         return answer
 
-    def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
+    def _start_pinned(self, now: int, rooms: dict[int, int]) -> None:
         """Start what an earlier plan wants here by now; the next of a pool may come early, the patient ones late."""
         for pool in sorted(set(rooms) & set(self.pinned)):
             pins = self.pinned[pool]
@@ -298,21 +298,21 @@ class Walk(Sessions):
             rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
             return
         state = self.capacities[pool].state
-        seconds, _, _ = state.looks.get(now) or state.look(now)
+        seconds, _, _ = state.answers.get(now) or state.room_and_change(now)
         if seconds > 0:
             rooms[pool] = seconds
         else:
             rooms.pop(pool, None)
-            self._look_again(pool, now)
+            self._schedule_visit(pool, now)
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         case, capacity = self.case, self.capacities[pool]
         length, lanes, _ = session
         end = now + length + (self._spare(group, pool, session) if now == self.now else 0)
         booking = case.bookings.of(pool, now, end, lanes)
-        capacity.state = capacity.state.after(booking.taken)
+        capacity.state = capacity.state.after(booking.use)
         self.bookings.append(booking)
-        self.looked_until[pool] = now
+        self.visit_at[pool] = now
         for job, devices, steps in lanes:
             self._dequeue(job)
             if self.sharing:
@@ -339,12 +339,12 @@ class Walk(Sessions):
                 if job.startable and job.free_at is not None and self.remaining[child] > 0:
                     self._schedule_start(child, max(job.release, job.free_at, self.free_from[child]))
 
-    def _look_again(self, pool: int, now: int) -> None:
+    def _schedule_visit(self, pool: int, now: int) -> None:
         """Come back to the pool when it may have more room; that stands until a session takes some of it."""
-        if self.looked_until[pool] > now:
+        if self.visit_at[pool] > now:
             return
-        _, change, shut = self.capacities[pool].state.look(now)
-        self.looked_until[pool] = change
+        _, change, shut = self.capacities[pool].state.room_and_change(now)
+        self.visit_at[pool] = change
         if shut:
             self.shut_until[pool] = change
         if change < self.until:

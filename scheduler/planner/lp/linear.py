@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from scheduler.planner.lp.grid import Grid
-from scheduler.planner.model.case import Case, Offer
+from scheduler.planner.model.case import Case, JobOffer
 from scheduler.planner.model.value import LATE_FACTOR
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _modes(
 
 
 def _rates(
-    offer: Offer, remaining: int, devices: int, sharing: float, *, fine: bool
+    offer: JobOffer, remaining: int, devices: int, sharing: float, *, fine: bool
 ) -> list[tuple[float, float | None]]:
     """Return (steps per charged second, for at most so many steps): whole sessions first, then the rest.
 
@@ -273,13 +273,13 @@ def _rates(
     return [(whole / offer.cap, count * whole), (min(rest / more, whole / offer.cap), None)]
 
 
-def hopeful(case: Case) -> list[int]:
+def plannable_jobs(case: Case) -> list[int]:
     """Return the jobs that some plan could start before the horizon."""
     starts = earliest_starts(case)
     return [job.index for job in case.jobs if starts[job.index] < case.until and remaining_steps(case, job.index) > 0]
 
 
-def priceless(case: Case, jobs: Sequence[int]) -> dict[int, float]:
+def unpriceable_jobs(case: Case, jobs: Sequence[int]) -> dict[int, float]:
     """Return the jobs whose weight no solver can add to the others', with the most that their work can be worth.
 
     They take no part in the programme: whatever hours cost, they can pay. The bound counts them as done today.

@@ -36,7 +36,7 @@ class Prices:
         self.worth = [case.discount.at(start) for start in grid.edges[:-1]]
         self.steps_worth = [step_worth(case, job) for job in range(len(case.jobs))]
         self.widest = [group.pool.devices_per_session if group.pool.device_counts else 0 for group in case.classes]
-        self._admitted: dict[tuple[tuple[float, ...], float], Admitted] = {}
+        self._admitted: dict[tuple[tuple[float, ...], float], PriceAdmission] = {}
 
     def per_second(self, group: int, instant: int) -> float:
         """Return the price of one second of a session of pool class ``group`` at ``instant``."""
@@ -55,7 +55,7 @@ class Prices:
             start, span = until, span + 1
         return total
 
-    def admits(self, factors: Sequence[float], patience: float) -> Admitted:
+    def admits(self, factors: Sequence[float], patience: float) -> PriceAdmission:
         """Return the dispatcher's rule: a session must bring its price, scaled by one factor per pool class.
 
         What a job could make of the same steps elsewhere or later is taken off what it brings, times ``patience``.
@@ -64,11 +64,11 @@ class Prices:
         if key not in self._admitted:
             if len(self._admitted) >= ADMITTED_MAX:
                 self._admitted.clear()
-            self._admitted[key] = Admitted(self, factors, patience)
+            self._admitted[key] = PriceAdmission(self, factors, patience)
         return self._admitted[key]
 
 
-class Admitted:
+class PriceAdmission:
     """A session pays the price of its hours; as ``Policy.admits`` wants it."""
 
     def __init__(self, prices: Prices, factors: Sequence[float], patience: float) -> None:
@@ -76,9 +76,11 @@ class Admitted:
         self._worth = prices.worth
         self._work = [patience * work for work in prices.work]
         self._steps_worth = prices.steps_worth
-        self._asked = [[factor * price for price in row] for factor, row in zip(factors, prices.table, strict=True)]
+        self._prices_asked = [
+            [factor * price for price in row] for factor, row in zip(factors, prices.table, strict=True)
+        ]
         self._counts: dict[int, list[float]] = {}  # by span, of each job's density
-        self._looked, self._span = -1, 0
+        self._instant, self._span = -1, 0
 
     def __call__(self, group: int, instant: int, session: CandidateSession) -> bool:
         """Tell whether ``session`` brings its price, and what its work could bring elsewhere."""
@@ -89,7 +91,7 @@ class Admitted:
             forgone = self._work[job] * steps / self._worth[span]
         else:
             forgone = sum(self._work[job] * steps for job, _, steps in lanes) / self._worth[span]
-        price = self._asked[group][span]
+        price = self._prices_asked[group][span]
         if self._widest[group]:
             price *= self._share(group, session.devices)
         return rate - forgone / length >= price
@@ -104,12 +106,12 @@ class Admitted:
                 1.0 - work / discount / worth if worth > 0 else 1.0
                 for work, worth in zip(self._work, self._steps_worth, strict=True)
             ]
-        return counts, self._asked[group][span] * (1.0 - TOLERANCE)
+        return counts, self._prices_asked[group][span] * (1.0 - TOLERANCE)
 
     def _at(self, instant: int) -> int:
         """Return the span of ``instant``, which is asked for many times on end."""
-        if instant != self._looked:
-            self._looked, self._span = instant, self._span_at(instant)
+        if instant != self._instant:
+            self._instant, self._span = instant, self._span_at(instant)
         return self._span
 
 
@@ -143,7 +145,7 @@ def scarcity_prices(case: Case, grid: Grid) -> Prices:
     """
     free = [0.0] * len(case.classes)
     for group, markets in enumerate(_markets_of(case, grid)):
-        free[group] = sum(offered(grid, market) for market in markets)
+        free[group] = sum(market_seconds(grid, market) for market in markets)
     steps = [max(0, job.view.remaining_steps - job.expected_steps) if job.startable else 0 for job in case.jobs]
     seconds = [max(0, case.until - max(case.now, job.release)) for job in case.jobs]
     pairs = sorted(
@@ -183,7 +185,7 @@ def _markets_of(case: Case, grid: Grid) -> list[list[int]]:
     ]
 
 
-def offered(grid: Grid, market: int) -> float:
+def market_seconds(grid: Grid, market: int) -> float:
     """Return the lane-seconds of the horizon: the least of what capacity and every quota's windows add up to."""
     capacity = sum(
         min(limit.lane_seconds for limit in grid.limits if limit.market == market and limit.first <= span < limit.last)

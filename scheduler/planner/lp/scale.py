@@ -40,7 +40,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class PartPrices:
     """One group's linear programme: the kind of pool of each of its markets, and the prices of its limits."""
 
     grid: Grid
@@ -57,7 +57,7 @@ class _KindPrices:
     paid: Floats
 
 
-def divide(snapshot: Snapshot) -> Parts:
+def split_snapshot(snapshot: Snapshot) -> Parts:
     """Deal pools evenly into groups. The densest jobs are their cores."""
     views = sorted(snapshot.pools, key=lambda view: view.pool.name)
     by_kind: dict[tuple[object, ...], list[PoolView]] = {}
@@ -71,18 +71,18 @@ def divide(snapshot: Snapshot) -> Parts:
         for number, view in enumerate(alike):
             groups[number % count].append(view)
     kinds = {kind: number for number, kind in enumerate(by_kind)}
-    return Parts(_dealt(snapshot, matrix, groups, matrix.density, COVER), matrix, kinds)
+    return Parts(_assign_cores(snapshot, matrix, groups, matrix.density, COVER), matrix, kinds)
 
 
-def priced(snapshot: Snapshot, parts: Parts, solved: Solved) -> Parts:
+def split_by_prices(snapshot: Snapshot, parts: Parts, solved: PartPrices) -> Parts:
     """Return the parts with cores of the jobs that can pay one group's prices, or nearly."""
     prices = _kind_prices(snapshot, parts, [solved])
     brings = parts.matrix.returns(solved.grid.edges, prices.discount, prices.table)
     groups = [part.pools for part in parts.snapshots]
-    return replace(parts, snapshots=_dealt(snapshot, parts.matrix, groups, brings, COVER_PRICED, PAYS))
+    return replace(parts, snapshots=_assign_cores(snapshot, parts.matrix, groups, brings, COVER_PRICED, PAYS))
 
 
-def below_the_core(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
+def deferrals_outside_cores(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
     """Return why the jobs that no group plans are waiting."""
     planned = {job.name for part in parts.snapshots for job in part.jobs}
     parents = {job.gate.parent for job in snapshot.jobs if job.gate is not None}
@@ -111,7 +111,7 @@ def _reason(job: JobView, now: int, progress: Mapping[str, float], outbid: Mappi
     return next((reason for name, reason in outbid.items() if name in job.rates), NoAllowedPool(job.allowed_pools))
 
 
-def _dealt(
+def _assign_cores(
     snapshot: Snapshot,
     matrix: JobMatrix,
     groups: Sequence[Sequence[PoolView]],
@@ -207,7 +207,7 @@ def _offered_seconds(snapshot: Snapshot, pools: Sequence[PoolView]) -> float:
     return total
 
 
-def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> float | None:
+def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices]) -> float | None:
     """Return what no plan of the whole can exceed, by the mean prices of all groups.
 
     Gates and the time of single jobs are left out, so the figure lies above the groups' own. None when time is cut
@@ -222,10 +222,10 @@ def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> floa
         table = prices.table * factors[:, None]
         return float((prices.paid * factors).sum()) + parts.matrix.earnings(edges, prices.discount, table)
 
-    return _lowest(proven, len(parts.kinds))
+    return _tightest_bound(proven, len(parts.kinds))
 
 
-def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> _KindPrices:
+def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices]) -> _KindPrices:
     """Return the mean prices of groups that cut time alike."""
     import numpy as np
 
@@ -251,7 +251,7 @@ def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> 
     return _KindPrices(table, [discount.at(edge) for edge in edges[:-1]], paid)
 
 
-def _lowest(proven: Callable[[Floats], float], kinds: int) -> float:
+def _tightest_bound(proven: Callable[[Floats], float], kinds: int) -> float:
     """Return the lowest of the bounds that prices scaled kind by kind prove; any factors prove one."""
     import numpy as np
 

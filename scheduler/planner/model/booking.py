@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.plan import Placement, PlannedLane
 
 if TYPE_CHECKING:
-    from scheduler.planner.model.case import Job
+    from scheduler.planner.model.case import PlannerJob
     from scheduler.planner.model.pool_capacity import PoolCapacity
 
 Lanes = tuple[tuple[int, int, int], ...]  # job, devices, steps
@@ -24,10 +24,10 @@ class Booking:
     ``order`` is its place in a schedule.
     """
 
-    __slots__ = ("end", "jobs", "lanes", "order", "placement", "pool", "start", "taken")
+    __slots__ = ("end", "jobs", "lanes", "order", "placement", "pool", "start", "use")
 
     def __init__(self, pool: int, lanes: Lanes, placement: Placement, taken: tuple[int, int, int]) -> None:
-        self.pool, self.lanes, self.placement, self.taken = pool, lanes, placement, taken
+        self.pool, self.lanes, self.placement, self.use = pool, lanes, placement, taken
         self.jobs = [job for job, _, _ in lanes]
         self.start, self.end = placement.start, placement.end
         self.order = placement.start, placement.pool, placement.lanes[0].job
@@ -36,25 +36,25 @@ class Booking:
 class Bookings:
     """All bookings of a case that its walks have come across."""
 
-    def __init__(self, jobs: Sequence[Job], capacities: Sequence[PoolCapacity]) -> None:
+    def __init__(self, jobs: Sequence[PlannerJob], capacities: Sequence[PoolCapacity]) -> None:
         self._jobs, self._capacities = jobs, capacities
-        self._known: dict[tuple[int, int, int, Lanes], Booking] = {}
+        self._cache: dict[tuple[int, int, int, Lanes], Booking] = {}
         self._job_index: dict[str, int] = {}
         self._pool_index = {capacity.pool.name: number for number, capacity in enumerate(capacities)}
 
     def of(self, pool: int, start: int, end: int, lanes: Lanes) -> Booking:
         """Return the booking of these lanes."""
         key = (pool, start, end, lanes)
-        booking = self._known.get(key)
+        booking = self._cache.get(key)
         if booking is None:
-            if len(self._known) >= BOOKINGS_MAX:
-                self._known.clear()
+            if len(self._cache) >= BOOKINGS_MAX:
+                self._cache.clear()
             capacity = self._capacities[pool]
             named = tuple(PlannedLane(self._jobs[job].view.name, devices, steps) for job, devices, steps in lanes)
             placement = Placement(capacity.pool.name, start, end, named)
             places = capacity.places_of(placement.devices)
             booking = Booking(pool, lanes, placement, (start, end + capacity.pool.overrun_seconds, places))
-            self._known[key] = booking
+            self._cache[key] = booking
         return booking
 
     def read(self, placement: Placement) -> Booking:

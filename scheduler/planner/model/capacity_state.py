@@ -24,11 +24,11 @@ from scheduler.core.quota import (
     rolling_edges,
 )
 from scheduler.core.snapshot import PoolView
-from scheduler.planner.model.count import NEVER, Count
-from scheduler.planner.model.pool_rules import Rules, live_ends
+from scheduler.planner.model.count import NEVER, CalendarCount
+from scheduler.planner.model.pool_rules import PoolRules, live_ends
 
 # Sessions that are booked ahead (1) or are so no longer (-1); or the state in which all of them have been started.
-Ahead: TypeAlias = "tuple[int, Sequence[Taken]] | CapacityState"
+Ahead: TypeAlias = "tuple[int, Sequence[PoolUse]] | CapacityState"
 
 # So many states of a pool are kept, so many more for each other one that shares them, and so many answers of each.
 STATES_MAX = 1_000
@@ -37,23 +37,25 @@ ANSWERS_MAX = 500
 
 
 # What a session takes of a pool: its start, the end of its hold, its places.
-Taken = tuple[int, int, int]
+PoolUse = tuple[int, int, int]
 
 
-class _Family:
+class _StateCache:
     """The states that a pool and those like it have in common."""
 
     __slots__ = ("booked", "first", "others", "rules", "states")
 
-    def __init__(self, rules: Rules, planned: _Sessions) -> None:
+    def __init__(self, rules: PoolRules, planned: _PlannedSessions) -> None:
         self.rules = rules
         self.others = 0  # pools with the same rules and the same past
         self.states = 0  # that follow from others
         self.first = CapacityState(self, None, planned=planned)
-        self.booked: dict[tuple[Taken, ...], CapacityState] = {(): self.first}  # on which nothing has been started yet
+        self.booked: dict[tuple[PoolUse, ...], CapacityState] = {
+            (): self.first
+        }  # on which nothing has been started yet
 
 
-class _Sessions:
+class _PlannedSessions:
     """All sessions of a state, and what they leave of calendar quotas; an instant stands there once for each place.
 
     ``begins`` and ``finishes`` are in order, each by itself; what has been started has begun long ago. ``ends`` are the
@@ -62,21 +64,21 @@ class _Sessions:
 
     __slots__ = ("begins", "charges", "counts", "edges", "ends", "finishes", "metered")
 
-    def __init__(self, counts: list[Count], charges: list[Charge], edges: list[int], ends: list[int]) -> None:
+    def __init__(self, counts: list[CalendarCount], charges: list[Charge], edges: list[int], ends: list[int]) -> None:
         self.counts, self.charges, self.edges, self.ends = counts, charges, edges, ends
         self.begins = [0] * len(ends)
         self.finishes = sorted(ends)
         self.metered: dict[str, tuple[RunningTotal, list[int]]] = {}  # by quota
 
-    def copy(self) -> _Sessions:
+    def copy(self) -> _PlannedSessions:
         """Return a copy that can be written in without touching this one."""
-        twin = object.__new__(_Sessions)
+        twin = object.__new__(_PlannedSessions)
         twin.counts, twin.charges = [count.copy() for count in self.counts], self.charges.copy()
         twin.edges, twin.ends, twin.begins, twin.finishes = self.edges, self.ends, self.begins, self.finishes
         twin.metered = {}
         return twin
 
-    def start(self, rules: Rules, use: Taken) -> None:
+    def start(self, rules: PoolRules, use: PoolUse) -> None:
         """Write a session down that has been started."""
         start, end, places = use
         self.count(rules, (use,), 1)
@@ -85,7 +87,7 @@ class _Sessions:
         self.begins = [0] * places + self.begins
         self.finishes = sorted([*self.finishes, *[end] * places])
 
-    def book(self, sessions: Sequence[Taken]) -> None:
+    def book(self, sessions: Sequence[PoolUse]) -> None:
         """Let these be the sessions that are yet to come, in place of all others."""
         self.begins, self.finishes = [0] * len(self.ends), self.ends.copy()
         for start, end, places in sessions:
@@ -93,7 +95,7 @@ class _Sessions:
             self.finishes += [end] * places
         self.finishes.sort()
 
-    def count(self, rules: Rules, sessions: Sequence[Taken], sign: int) -> None:
+    def count(self, rules: PoolRules, sessions: Sequence[PoolUse], sign: int) -> None:
         """Take off what sessions use of quotas, or put it back where ``sign`` is -1."""
         for use in sessions:
             for count in self.counts:
@@ -133,91 +135,100 @@ class CapacityState:
     """
 
     __slots__ = (
-        "_asked", "_family", "_lefts", "_planned", "_rules",
-        "added", "ahead", "before", "following", "looks", "sessions",
+        "_family",
+        "_leftovers",
+        "_planned",
+        "_rooms",
+        "_rules",
+        "added",
+        "ahead",
+        "answers",
+        "before",
+        "next_states",
+        "sessions",
     )  # fmt: skip
 
     def __init__(
         self,
-        family: _Family,
+        family: _StateCache,
         before: CapacityState | None,
-        sessions: tuple[Taken, ...] = (),
-        planned: _Sessions | None = None,
+        sessions: tuple[PoolUse, ...] = (),
+        planned: _PlannedSessions | None = None,
     ) -> None:
         self._family, self._rules, self.sessions = family, family.rules, sessions
         # How it follows from the state before, until that is worked out: by a session that is started, or by some that
         # are booked ahead (1), are so no longer (-1), or have all been started on the way to another state.
         self.before = before
-        self.added: Taken | None = None
+        self.added: PoolUse | None = None
         self.ahead: Ahead | None = None
         self._planned = planned
-        self.following: dict[Taken, CapacityState] = {}
-        self._asked: dict[tuple[int, int], Room] = {}
-        self.looks: dict[int, tuple[int, int, bool]] = {}
-        self._lefts: dict[tuple[int, int], int] = {}
+        self.next_states: dict[PoolUse, CapacityState] = {}
+        self._rooms: dict[tuple[int, int], Room] = {}
+        self.answers: dict[int, tuple[int, int, bool]] = {}
+        self._leftovers: dict[tuple[int, int], int] = {}
 
     def share(self) -> CapacityState:
         """Return this state for one more pool."""
         self._family.others += 1
         return self
 
-    def after(self, use: Taken) -> CapacityState:
+    def after(self, use: PoolUse) -> CapacityState:
         """Return the state with one more session, which is started."""
-        state = self.following.get(use)
+        state = self.next_states.get(use)
         if state is None:
-            state = self.following[use] = CapacityState(self._family, self, self.sessions)
+            state = self.next_states[use] = CapacityState(self._family, self, self.sessions)
             state.added = use
             self._family.states += 1
         return state
 
-    def more(self, sessions: Sequence[Taken]) -> CapacityState:
+    def with_booked(self, sessions: Sequence[PoolUse]) -> CapacityState:
         """Return the state with more sessions that are booked ahead."""
         return self._booked(tuple(sorted([*self.sessions, *sessions])), (1, sessions))
 
-    def less(self, sessions: Sequence[Taken]) -> CapacityState:
+    def without_booked(self, sessions: Sequence[PoolUse]) -> CapacityState:
         """Return the state without some of the sessions that are booked ahead."""
         rest = list(self.sessions)
         for one in sessions:
             rest.remove(one)
         return self._booked(tuple(rest), (-1, sessions))
 
-    def all_booked(self, after: CapacityState, started: Sequence[Taken]) -> CapacityState:
+    def with_all_booked(self, after: CapacityState, started: Sequence[PoolUse]) -> CapacityState:
         """Return the state in which all is booked ahead that has been ``started`` on the way from here to ``after``."""
         return self._booked(tuple(sorted([*self.sessions, *started])), after)
 
-    def _booked(self, sessions: tuple[Taken, ...], ahead: Ahead) -> CapacityState:
+    def _booked(self, sessions: tuple[PoolUse, ...], ahead: Ahead) -> CapacityState:
         if self._family.booked.get(self.sessions) is not self:  # some have been started, or it is forgotten
-            return self._follows(sessions, ahead)
+            return self._next_state(sessions, ahead)
         state = self._family.booked.get(sessions)
         if state is None:
-            state = self._family.booked[sessions] = self._follows(sessions, ahead)
+            state = self._family.booked[sessions] = self._next_state(sessions, ahead)
             self._family.states += 1
         return state
 
-    def _follows(self, sessions: tuple[Taken, ...], ahead: Ahead) -> CapacityState:
+    def _next_state(self, sessions: tuple[PoolUse, ...], ahead: Ahead) -> CapacityState:
         state = CapacityState(self._family, self, sessions)
         state.ahead = ahead
         return state
 
-    def opened(self) -> CapacityState:
+    def with_bounded_cache(self) -> CapacityState:
         """Return this state, and let go of what follows from the first when there are too many states."""
         family = self._family
         if family.states > STATES_MAX + STATES_MORE * family.others:
-            family.first.following.clear()
+            family.first.next_states.clear()
             family.booked = {(): family.first}
             family.states = 0
         return self
 
     @property
-    def planned(self) -> _Sessions:
+    def planned(self) -> _PlannedSessions:
         """What is planned, worked out from the nearest state before that was asked."""
         if self._planned is None:
             self._planned = self._started() if self.ahead is None else self._all_booked(self.ahead)
             self.before = self.added = self.ahead = None
         return self._planned
 
-    def _started(self) -> _Sessions:
-        added: list[Taken] = []
+    def _started(self) -> _PlannedSessions:
+        added: list[PoolUse] = []
         state = self
         while state.added is not None and state.before is not None:
             added.append(state.added)
@@ -227,7 +238,7 @@ class CapacityState:
             sessions.start(self._rules, use)
         return sessions
 
-    def _all_booked(self, ahead: Ahead) -> _Sessions:
+    def _all_booked(self, ahead: Ahead) -> _PlannedSessions:
         past = self.before.planned if self.before is not None else None
         if past is None:
             raise ValueError("only the first state follows from none")
@@ -243,21 +254,21 @@ class CapacityState:
 
     def room(self, start: int, places: int = 1) -> Room:
         """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
-        room = self._asked.get((start, places))
+        room = self._rooms.get((start, places))
         if room is None:
-            if len(self._asked) >= ANSWERS_MAX:
-                self._asked.clear()
-            room = self._asked[start, places] = Room(*self._room(start, places))
+            if len(self._rooms) >= ANSWERS_MAX:
+                self._rooms.clear()
+            room = self._rooms[start, places] = Room(*self._room(start, places))
         return room
 
-    def look(self, now: int) -> tuple[int, int, bool]:
+    def room_and_change(self, now: int) -> tuple[int, int, bool]:
         """Return what a walk asks: the seconds of :meth:`room` for as few places as can be, and :meth:`next_change`."""
-        answer = self.looks.get(now)
+        answer = self.answers.get(now)
         if answer is None:
-            if len(self.looks) >= ANSWERS_MAX:
-                self.looks.clear()
+            if len(self.answers) >= ANSWERS_MAX:
+                self.answers.clear()
             change, shut = self.next_change(now)
-            answer = self.looks[now] = 0 if shut else self._room(now, self._rules.fewest)[0], change, shut
+            answer = self.answers[now] = 0 if shut else self._room(now, self._rules.fewest)[0], change, shut
         return answer
 
     def next_change(self, after: int) -> tuple[int, bool]:
@@ -290,16 +301,16 @@ class CapacityState:
                 change = instants[index]
         return change, False
 
-    def left_alone(self, start: int, places: int = 1) -> int:
+    def leftover(self, start: int, places: int = 1) -> int:
         """Return what is free in all windows at ``start`` if it can be used before they end, else NEVER."""
-        free = self._lefts.get((start, places))
+        free = self._leftovers.get((start, places))
         if free is None:
-            if len(self._lefts) >= ANSWERS_MAX:
-                self._lefts.clear()
+            if len(self._leftovers) >= ANSWERS_MAX:
+                self._leftovers.clear()
             free = NEVER
             for count in self.planned.counts:
-                free = min(free, count.left_alone(start, places))
-            self._lefts[start, places] = free
+                free = min(free, count.leftover(start, places))
+            self._leftovers[start, places] = free
         return free
 
     def _room(self, start: int, places: int) -> tuple[int, str]:
@@ -372,6 +383,6 @@ class CapacityState:
 
 def first_state(view: PoolView, start: int, until: int) -> CapacityState:
     """Return the state of a pool on which nothing is planned yet."""
-    rules = Rules(view, start, until)
+    rules = PoolRules(view, start, until)
     ends = [end for end in live_ends(view) if end > start]
-    return _Family(rules, _Sessions(rules.counts, list(view.charges), rules.edges(view.charges), ends)).first
+    return _StateCache(rules, _PlannedSessions(rules.counts, list(view.charges), rules.edges(view.charges), ends)).first

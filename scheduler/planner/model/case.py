@@ -13,7 +13,7 @@ from scheduler.planner.model.columns import Columns
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.model.session_yield import (
     TOLERANCE,
-    Terms,
+    SessionTerms,
     allowed,
     counts_taken,
     fits,
@@ -23,18 +23,18 @@ from scheduler.planner.model.session_yield import (
     too_short,
 )
 from scheduler.planner.model.turns import Turns
-from scheduler.planner.model.value import Discount, Worth, reference_rate
+from scheduler.planner.model.value import Discount, SessionValues, reference_rate
 
 if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView, LiveRun, Snapshot
     from scheduler.planner.model.capacity_state import CapacityState
     from scheduler.planner.model.lanes import CandidateSession
-    from scheduler.planner.model.standing import Standing
+    from scheduler.planner.model.plan_state import PlanState
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class JobOffer:
     """What one pool class means to one job.
 
     ``speeds`` are steps per second by device count (index n - 1; zero for counts the job does not take); ``worth``
@@ -44,7 +44,7 @@ class Offer:
     count that makes most steps with a device hour.
     """
 
-    terms: Terms
+    terms: SessionTerms
     speeds: tuple[float, ...]
     worth: float
     cap: int
@@ -115,7 +115,7 @@ class Offer:
 class LiveSession:
     """The rest of a live run as a session of its job that trains on from the newest checkpoint."""
 
-    terms: Terms
+    terms: SessionTerms
     start: int
     end: int
     speed: float
@@ -131,7 +131,7 @@ class LiveSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannerJob:
     """A job as the dispatcher sees it; ``free_at`` is when its live run ends, None when nobody can tell."""
 
     view: JobView
@@ -157,7 +157,7 @@ class PoolClass:
 
     pool: Pool
     pools: list[int]
-    offers: list[Offer | None]
+    offers: list[JobOffer | None]
     # Sessions of one job on the only device, by job, its steps left and the length: walks ask for the same again.
     alone: dict[tuple[int, int, int], CandidateSession | None] = field(default_factory=dict)
 
@@ -167,20 +167,20 @@ class Case:
     """Everything one planning round needs, computed once and shared by all candidate plans."""
 
     snapshot: Snapshot
-    jobs: list[Job]
+    jobs: list[PlannerJob]
     capacities: list[PoolCapacity]
     classes: list[PoolClass]
     class_of: list[int]
     firm_deadlines: bool = True  # False: lateness only costs value
     children: dict[int, list[int]] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns(()))  # of jobs that share hours
-    within: Worth = field(init=False)  # of sessions within the horizon
+    within: SessionValues = field(init=False)  # of sessions within the horizon
     bookings: Bookings = field(init=False)  # that walks have come across
-    beginning: Standing | None = None  # where jobs and pools stand, once a walk has begun
+    beginning: PlanState | None = None  # where jobs and pools stand, once a walk has begun
     _columns: Columns | None = None
 
     def __post_init__(self) -> None:
-        self.within = Worth(self.snapshot)
+        self.within = SessionValues(self.snapshot)
         self.bookings = Bookings(self.jobs, self.capacities)
 
     @property
@@ -241,7 +241,7 @@ def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
             case.children.setdefault(parent, []).append(number)
         usable = any(group.offers[number] is not None for group in classes)
         case.jobs.append(
-            Job(
+            PlannerJob(
                 view=view,
                 index=number,
                 release=max(snapshot.now, view.not_before or 0, view.retry_at or 0),
@@ -273,7 +273,7 @@ def _gate(
     return (number, step, False) if parent.done_step < step else (None, 0, False)
 
 
-def _live_session(view: JobView, offer: Offer | None, run: LiveRun, now: int) -> LiveSession | None:
+def _live_session(view: JobView, offer: JobOffer | None, run: LiveRun, now: int) -> LiveSession | None:
     """Return the rest of a live run; None if nothing is known of the job on that pool."""
     if offer is None:
         return None
@@ -299,7 +299,7 @@ def expected_of_live_runs(snapshot: Snapshot) -> dict[str, tuple[LiveRun, int]]:
     }
 
 
-def _offer(view: JobView, pool: Pool) -> Offer | None:
+def _offer(view: JobView, pool: Pool) -> JobOffer | None:
     if not allowed(view, pool) or not fits(view, pool) or view.remaining_steps <= 0:
         return None
     job_terms = terms(view, pool)
@@ -312,7 +312,7 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
         # But the longest session there is, is always tried: nothing could be learned on the pool again.
         least = max(least, min(least + ceil(setup_risk + saving_risk), longest(pool)))
     speeds, thrifty = _speeds(view, pool)
-    return Offer(
+    return JobOffer(
         terms=job_terms,
         speeds=speeds,
         worth=view.importance / reference_rate(view) / 3_600,
@@ -339,7 +339,7 @@ def _speeds(view: JobView, pool: Pool) -> tuple[tuple[float, ...], int | None]:
 
 def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], list[int]]:
     """Put pools into one class when they have the same rules and every job sees them alike."""
-    telling = list(_telling(views, pools))
+    telling = list(_distinguishing_jobs(views, pools))
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, pool in enumerate(pools):
         key: tuple[object, ...] = (
@@ -366,7 +366,7 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
     return classes, class_of
 
 
-def _telling(views: list[JobView], pools: list[Pool]) -> Iterator[JobView]:
+def _distinguishing_jobs(views: list[JobView], pools: list[Pool]) -> Iterator[JobView]:
     """Yield the jobs to which some pools may differ; to most, of which nothing was measured, they are all alike."""
     names, alike = [pool.name for pool in pools], dict[int, bool]()  # by the identity of a table: many jobs share one
     for view in views:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.planner.model.case import Case, Offer
+    from scheduler.planner.model.case import Case, JobOffer
 
     # A job in the queue of a class: tier, rank, Smith ratio, job; its shortest useful session, its density, its offer.
     # Who must make a deadline goes first, by the last instant they could start, then the others by density and Smith
     # ratio (both negated); ties by the job's index, that is its place in the queue.
-    Entry = tuple[int, float, float, int, int, float, Offer]
+    Entry = tuple[int, float, float, int, int, float, JobOffer]
     # A class, the job's entry in its queue by density alone, the seconds of all the job's sessions there.
     Shape = tuple[int, Entry, int]
 
@@ -69,6 +69,6 @@ class Columns:
         return job_shapes
 
 
-def _entry(job: int, offer: Offer, remaining: int, ratio: float) -> Entry:
+def _entry(job: int, offer: JobOffer, remaining: int, ratio: float) -> Entry:
     density = offer.density(remaining)
     return ORDINARY, -density, ratio * offer.speeds[-1], job, offer.shortest(remaining), density, offer

@@ -11,7 +11,7 @@ from scheduler.core.window import Window
 NEVER = 1 << 62
 
 
-class Count:
+class CalendarCount:
     """One calendar quota: the ``starts`` of its windows, and the seconds or micro-dollars still free in each."""
 
     __slots__ = ("_ends", "_free", "_money", "_price", "by_device", "name", "starts")
@@ -30,9 +30,9 @@ class Count:
             for window in windows
         ]
 
-    def copy(self) -> Count:
+    def copy(self) -> CalendarCount:
         """Return a copy whose counts change on their own."""
-        twin = object.__new__(Count)
+        twin = object.__new__(CalendarCount)
         twin.name, twin._money, twin._price, twin.by_device = self.name, self._money, self._price, self.by_device
         twin.starts, twin._ends = self.starts, self._ends
         twin._free = self._free.copy()
@@ -52,7 +52,7 @@ class Count:
             index += 1
         return cap
 
-    def left_alone(self, start: int, devices: int = 1) -> int:
+    def leftover(self, start: int, devices: int = 1) -> int:
         """Return what is free in the window at ``start`` if all of it can be used before the window ends."""
         index = bisect_right(self.starts, start) - 1
         free = self._seconds(index, devices)

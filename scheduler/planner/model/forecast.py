@@ -43,13 +43,13 @@ def expected(snapshot: Snapshot) -> tuple[KeptHours, ...]:
     for arrivals in snapshot.arrivals:
         latest = arrivals.latest
         rate = max((rate.steps_per_second for rate in latest.rates.values()), default=0.0) or 1.0
-        for at, sure in _coming(arrivals, snapshot):
+        for at, sure in _expected_arrivals(arrivals, snapshot):
             seconds = round(latest.target_step / rate)
             hours.append(KeptHours(arrivals.kind, "", at, seconds, round(sure, 3), bool(arrivals.said)))
     return tuple(sorted(hours, key=lambda one: (one.expected_at, one.kind)))
 
 
-def _coming(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int, float]]:
+def _expected_arrivals(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int, float]]:
     """Return (instant, how sure) of each arrival that is expected before the horizon."""
     until = snapshot.now + snapshot.horizon_seconds
     there = any(job.name == arrivals.kind for job in snapshot.jobs)  # its next generation comes after this one

@@ -9,7 +9,7 @@ from scheduler.planner.model.session_yield import TOLERANCE
 
 if TYPE_CHECKING:
     from scheduler.core.admission import Room
-    from scheduler.planner.model.case import Offer, PoolClass
+    from scheduler.planner.model.case import JobOffer, PoolClass
 
 # Partners are sought among this many of the densest waiting jobs.
 PARTNERS_LOOKED_AT = 16
@@ -49,7 +49,7 @@ def compose(
     if offer is None or room < offer.shortest(remaining[job]):
         return None
     if len(offer.speeds) == 1:
-        return alone(group, offer, min(room, offer.cap), job, remaining[job])
+        return single_job_session(group, offer, min(room, offer.cap), job, remaining[job])
     others = _candidates(group, job, waiting)
     best: CandidateSession | None = None
     widest = max(1, _widest(offer))
@@ -62,7 +62,7 @@ def compose(
     return best
 
 
-def wider(
+def compose_fuller(
     group: PoolClass, room: int, job: int, few: Iterable[int], many: Iterable[int], remaining: Sequence[int]
 ) -> CandidateSession | None:
     """Return the best session with partners among ``few``, or among ``many`` where a device would stand still."""
@@ -154,18 +154,20 @@ def mold_evenly(
     return _cut(group, even, [(job, session.devices)], remaining) or session
 
 
-def alone(group: PoolClass, offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:
+def single_job_session(
+    group: PoolClass, offer: JobOffer, room: int, job: int, remaining: int
+) -> CandidateSession | None:
     """Return the session of at most ``room`` seconds with one job on its only device, or None if it is useless."""
     key = job, remaining, room
     if key in group.alone:
         return group.alone[key]
     if len(group.alone) >= ALONE_MAX:
         group.alone.clear()
-    session = group.alone[key] = _alone(offer, room, job, remaining)
+    session = group.alone[key] = _single_job_session(offer, room, job, remaining)
     return session
 
 
-def _alone(offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:
+def _single_job_session(offer: JobOffer, room: int, job: int, remaining: int) -> CandidateSession | None:
     """Return what :func:`_cut` does for one job on the only device of a session."""
     length = min(offer.session_for(remaining, 1, 1.0), room)
     steps = offer.steps_in(length, 1, 1.0, remaining)
@@ -176,7 +178,7 @@ def _alone(offer: Offer, room: int, job: int, remaining: int) -> CandidateSessio
     return CandidateSession(length, (CandidateLane(job, 1, steps),), offer.worth * steps / length)
 
 
-def _widest(offer: Offer) -> int:
+def _widest(offer: JobOffer) -> int:
     """Return the device count beyond which the job gains nothing."""
     top = offer.speeds[-1]
     return next(count for count, speed in enumerate(offer.speeds, 1) if speed >= top)
@@ -196,10 +198,10 @@ def _with_partners(
     group: PoolClass, room: int, lead: tuple[int, int], others: list[int], remaining: Sequence[int]
 ) -> Iterable[CandidateSession]:
     """Yield the lead alone, then with the partners that bring most in the lead's own time."""
-    alone = _cut(group, room, [lead], remaining)
-    if alone is None:
+    lead_only = _cut(group, room, [lead], remaining)
+    if lead_only is None:
         return
-    yield alone
+    yield lead_only
     sharing = group.pool.sharing
     free = group.pool.devices_per_session - lead[1]
     ranked: list[tuple[float, int, int]] = []
@@ -208,7 +210,7 @@ def _with_partners(
         devices = offer.fewest if offer is not None else 0
         if offer is None or devices > free:
             continue
-        gain = offer.worth * offer.steps_in(alone.length, devices, sharing, remaining[other])
+        gain = offer.worth * offer.steps_in(lead_only.length, devices, sharing, remaining[other])
         ranked.append((-gain / devices, rank, devices))
     ranked.sort()
     shares = [lead]

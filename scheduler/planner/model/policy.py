@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Placement
     from scheduler.core.snapshot import JobView
     from scheduler.planner.model.lanes import CandidateSession
-    from scheduler.planner.model.standing import Standing
+    from scheduler.planner.model.plan_state import PlanState
 
 # Equal parts of the horizon in which a policy may rank jobs differently.
 PHASES = 8
@@ -63,12 +63,12 @@ class Policy:
 class Schedule:
     """What the dispatcher decided, before reasons are given. ``gate_passes`` holds the expected instants by job.
 
-    ``standing`` is where that leaves jobs and pools, if a walk has just come from there.
+    ``state_after`` is the state of jobs and pools after these sessions, if a walk has just computed it.
     """
 
     placements: tuple[Placement, ...]
     gate_passes: dict[int, int]
-    standing: Standing | None = field(default=None, compare=False, repr=False)
+    state_after: PlanState | None = field(default=None, compare=False, repr=False)
 
 
 PLAIN = Policy()

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from scheduler.core.admission import Room
 from scheduler.core.snapshot import PoolView
 from scheduler.planner.model.capacity_state import CapacityState, first_state
-from scheduler.planner.model.count import NEVER, Count
+from scheduler.planner.model.count import NEVER, CalendarCount
 from scheduler.planner.model.pool_rules import live_ends
 
 __all__ = ["NEVER", "PoolCapacity"]
@@ -32,11 +32,11 @@ class PoolCapacity:
         """Return a copy that takes sessions without touching this one, from another ``state`` on if one is given."""
         twin = object.__new__(PoolCapacity)
         twin.view, twin.pool, twin.places_of = self.view, self.pool, self.places_of
-        twin.state = (state or self.state).opened()
+        twin.state = (state or self.state).with_bounded_cache()
         return twin
 
     @property
-    def counts(self) -> list[Count]:
+    def counts(self) -> list[CalendarCount]:
         """What calendar quotas have left."""
         return self.state.planned.counts
 
@@ -57,7 +57,7 @@ class PoolCapacity:
 
     def book(self, start: int, end: int, devices: int = 1) -> None:
         """Write down a session yet to come, which later ones must leave its place and its quota."""
-        self.state = self.state.more(((start, end + self.pool.overrun_seconds, self.places_of(devices)),))
+        self.state = self.state.with_booked(((start, end + self.pool.overrun_seconds, self.places_of(devices)),))
 
     def take(self, start: int, end: int, devices: int = 1) -> None:
         """Write a session down; it holds the pool's overrun as well."""
@@ -66,7 +66,7 @@ class PoolCapacity:
     def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
         overrun = self.pool.overrun_seconds
-        free = self.state.left_alone(start, self.places_of(devices))
+        free = self.state.leftover(start, self.places_of(devices))
         if free == NEVER or not 0 < free - seconds - overrun < least + overrun:
             return seconds
         half = -(-free // 2) - overrun

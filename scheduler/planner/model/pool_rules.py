@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from scheduler.core.ledger import Charge
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.core.snapshot import PoolView
-from scheduler.planner.model.count import NEVER, Count
+from scheduler.planner.model.count import NEVER, CalendarCount
 
 
-class Rules:
+class PoolRules:
     """What holds for a pool whatever is planned on it."""
 
     __slots__ = (
@@ -26,7 +26,7 @@ class Rules:
         until += self.held_at_most
         closed = max(start, view.closed_until or start)
         self.counts = [
-            Count(quota, view, start, until)
+            CalendarCount(quota, view, start, until)
             for quota in view.pool.quotas
             if isinstance(quota, CalendarQuota | MoneyQuota)
         ]

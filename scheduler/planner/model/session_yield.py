@@ -20,7 +20,7 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SessionTerms:
     """The time one job loses in a session of one pool, in seconds.
 
     ``interval`` is the training time between two checkpoints; zero when a checkpoint costs nothing.
@@ -58,14 +58,14 @@ class Terms:
         return start + self.published_after((step - before) / speed, length)
 
 
-def terms(job: JobView, pool: Pool) -> Terms:
+def terms(job: JobView, pool: Pool) -> SessionTerms:
     """Return the terms of ``job`` on ``pool``; raises KeyError for a pool the job may not use."""
     return terms_of(job.setup_seconds[pool.name], job.checkpoint_seconds[pool.name], pool)
 
 
-def terms_of(setup: int, checkpoint: int, pool: Pool) -> Terms:
+def terms_of(setup: int, checkpoint: int, pool: Pool) -> SessionTerms:
     """Return the terms of a job that takes so many seconds on ``pool``."""
-    return Terms(
+    return SessionTerms(
         setup=setup,
         checkpoint=checkpoint,
         margin=pool.stop_margin_seconds,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LATE_FACTOR = 0.3
 # So many sessions are remembered at a time.
-KNOWN_MAX = 100_000
+VALUES_MAX = 100_000
 HORIZON_FACTOR = 0.5
 
 
@@ -63,30 +63,30 @@ def reference_rate(job: JobView) -> float:
     return max((rate.steps_per_second for rate in job.rates.values()), default=0.0) or 1.0
 
 
-class Worth:
+class SessionValues:
     """What sessions are worth in one snapshot, each worked out once: walks over schedules ask of the same again."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._jobs = {job.name: job for job in snapshot.jobs}
         self._pools = {view.pool.name: view.pool for view in snapshot.pools}
         self._discount = Discount(snapshot.now, snapshot.horizon_seconds)
-        self._known: dict[Booking, tuple[float, ...]] = {}
+        self._cache: dict[Booking, tuple[float, ...]] = {}
         self._moments: dict[Booking, float] = {}
         self._now = snapshot.now
 
     def lanes(self, booking: Booking) -> tuple[float, ...]:
         """Return the value of each lane of a session."""
-        values = self._known.get(booking)
+        values = self._cache.get(booking)
         if values is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
+            if len(self._cache) >= VALUES_MAX:
+                self._cache.clear()
                 self._moments.clear()
-            values = self._known[booking] = self._lanes(booking.placement)
+            values = self._cache[booking] = self._lanes(booking.placement)
         return values
 
     def total(self, bookings: Iterable[Booking]) -> float:
         """Return V of ``bookings``."""
-        values = self._known
+        values = self._cache
         return sum(chain.from_iterable([values.get(booking) or self.lanes(booking) for booking in bookings]))
 
     def moment(self, bookings: Iterable[Booking]) -> float:
@@ -113,7 +113,7 @@ class Worth:
 
 def value(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
     """Return V of ``placements`` in weighted, discounted useful hours of the reference device."""
-    return Worth(snapshot).of(placements)
+    return SessionValues(snapshot).of(placements)
 
 
 def lane_value(job: JobView, pool: Pool, placement: Placement, devices: int, steps: int, discount: Discount) -> float:

@@ -43,7 +43,7 @@ class PoolChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PlanDifference:
     """Everything that differs; value in weighted discounted useful hours."""
 
     jobs: tuple[JobChange, ...]
@@ -57,7 +57,7 @@ class Difference:
         return not self.jobs and not self.pools
 
 
-def differences(snapshot: Snapshot, before: Plan, after: Plan) -> Difference:
+def differences(snapshot: Snapshot, before: Plan, after: Plan) -> PlanDifference:
     """Return what changes from ``before`` to ``after``; ``snapshot`` tells remaining work and deadlines."""
     old, new = outlooks(snapshot, before), outlooks(snapshot, after)
     jobs = tuple(
@@ -69,7 +69,7 @@ def differences(snapshot: Snapshot, before: Plan, after: Plan) -> Difference:
         for name in sorted({*seconds_old, *seconds_new})
         if seconds_old.get(name, 0) != seconds_new.get(name, 0)
     )
-    return Difference(jobs, pools, before.value, after.value)
+    return PlanDifference(jobs, pools, before.value, after.value)
 
 
 def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:

@@ -11,7 +11,7 @@ from scheduler.core.reasons import Outbid, Reason, weight_rounded_up
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.planner.model.session_yield import terms
 from scheduler.planner.model.value import reference_rate
-from scheduler.planner.planner import ALL_LAYERS, WHOLE_JOBS_MAX, Options, Planner
+from scheduler.planner.planner import ALL_LAYERS, WHOLE_JOBS_MAX, Planner, PlannerOptions
 from scheduler.planner.questions.whatif import SetWeight, UnknownName, apply
 from scheduler.planner.search.policies import SEARCHED_JOBS_MAX
 
@@ -28,7 +28,7 @@ MARGINS = (1.0, 1.01, 1.03, 1.1, 1.3, 2.0)
 
 
 def explain(
-    snapshot: Snapshot, job: str, options: Options = ALL_LAYERS, incumbent: Plan | None = None
+    snapshot: Snapshot, job: str, options: PlannerOptions = ALL_LAYERS, incumbent: Plan | None = None
 ) -> Reason | None:
     """Return why ``job`` does not start now, or None when it starts or runs. Raises UnknownName.
 

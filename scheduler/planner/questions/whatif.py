@@ -11,8 +11,8 @@ from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.planner.model.urgency import with_urgency
-from scheduler.planner.planner import ALL_LAYERS, Options, Planner
-from scheduler.planner.questions.differ import Difference, differences
+from scheduler.planner.planner import ALL_LAYERS, Planner, PlannerOptions
+from scheduler.planner.questions.differ import PlanDifference, differences
 from scheduler.planner.questions.orders import POLICIES, plan_by
 
 
@@ -71,9 +71,9 @@ def what_if(
     snapshot: Snapshot,
     edits: Sequence[Edit],
     policy: str | None = None,
-    options: Options = ALL_LAYERS,
+    options: PlannerOptions = ALL_LAYERS,
     incumbent: Plan | None = None,
-) -> tuple[Plan, Difference]:
+) -> tuple[Plan, PlanDifference]:
     """Return the plan of the edited snapshot and how it differs from the plan of ``snapshot`` itself.
 
     Both carry on ``incumbent``, the plan in force, where nothing clearly better is found: what the daemon would do.
@@ -95,13 +95,13 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
         case AddJob(job):
             return with_urgency(replace(snapshot, jobs=(*snapshot.jobs, job)))
         case SetWeight(name, weight):
-            _known("job", name, [job.name for job in snapshot.jobs])
+            _require_known("job", name, [job.name for job in snapshot.jobs])
             jobs = tuple(replace(job, weight=weight) if job.name == name else job for job in snapshot.jobs)
             edited = replace(snapshot, jobs=jobs)
             # The weight also counts for its parents and in the scale of all; a snapshot without urgencies has none.
             return with_urgency(edited) if any(job.urgency != 1.0 for job in snapshot.jobs) else edited
         case SetDevices(name, devices):
-            _known("job", name, [job.name for job in snapshot.jobs])
+            _require_known("job", name, [job.name for job in snapshot.jobs])
             jobs = tuple(
                 replace(job, needs=replace(job.needs, devices_min=devices, devices_max=devices))
                 if job.name == name
@@ -110,7 +110,7 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
             )
             return replace(snapshot, jobs=jobs)
         case SetHours(name, hours):
-            _known("pool", name, [view.pool.name for view in snapshot.pools])
+            _require_known("pool", name, [view.pool.name for view in snapshot.pools])
             limit = round(hours * HOUR)
             pools = tuple(
                 replace(
@@ -124,7 +124,7 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
             )
             return replace(snapshot, pools=pools)
         case TakeDown(name):
-            _known("pool", name, [view.pool.name for view in snapshot.pools])
+            _require_known("pool", name, [view.pool.name for view in snapshot.pools])
             until = snapshot.now + snapshot.horizon_seconds
             pools = tuple(
                 replace(view, closed_until=until, closed_why="down") if view.pool.name == name else view
@@ -145,6 +145,6 @@ def _limited(quota: Quota, limit_seconds: int) -> Quota:
             assert_never(quota)
 
 
-def _known(kind: str, name: str, known: list[str]) -> None:
+def _require_known(kind: str, name: str, known: list[str]) -> None:
     if name not in known:
         raise UnknownName(kind, name, known)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch.dispatcher import fill, filled, place
+from scheduler.planner.dispatch.dispatcher import fill_gaps, make_full_schedule, make_schedule
 from scheduler.planner.dispatch.orders import LASTING, ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.lp.prices import Prices
 from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
-from scheduler.planner.search.score import Score, all_done, flow, score
+from scheduler.planner.search.score import PlanScore, finishes_all, score, weighted_flow_time
 
 if TYPE_CHECKING:
     from scheduler.planner.dispatch.walk import Question
@@ -50,7 +50,7 @@ class Candidate:
     policy: Policy
     bids: Bids
     schedule: Schedule
-    score: Score
+    score: PlanScore
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +74,23 @@ def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Cand
         max((one.score.value for one in others), default=best.score.value),
     )
     best = choose(case, [*candidates, *others], floor)
-    return soonest(case, best, candidates, list(orders.values()))
+    return earliest_finish(case, best, candidates, list(orders.values()))
 
 
-def soonest(case: Case, best: Candidate, candidates: Sequence[Candidate], orders: Sequence[Candidate]) -> Candidate:
+def earliest_finish(
+    case: Case, best: Candidate, candidates: Sequence[Candidate], orders: Sequence[Candidate]
+) -> Candidate:
     """Return ``best``, or where all work is done within the horizon, of those of nearly its value the soonest done.
 
     None that meets as many deadlines among the simple ``orders`` is worth more than what is chosen.
     """
-    if not all_done(case, best.schedule):
+    if not finishes_all(case, best.schedule):
         return best
     rivals = [one.score.value for one in orders if one.score.on_time >= best.score.on_time]
     least = max([best.score.value - SOONER_COST * abs(best.score.value), *rivals])
     candidates = [*candidates, *orders]
     good = [one for one in candidates if one.score.on_time >= best.score.on_time and one.score.value >= least]
-    return min(good, key=lambda one: (flow(case, one.schedule), -one.score.value), default=best)
+    return min(good, key=lambda one: (weighted_flow_time(case, one.schedule), -one.score.value), default=best)
 
 
 def simple_orders(case: Case) -> dict[str, Candidate]:
@@ -143,14 +145,14 @@ def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], pr
             walk = Walk(case, replace(policy, admits=admits))
             schedule = walk.run()
             if walk.leaves_room:
-                schedule = fill(case, schedule, policy)
+                schedule = fill_gaps(case, schedule, policy)
             same = Candidate(walk.policy, class_bids, schedule, score(case, schedule))
             walks.append((walk.questions, same))
         candidates.append(replace(same, policy=replace(policy, admits=admits), bids=class_bids))
     return candidates
 
 
-def aimed_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
+def targeted_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
     """Return the best of one candidate for each of ``policies``: parts of very many jobs are planned by it."""
     bids = _bids(case, AIMED_BIDS_OF_MANY[0])
     return choose(case, [attempt(case, replace(one, phased=prices.targets), bids, prices) for one in policies])
@@ -177,11 +179,11 @@ def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Ca
     """Return what the dispatcher makes of ``policy`` when sessions must pay their prices as ``bids`` say."""
     if prices is not None and any(bids.price_factors):
         policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))
-    schedule = place(case, policy) if policy.admits is None else filled(case, policy)
+    schedule = make_schedule(case, policy) if policy.admits is None else make_full_schedule(case, policy)
     return Candidate(policy, bids, schedule, score(case, schedule))
 
 
-def _score(candidate: Candidate) -> Score:
+def _score(candidate: Candidate) -> PlanScore:
     return candidate.score
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.quota import CalendarQuota, MoneyQuota
-from scheduler.planner.dispatch.dispatcher import fill
-from scheduler.planner.model.case import Case, Job, Offer, PoolClass
+from scheduler.planner.dispatch.dispatcher import fill_gaps
+from scheduler.planner.model.case import Case, JobOffer, PlannerJob, PoolClass
 from scheduler.planner.model.lanes import CandidateSession, compose, mold
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.model.pool_capacity import PoolCapacity
@@ -25,17 +25,17 @@ def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule
     current = schedule
     for pool in range(len(case.capacities)):
         for _ in range(case.capacities[pool].pool.sessions_max):
-            changed = _used(case, current, policy, pool)
+            changed = _with_session_now(case, current, policy, pool)
             if changed is None:
                 break
             current = changed
     return current
 
 
-def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule | None:
+def _with_session_now(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule | None:
     """Return ``schedule`` with one more session on ``pool`` now, or None when there is none to be had."""
     capacity, now = case.capacities[pool], case.now
-    if capacity.room(now).seconds <= 0 or not lost_otherwise(case, capacity):
+    if capacity.room(now).seconds <= 0 or not expires_unused(case, capacity):
         return None
     mine = [placed for placed in schedule.placements if placed.pool == capacity.pool.name]
     booked = capacity.copy()
@@ -45,11 +45,11 @@ def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule
         return None
     nexts = first_starts(schedule)
     group = case.classes[case.class_of[pool]]
-    for _, index, offer in _ready(case, pool, nexts):
+    for _, index, offer in _startable_jobs(case, pool, nexts):
         job = case.jobs[index]
         remaining = job.view.remaining_steps - job.expected_steps
         starts = nexts.get(job.view.name, case.until)
-        session = _beside(group, booked, job, [0] * index + [remaining], now, starts)
+        session = _session_beside(group, booked, job, [0] * index + [remaining], now, starts)
         if session is None:
             continue
         (lane,) = session.lanes
@@ -57,15 +57,15 @@ def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule
         wide = booked.room(now, lane.devices).seconds
         end = now + session.length + max(0, min(spare, wide - session.length, starts - now - session.length))
         added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
-        rest = _trimmed(case, schedule, job, lane.steps)
-        fuller = fill(case, Schedule((*rest, added), schedule.gate_passes), policy)
+        rest = _without_last_steps(case, schedule, job, lane.steps)
+        fuller = fill_gaps(case, Schedule((*rest, added), schedule.gate_passes), policy)
         if score(case, fuller)[:2] >= score(case, schedule)[:2]:
             return fuller
     return None
 
 
-def _beside(
-    group: PoolClass, booked: PoolCapacity, job: Job, remaining: Sequence[int], now: int, starts: int
+def _session_beside(
+    group: PoolClass, booked: PoolCapacity, job: PlannerJob, remaining: Sequence[int], now: int, starts: int
 ) -> CandidateSession | None:
     """Return a session of ``job`` beside all that is ``booked``, which ends before it ``starts`` elsewhere."""
 
@@ -77,7 +77,7 @@ def _beside(
     return compose(group, room(0), job.index, (), remaining)
 
 
-def lost_otherwise(case: Case, capacity: PoolCapacity) -> bool:
+def expires_unused(case: Case, capacity: PoolCapacity) -> bool:
     """Tell whether hours of the pool that nobody takes now are gone before the horizon, and cost nothing."""
     for quota in capacity.pool.quotas:
         if isinstance(quota, MoneyQuota):
@@ -100,7 +100,7 @@ def first_starts(schedule: Schedule) -> dict[str, int]:
     return starts
 
 
-def _ready(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, int, Offer]]:
+def _startable_jobs(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, int, JobOffer]]:
     """Return the jobs that could start on ``pool`` now and do not, densest first."""
     offers = case.classes[case.class_of[pool]].offers
     ready = []
@@ -116,7 +116,7 @@ def _ready(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, in
     return sorted(ready, key=lambda one: one[:2])
 
 
-def _trimmed(case: Case, schedule: Schedule, job: Job, steps: int) -> tuple[Placement, ...]:
+def _without_last_steps(case: Case, schedule: Schedule, job: PlannerJob, steps: int) -> tuple[Placement, ...]:
     """Return the sessions less the last steps of ``job``, so that ``steps`` more can be done before."""
     name, pools = job.view.name, {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
     planned = sum(

@@ -8,12 +8,12 @@ from functools import partial
 
 from scheduler.core.snapshot import JobView
 from scheduler.core.window import DAY, HOUR
-from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PLAIN, Policy
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import reference_rate
-from scheduler.planner.search.score import met
+from scheduler.planner.search.score import jobs_on_time
 
 # Among so many jobs deadlines come before value, whatever they cost; among more they are weighed.
 FIRM_JOBS_MAX = 10
@@ -22,22 +22,22 @@ ROUNDS_MAX = 6
 FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2, 6 * HOUR)
 
 
-def committed(case: Case) -> list[Policy]:
+def deadline_policies(case: Case) -> list[Policy]:
     """Return policies that put first the jobs they bring in on time, one per foresight."""
     if not case.firm_deadlines:
         return [PLAIN]
     due = frozenset(
         job.index for job in case.jobs if job.deadline is not None and job.startable and job.deadline > case.now
     )
-    small = met(case, place(case, Policy(order=partial(_shortest_due_first, case.now)))) & due
+    small = jobs_on_time(case, make_schedule(case, Policy(order=partial(_shortest_due_first, case.now)))) & due
     policies = []
     for foresight in FORESIGHTS_SECONDS:
         policy = Policy(foresight_seconds=foresight)
-        policies.append(replace(policy, urgent=commit(case, policy, due, small)))
+        policies.append(replace(policy, urgent=feasible_urgent_jobs(case, policy, due, small)))
     return policies
 
 
-def commit(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int]) -> frozenset[int]:
+def feasible_urgent_jobs(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int]) -> frozenset[int]:
     """Return jobs that, put first by latest start, finish before their deadlines.
 
     Starts with all who are ``due``. Those who miss it only take hours from those who make it, so they are dropped and
@@ -48,7 +48,7 @@ def commit(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int
     for _ in range(ROUNDS_MAX):
         if not urgent:
             break
-        on_time = met(case, place(case, replace(policy, urgent=urgent)))
+        on_time = jobs_on_time(case, make_schedule(case, replace(policy, urgent=urgent)))
         if len(on_time) > len(best):
             best = on_time
         if on_time >= urgent:
@@ -56,33 +56,33 @@ def commit(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int
         urgent &= on_time
     if small <= best:
         return best
-    on_time = met(case, place(case, replace(policy, urgent=best | small)))
+    on_time = jobs_on_time(case, make_schedule(case, replace(policy, urgent=best | small)))
     return on_time if len(on_time) > len(best) else best
 
 
-def spared(case: Case, policies: Sequence[Policy]) -> list[Policy]:
+def drop_needless_urgency(case: Case, policies: Sequence[Policy]) -> list[Policy]:
     """Return ``policies`` with only those urgent who would be late otherwise; one as it is if that makes others late.
 
     Who is in time by worth alone need not go before what is worth more.
     """
     if not any(policy.urgent for policy in policies):
         return [*policies[:1]]
-    anyway = met(case, place(case))
+    anyway = jobs_on_time(case, make_schedule(case))
     spared_policies: list[Policy] = []
     for policy in policies:
-        one = _sparing(case, policy, anyway)
+        one = _drop_needless(case, policy, anyway)
         if one not in spared_policies:
             spared_policies.append(one)
     return spared_policies
 
 
-def _sparing(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
+def _drop_needless(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
     urgent = policy.urgent - anyway
     if not urgent:
         return PLAIN
     for _ in range(ROUNDS_MAX):
         sparing = replace(policy, urgent=urgent)
-        late = policy.urgent - met(case, place(case, sparing))
+        late = policy.urgent - jobs_on_time(case, make_schedule(case, sparing))
         if not late:
             return sparing
         if late <= urgent:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler.core.plan import Plan
-from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.dispatch.incumbent import pinned_sessions
 from scheduler.planner.model.case import Case
 from scheduler.planner.search.candidates import Candidate
 from scheduler.planner.search.score import score
 
 
-def in_turn(case: Case, candidate: Candidate) -> Candidate:
+def take_turns(case: Case, candidate: Candidate) -> Candidate:
     """Return ``found`` with the sessions of those who share hours in turns; itself where nobody does."""
     if not case.turns:
         return candidate
     pins = pinned_sessions(case, Plan(case.now, candidate.schedule.placements, ()))
-    schedule = place(case, replace(candidate.policy, admits=None, pinned=pins))
+    schedule = make_schedule(case, replace(candidate.policy, admits=None, pinned=pins))
     return replace(candidate, schedule=schedule, score=score(case, schedule))

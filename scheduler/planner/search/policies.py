@@ -11,7 +11,7 @@ from scheduler.core.window import WEEK
 from scheduler.planner.lp.prices import Prices
 from scheduler.planner.model.case import Case
 from scheduler.planner.search.candidates import Candidate
-from scheduler.planner.search.rebuild import Found, rebuild
+from scheduler.planner.search.rebuild import ScoredSchedule, rebuild
 
 STEPS_MAX = 400
 SEARCHED_JOBS_MAX = 300
@@ -37,5 +37,5 @@ def improve(case: Case, start: Candidate, prices: Prices, steps: int) -> Candida
         return start
     few = len(case.jobs) <= FEW_JOBS
     rebuilds, tries = (int(steps * REBUILDS_OF_FEW), 1) if few else (int(steps * REBUILDS), TRIES)
-    best = rebuild(case, Found(start.schedule, start.score), start.policy, prices, rebuilds, tries)
+    best = rebuild(case, ScoredSchedule(start.schedule, start.score), start.policy, prices, rebuilds, tries)
     return replace(start, schedule=best.schedule, score=best.score)

@@ -13,13 +13,13 @@ from math import exp
 from random import Random
 
 from scheduler.core.window import DAY
-from scheduler.planner.dispatch.dispatcher import fill, filled
+from scheduler.planner.dispatch.dispatcher import fill_gaps, make_full_schedule
 from scheduler.planner.lp.prices import Prices
 from scheduler.planner.model.booking import Booking
 from scheduler.planner.model.case import Case
+from scheduler.planner.model.plan_state import as_schedule, plan_state
 from scheduler.planner.model.policy import Policy, Schedule
-from scheduler.planner.model.standing import scheduled, standing_of
-from scheduler.planner.search.score import Score, score
+from scheduler.planner.search.score import PlanScore, score
 
 # How many other jobs are taken out, how far their sessions lie apart, and how strictly prices are honoured then.
 OTHERS = (1, 1, 2, 2, 3, 4)
@@ -34,28 +34,30 @@ BENT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScoredSchedule:
     """A schedule and what it scores."""
 
     schedule: Schedule
-    score: Score
+    score: PlanScore
 
 
-def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int, tries: int = 1) -> Found:
+def rebuild(
+    case: Case, start: ScoredSchedule, policy: Policy, prices: Prices, steps: int, tries: int = 1
+) -> ScoredSchedule:
     """Return the best schedule that ``steps`` seeded steps from ``start`` come across; ``policy`` made it.
 
     Half of them are shared by so many ``tries``, each with dice of its own; the best of them goes on. Where a walk gets
     stuck is luck.
     """
     if tries == 1:
-        return _walked(_Walk(case, policy, prices, 1), start, steps)
+        return _best_of_walk(_RebuildWalk(case, policy, prices, 1), start, steps)
     each = steps // (2 * tries)
-    results = [_walked(_Walk(case, policy, prices, seed), start, each) for seed in range(1, tries + 1)]
+    results = [_best_of_walk(_RebuildWalk(case, policy, prices, seed), start, each) for seed in range(1, tries + 1)]
     best = max(results, key=lambda one: one.score)
-    return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each)
+    return _best_of_walk(_RebuildWalk(case, policy, prices, tries + 1), best, steps - tries * each)
 
 
-def _walked(walk: _Walk, start: Found, steps: int) -> Found:
+def _best_of_walk(walk: _RebuildWalk, start: ScoredSchedule, steps: int) -> ScoredSchedule:
     """Return the best that ``steps`` of one walk come across.
 
     The walk goes on from what is worth as much, though it comes later: so it gets past where no step gains.
@@ -66,7 +68,7 @@ def _walked(walk: _Walk, start: Found, steps: int) -> Found:
         if not now.schedule.placements:
             break
         schedule = walk.step(now.schedule, losses)
-        result = Found(schedule, score(case, schedule))
+        result = ScoredSchedule(schedule, score(case, schedule))
         if result.score.on_time < best.score.on_time or result.score.value < best.score.value:
             continue
         if result.score.value != now.score.value:
@@ -77,7 +79,7 @@ def _walked(walk: _Walk, start: Found, steps: int) -> Found:
     return best
 
 
-class _Walk:
+class _RebuildWalk:
     """What every step needs."""
 
     def __init__(self, case: Case, policy: Policy, prices: Prices, seed: int) -> None:
@@ -96,10 +98,10 @@ class _Walk:
     def losses(self, schedule: Schedule) -> list[tuple[float, int]]:
         """Return (value, job) of what sessions bring less than they cost, and of work left that is worth something."""
         case, prices = self.case, self._prices
-        standing = standing_of(case, schedule)
-        remaining = standing.remaining
+        state = plan_state(case, schedule)
+        remaining = state.remaining
         losses = []
-        for booking in standing.bookings:
+        for booking in state.bookings:
             group = self._class_of[booking.pool]
             hours = prices.cost(group, booking.start, min(booking.end, case.until))
             hours *= prices.share(group, booking.placement.devices)
@@ -111,7 +113,7 @@ class _Walk:
     def step(self, schedule: Schedule, losses: Sequence[tuple[float, int]]) -> Schedule:
         """Return ``schedule`` with a few jobs put in again."""
         case, rng = self.case, self._rng
-        bookings = standing_of(case, schedule).bookings
+        bookings = plan_state(case, schedule).bookings
         lead = self._lead(bookings, losses)
         begin = case.now + (int(rng.random() ** 2 * (case.until - case.now)) if rng.random() < 0.7 else 0)
         near = self._near(bookings, lead, begin, rng.choice(REACHES))
@@ -119,7 +121,7 @@ class _Walk:
         for booking in rng.sample(near, min(rng.choice(OTHERS), len(near))):
             for job, _, _ in booking.lanes:
                 cuts[job] = booking.start if rng.random() < 0.6 else case.now
-        rest = without(case, schedule, cuts)
+        rest = without_jobs(case, schedule, cuts)
         factors: dict[tuple[int, int], float] = {}
         for job in sorted(cuts):
             factor = exp(rng.gauss(0.0, BENT)) * (4.0 if job == lead else 1.0)
@@ -128,8 +130,10 @@ class _Walk:
         policy = replace(self._policy, factors=factors)
         if rng.random() < PRICED:
             factors_asked = (rng.choice(PRICE_FACTORS),) * len(case.classes)
-            return filled(case, replace(policy, admits=self._prices.admits(factors_asked, rng.choice(PATIENCES))), rest)
-        return fill(case, rest, policy)
+            return make_full_schedule(
+                case, replace(policy, admits=self._prices.admits(factors_asked, rng.choice(PATIENCES))), rest
+            )
+        return fill_gaps(case, rest, policy)
 
     def _lead(self, bookings: Sequence[Booking], losses: Sequence[tuple[float, int]]) -> int:
         """Return a job that loses, likelier the more it does, or now and then any."""
@@ -155,20 +159,20 @@ class _Walk:
         ]
 
 
-def without(case: Case, schedule: Schedule, taken: Mapping[int, int]) -> Schedule:
+def without_jobs(case: Case, schedule: Schedule, taken: Mapping[int, int]) -> Schedule:
     """Return ``schedule`` less the sessions of ``taken`` jobs from an instant on, and all that depends on them.
 
     Who shares such a session loses it as well, and all that follows; so does, from the beginning, a child whose gate no
     longer passes.
     """
-    standing, columns = standing_of(case, schedule), case.columns
-    remaining, passes = standing.remaining.copy(), dict(schedule.gate_passes)
+    state, columns = plan_state(case, schedule), case.columns
+    remaining, passes = state.remaining.copy(), dict(schedule.gate_passes)
     removed: set[Booking] = set()
     cuts = list(taken.items())
     while cuts:
         while cuts:
             job, cut = cuts.pop()
-            for booking in standing.by_job.get(job, ()):
+            for booking in state.by_job.get(job, ()):
                 if booking.start >= cut and booking not in removed:
                     removed.add(booking)
                     for other, _, steps in booking.lanes:
@@ -182,4 +186,4 @@ def without(case: Case, schedule: Schedule, taken: Mapping[int, int]) -> Schedul
                 if child in passes and step < case.jobs[child].gate_step:
                     del passes[child]
                     cuts.append((child, case.now))
-    return scheduled(standing.less(case, removed), passes)
+    return as_schedule(state.without_booked(case, removed), passes)

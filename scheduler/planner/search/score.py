@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from scheduler.planner.model.case import Case
+from scheduler.planner.model.plan_state import plan_state
 from scheduler.planner.model.policy import Schedule
-from scheduler.planner.model.standing import standing_of
 
 # Of weighted hours: the same sessions, added in another order, are worth the same.
 _DIGITS = 9
 
 
-class Score(NamedTuple):
+class PlanScore(NamedTuple):
     """Larger is better, field by field; ``on_time`` counts jobs with a firm deadline that finish before it.
 
     ``soon`` is the sum of each session's value times when it is worked, negated: plans of the same value, of which
@@ -29,30 +29,32 @@ class Score(NamedTuple):
         return self.value, self.soon
 
 
-def score(case: Case, schedule: Schedule) -> Score:
+def score(case: Case, schedule: Schedule) -> PlanScore:
     """Return the score of ``schedule``."""
-    on_time = len(met(case, schedule)) if case.firm_deadlines else 0
-    bookings = standing_of(case, schedule).bookings
-    return Score(on_time, round(case.within.total(bookings), _DIGITS), round(-case.within.moment(bookings), _DIGITS))
+    on_time = len(jobs_on_time(case, schedule)) if case.firm_deadlines else 0
+    bookings = plan_state(case, schedule).bookings
+    return PlanScore(
+        on_time, round(case.within.total(bookings), _DIGITS), round(-case.within.moment(bookings), _DIGITS)
+    )
 
 
-def met(case: Case, schedule: Schedule) -> frozenset[int]:
+def jobs_on_time(case: Case, schedule: Schedule) -> frozenset[int]:
     """Return the jobs with a deadline that finish all their work before it."""
-    standing = standing_of(case, schedule)
-    remaining, ends = standing.remaining, standing.free_from
+    state = plan_state(case, schedule)
+    remaining, ends = state.remaining, state.free_from
     return frozenset(job for job, deadline in case.columns.due if remaining[job] <= 0 and ends[job] <= deadline)
 
 
-def all_done(case: Case, schedule: Schedule) -> bool:
+def finishes_all(case: Case, schedule: Schedule) -> bool:
     """Tell whether no job that may start has work left at the horizon."""
-    remaining = standing_of(case, schedule).remaining
+    remaining = plan_state(case, schedule).remaining
     return all(remaining[job.index] <= 0 for job in case.jobs if job.startable and job.free_at is not None)
 
 
-def flow(case: Case, schedule: Schedule) -> float:
+def weighted_flow_time(case: Case, schedule: Schedule) -> float:
     """Return the sum of weight times seconds until each job is done; what is left at the horizon counts until then."""
-    standing = standing_of(case, schedule)
-    ends = zip(case.jobs, standing.remaining, standing.free_from, strict=True)
+    state = plan_state(case, schedule)
+    ends = zip(case.jobs, state.remaining, state.free_from, strict=True)
     return sum(
         job.view.weight * ((case.until if steps > 0 else max(end, job.free_at or 0)) - case.now)
         for job, steps, end in ends

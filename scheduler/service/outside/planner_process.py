@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import Snapshot
-from scheduler.planner import Options
+from scheduler.planner import PlannerOptions
 from scheduler.planner.lp.solver import Solver
 from scheduler.service.outside.child_process import ChildFailed, ChildHost, serve
 from scheduler.service.outside.solver_process import SolverHost
@@ -30,7 +30,7 @@ class PlannerHost:
     """Plans in a child, which is started when a plan is wanted: one plan at a time, whichever thread asks."""
 
     def __init__(
-        self, options: Options, command: Sequence[str] = COMMAND, patience_seconds: float = PATIENCE_SECONDS
+        self, options: PlannerOptions, command: Sequence[str] = COMMAND, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
         self._options = replace(options, solver=Solver)  # the child has a host of its own
         self._patience_seconds = patience_seconds
@@ -87,9 +87,9 @@ class PlannerChild:
     def __init__(self) -> None:
         self._solvers = SolverHost()
         self._planner: Planner | None = None
-        self._options: Options | None = None
+        self._options: PlannerOptions | None = None
 
-    def __call__(self, question: tuple[Options, Snapshot, Plan | None]) -> str:
+    def __call__(self, question: tuple[PlannerOptions, Snapshot, Plan | None]) -> str:
         """Return the plan in JSON."""
         from scheduler.planner import Planner
 

@@ -13,10 +13,10 @@ from scheduler.core.reasons import Reason
 from scheduler.planner import (
     AddJob,
     DeviceChoice,
-    Difference,
     Edit,
-    Options,
+    PlanDifference,
     Planner,
+    PlannerOptions,
     SetHours,
     UnknownName,
     device_choices,
@@ -42,12 +42,12 @@ class PlanningContext:
     pools: Mapping[str, Pool]
     now: int
     horizon_seconds: int
-    options: Options
+    options: PlannerOptions
 
 
 def ask_what_if(
     context: PlanningContext, specs: Sequence[JobSpec], edits: Sequence[Edit], policy: str | None
-) -> tuple[Plan, Difference]:
+) -> tuple[Plan, PlanDifference]:
     """Return the plan with ``specs`` added, then ``edits`` made, and how it differs from the plan without either.
 
     Both carry on the plan in force, as the daemon would. ``policy`` makes the first by a simpler rule. Raises

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.snapshot import Snapshot
 from scheduler.planner.dispatch.waiting import deferrals
-from scheduler.planner.model.case import Case, Offer, make_case
+from scheduler.planner.model.case import Case, JobOffer, make_case
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.model.value import value
 
@@ -40,7 +40,7 @@ class _Backfill:
     capacities: list[PoolCapacity] = field(init=False)
     left: list[int] = field(init=False)
     free_at: list[int] = field(init=False)
-    offers: list[list[tuple[int, Offer]]] = field(init=False)  # by job: the pools it may use, the fastest first
+    offers: list[list[tuple[int, JobOffer]]] = field(init=False)  # by job: the pools it may use, the fastest first
     rooms: list[int] = field(default_factory=list)  # by pool, at the instant that is being looked at
     opened: set[int] = field(default_factory=set)
     placements: list[Placement] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Backfill:
             elif promised is None:
                 promised = self._promise(job.index, now)
 
-    def _offers(self, index: int) -> list[tuple[int, Offer]]:
+    def _offers(self, index: int) -> list[tuple[int, JobOffer]]:
         found = [
             (pool, offer)
             for pool in range(len(self.capacities))
@@ -85,7 +85,7 @@ class _Backfill:
         ]
         return sorted(found, key=lambda pair: (-pair[1].speeds[-1], pair[0]))
 
-    def _walltime(self, index: int, offer: Offer) -> int:
+    def _walltime(self, index: int, offer: JobOffer) -> int:
         need = offer.session_for(self.left[index], len(offer.speeds), 1.0)
         return min(offer.cap, -(-need // ROUND_SECONDS) * ROUND_SECONDS)
 

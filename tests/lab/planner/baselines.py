@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.policy import PLAIN
@@ -19,7 +19,7 @@ def ordered(snapshot: Snapshot, name: str, case: Case | None = None) -> tuple[Pl
     if name == "backfill":
         return backfill(snapshot).placements
     case = case or make_case(snapshot, firm_deadlines=False)
-    return place(case, PLAIN if name == "density" else in_order(name)).placements
+    return make_schedule(case, PLAIN if name == "density" else in_order(name)).placements
 
 
 def static_week(snapshot: Snapshot) -> tuple[Placement, ...]:

@@ -22,7 +22,7 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import ObservedLimit, RollingQuota
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner, dispatch
+from scheduler.planner import Planner, PlannerOptions, dispatch
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.urgency import with_urgency
@@ -51,7 +51,7 @@ def pools(*, rolling: bool) -> dict[str, Pool]:
 Decide = Callable[[Snapshot, Plan | None], Plan]
 
 
-def planner(options: Options) -> Decide:
+def planner(options: PlannerOptions) -> Decide:
     """Return the product, replanning with the plan in force at hand."""
     kept = Planner(options)
     return kept.plan

@@ -17,9 +17,9 @@ from jobs.spec import Needs
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner, dispatch, value, verify
+from scheduler.planner import Planner, PlannerOptions, dispatch, value, verify
 from scheduler.planner.lp.grid import make_grid
-from scheduler.planner.lp.linear import build, hopeful
+from scheduler.planner.lp.linear import build, plannable_jobs
 from scheduler.planner.lp.solver import Solver
 from scheduler.planner.model.case import make_case
 from scheduler.planner.questions.differ import outlooks
@@ -41,7 +41,7 @@ Figures = dict[str, float]
 A = TypeVar("A")
 B = TypeVar("B")
 
-SOFT = Options(firm_deadlines=False)
+SOFT = PlannerOptions(firm_deadlines=False)
 UNSEARCHED = replace(SOFT, search_steps=0)
 DISPATCHER = replace(UNSEARCHED, linear=False)
 
@@ -59,7 +59,7 @@ def shared_out(work: Callable[[A], B], tasks: Sequence[A], workers: int) -> list
         return list(pool.map(work, tasks))
 
 
-def ratio(snapshot: Snapshot, options: Options) -> tuple[float, float, float]:
+def ratio(snapshot: Snapshot, options: PlannerOptions) -> tuple[float, float, float]:
     """Return V / bound of all layers, V / bound of the dispatcher alone, and seconds; every plan is verified.
 
     Seconds are the processor's: the planner uses one thread, so they are the clock's on a machine with nothing else
@@ -136,7 +136,7 @@ def deadlines(cases: Sequence[int]) -> Figures:
     on_time, values = [], []
     for seed in cases:
         snapshot = random_case(1_000, make_pools(MIX), seed)
-        plan = Planner(Options(search_steps=0)).plan(snapshot)
+        plan = Planner(PlannerOptions(search_steps=0)).plan(snapshot)
         edf = Plan(snapshot.now, ordered(snapshot, "edf"), ())
         due = [job.name for job in snapshot.jobs if job.deadline is not None]
         ours, theirs = (sum(bool(found.on_time) for found in outlooks(snapshot, p).values()) for p in (plan, edf))
@@ -149,7 +149,7 @@ def deadlines(cases: Sequence[int]) -> Figures:
 def stability(cases: Sequence[int]) -> Figures:
     """Share of the next 72 h that moves when speeds change by 3 % and one weight in a hundred by half."""
 
-    def moved(snapshot: Snapshot, options: Options) -> float:
+    def moved(snapshot: Snapshot, options: PlannerOptions) -> float:
         rng = Random(7)
         changed = replace(snapshot, jobs=tuple(_wobbled(job, rng) for job in snapshot.jobs))
         before = Planner(options).plan(snapshot)
@@ -192,7 +192,7 @@ def _reweighted(snapshot: Snapshot, rng: Random) -> Snapshot:
 def _solved(solver: Solver, snapshot: Snapshot) -> float:
     """Return the processor's seconds that ``solver`` takes; the programme is made before."""
     case = make_case(snapshot, firm_deadlines=False)
-    programme = build(case, make_grid(case), hopeful(case))
+    programme = build(case, make_grid(case), plannable_jobs(case))
     started = time.process_time()
     solver.solve(programme)
     return time.process_time() - started

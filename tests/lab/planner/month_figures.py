@@ -7,7 +7,7 @@ from statistics import mean
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import Snapshot
-from scheduler.planner import Options, Planner, dispatch
+from scheduler.planner import Planner, PlannerOptions, dispatch
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN
@@ -58,7 +58,7 @@ def _month(task: tuple[int, str, float]) -> Month:
 def _rule(name: str) -> Decide:
     """Return the planner with quick plans, or a simple order; the oracle goes by weighted SRTF."""
     if name == "planner":
-        return Planner(Options(search_steps=0)).plan
+        return Planner(PlannerOptions(search_steps=0)).plan
     policy = PLAIN if name == "density" else in_order("smith" if name == ORACLE else name)
 
     def decide(snapshot: Snapshot, incumbent: Plan | None) -> Plan:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.admission import Room
 from scheduler.core.ledger import Charge
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
-from scheduler.planner.model.count import Count
+from scheduler.planner.model.count import CalendarCount
 from scheduler.planner.model.pool_capacity import NEVER, PoolCapacity
 from scheduler.planner.model.pool_rules import live_ends
 
@@ -80,7 +80,7 @@ class PlainPool:
     def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
         overrun, places = self.pool.overrun_seconds, self.pool.places_of(devices)
-        left = min((count.left_alone(start, places) for count in self._counts()), default=NEVER)
+        left = min((count.leftover(start, places) for count in self._counts()), default=NEVER)
         if left == NEVER or not 0 < left - seconds - overrun < least + overrun:
             return seconds
         half = -(-left // 2) - overrun
@@ -99,7 +99,7 @@ class PlainPool:
         end = self.until + self.pool.session_cap_seconds + self.pool.overrun_seconds
         return [(found.start, found.end) for found in self.pool.open_windows(opens, end)] if opens < end else []
 
-    def _counts(self) -> list[Count]:
+    def _counts(self) -> list[CalendarCount]:
         price, end = self.pool.price_microdollars_per_hour, self.until + self.pool.session_cap_seconds
         charges = [
             Charge(start, held, True, price_microdollars_per_hour=price, devices=self.pool.places_of(devices))
@@ -107,7 +107,7 @@ class PlainPool:
         ]
         view = replace(self.view, charges=(*self.view.charges, *charges))
         return [
-            Count(quota, view, self.now, end + self.pool.overrun_seconds)
+            CalendarCount(quota, view, self.now, end + self.pool.overrun_seconds)
             for quota in self.pool.quotas
             if isinstance(quota, CalendarQuota | MoneyQuota)
         ]

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.planner.model.lanes import CandidateSession, compose, mold_evenly, spare, wider
+from scheduler.planner.model.lanes import CandidateSession, compose, compose_fuller, mold_evenly, spare
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
@@ -334,7 +334,7 @@ class PlainWalk:
         if not turns:
             return compose(found, room, lead, unpinned, self.remaining)
         few = turns.beside(lead, free := list(unpinned), self.keys, found.offers)
-        return wider(found, room, lead, few, free, self.remaining)
+        return compose_fuller(found, room, lead, few, free, self.remaining)
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         capacity = self.capacities[pool]

@@ -14,7 +14,7 @@ from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner, dispatch, value
+from scheduler.planner import Planner, PlannerOptions, dispatch, value
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.policy import PLAIN
 from scheduler.planner.model.urgency import with_urgency
@@ -43,7 +43,7 @@ def by_order(name: str) -> Decide:
 
 def by_daemon(*, polished: bool = False) -> Decide:
     """Return the product as the daemon uses it: urgencies, the plan in force; ``polished`` by search too."""
-    maker = Planner(Options(search_steps=None if polished else 0))
+    maker = Planner(PlannerOptions(search_steps=None if polished else 0))
 
     def decide(snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         return maker.plan(with_urgency(snapshot), incumbent)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from scheduler.core.snapshot import PoolView, Rate, Snapshot
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.planner.dispatch import dispatcher
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN
 from scheduler.planner.model.urgency import with_urgency
-from scheduler.planner.search.rebuild import Found, rebuild
+from scheduler.planner.search.rebuild import ScoredSchedule, rebuild
 from scheduler.planner.search.score import score
 from tests.lab.planner.cases import LOCAL, SMALL_MIX, make_pools, random_case, seed_case
 from tests.lab.planner.plain_walk import PlainWalk
@@ -47,9 +47,9 @@ def _stepped(count: int) -> tuple[float, float]:
     """Return steps a second and the value reached."""
     case = make_case(random_case(50, make_pools(SMALL_MIX), 0), firm_deadlines=False)
     prices = scarcity_prices(case, make_grid(case))
-    schedule = dispatcher.place(case)
+    schedule = dispatcher.make_schedule(case)
     started = time.thread_time()
-    found = rebuild(case, Found(schedule, score(case, schedule)), PLAIN, prices, count)
+    found = rebuild(case, ScoredSchedule(schedule, score(case, schedule)), PLAIN, prices, count)
     return count / (time.thread_time() - started), found.score.value
 
 
@@ -68,7 +68,7 @@ def family() -> Snapshot:
     return with_urgency(replace(week, jobs=jobs, pools=(*week.pools, PoolView(LOCAL))))
 
 
-def warm_ms(options: Options, repeats: int = REPEATS) -> float:
+def warm_ms(options: PlannerOptions, repeats: int = REPEATS) -> float:
     """Return the least milliseconds of planning the family again, ten minutes later each time."""
     week, planner = family(), Planner(options)
     plan: Plan = planner.plan(week)
@@ -84,7 +84,7 @@ def warm_ms(options: Options, repeats: int = REPEATS) -> float:
 def speed() -> dict[str, float]:
     """Steps a second, and warm plans of seven jobs on three pools, quick and polished."""
     per_second, ratio = steps()
-    polished = Options()
+    polished = PlannerOptions()
     return {
         "steps_per_second": per_second,
         "steps_over_plain": ratio,

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
@@ -141,7 +141,7 @@ class Simulation:
         self.overbooks = 0.2 if self.rng_of_plans.random() < scenario.mood.overbooks else 0.0
         # Some daemons carry on the plan in force, as the real one does; the others ask the plain dispatcher.
         carries_on = Random(scenario.seed ^ 0x1D1E).random() < CARRIES_ON
-        self.planner = Planner(Options(search_steps=0)) if carries_on else None
+        self.planner = Planner(PlannerOptions(search_steps=0)) if carries_on else None
         self.cycle: Cycle | None = None
         self.ports: Ports | None = None
         self.holder = 0

@@ -12,12 +12,12 @@ from scheduler.planner.model.policy import Schedule
 
 if TYPE_CHECKING:
     from scheduler.planner.model.booking import Booking
-    from scheduler.planner.model.capacity_state import CapacityState, Taken
+    from scheduler.planner.model.capacity_state import CapacityState, PoolUse
     from scheduler.planner.model.case import Case
     from scheduler.planner.model.turns import Turns
 
 
-class Standing:
+class PlanState:
     """``bookings`` are in the order of the schedule; by job the steps left, the pool of its last session, its end."""
 
     __slots__ = (
@@ -57,12 +57,12 @@ class Standing:
         """The states of the pools when all sessions are booked ahead; worked out when they are asked for."""
         if self._walked is not None:
             bookings, reached = self._walked
-            started: dict[int, list[Taken]] = {}
+            started: dict[int, list[PoolUse]] = {}
             for booking in bookings:
-                started.setdefault(booking.pool, []).append(booking.taken)
+                started.setdefault(booking.pool, []).append(booking.use)
             states = list(self._states)
             for pool, uses in started.items():
-                states[pool] = states[pool].all_booked(reached[pool], uses)
+                states[pool] = states[pool].with_all_booked(reached[pool], uses)
             self._states, self._walked = states, None
         return self._states
 
@@ -76,13 +76,13 @@ class Standing:
                     self._by_job.setdefault(job, []).append(booking)
         return self._by_job
 
-    def less(self, case: Case, removed: Collection[Booking]) -> Standing:
-        """Return the standing without some of its sessions."""
+    def without_booked(self, case: Case, removed: Collection[Booking]) -> PlanState:
+        """Return the state without some of its sessions."""
         remaining, last_pool, free_from = self.remaining.copy(), self.last_pool.copy(), self.free_from.copy()
         turns = self.turns.copy() if self.turns else self.turns
-        by_pool: dict[int, list[Taken]] = {}
+        by_pool: dict[int, list[PoolUse]] = {}
         for booking in removed:
-            by_pool.setdefault(booking.pool, []).append(booking.taken)
+            by_pool.setdefault(booking.pool, []).append(booking.use)
             for job, devices, steps in booking.lanes:
                 remaining[job] += steps
                 if turns:
@@ -94,40 +94,42 @@ class Standing:
                     last_pool[job], free_from[job] = booking.pool, max(free_from[job], booking.end)
         states = list(self.states)
         for pool, uses in by_pool.items():
-            states[pool] = states[pool].less(uses)
+            states[pool] = states[pool].without_booked(uses)
         rest = [booking for booking in self.bookings if booking not in removed]
-        return Standing(case, rest, (remaining, last_pool, free_from), turns, states)
+        return PlanState(case, rest, (remaining, last_pool, free_from), turns, states)
 
 
-def beginning(case: Case) -> Standing:
+def initial_state(case: Case) -> PlanState:
     """Return where jobs and pools stand when nothing is planned."""
     if case.beginning is None:
         columns = case.columns
         jobs = columns.remaining, columns.last_pool, [0] * len(case.jobs)
-        case.beginning = Standing(case, (), jobs, case.turns, [capacity.state for capacity in case.capacities])
+        case.beginning = PlanState(case, (), jobs, case.turns, [capacity.state for capacity in case.capacities])
     return case.beginning
 
 
-def standing_of(case: Case, schedule: Schedule) -> Standing:
+def plan_state(case: Case, schedule: Schedule) -> PlanState:
     """Return where jobs and pools stand once ``schedule`` is planned."""
-    if schedule.standing is not None and schedule.standing.case_jobs is case.jobs:
-        return schedule.standing
-    begins = beginning(case)
+    if schedule.state_after is not None and schedule.state_after.case_jobs is case.jobs:
+        return schedule.state_after
+    begins = initial_state(case)
     remaining, last_pool, free_from = begins.remaining.copy(), begins.last_pool.copy(), begins.free_from.copy()
     turns = begins.turns.copy() if begins.turns else begins.turns
-    by_pool: dict[int, list[Taken]] = {}
+    by_pool: dict[int, list[PoolUse]] = {}
     bookings = [case.bookings.read(placement) for placement in schedule.placements]
     for booking in bookings:
-        by_pool.setdefault(booking.pool, []).append(booking.taken)
+        by_pool.setdefault(booking.pool, []).append(booking.use)
         for job, devices, steps in booking.lanes:
             remaining[job] -= steps
             last_pool[job], free_from[job] = booking.pool, max(free_from[job], booking.end)
             if turns:
                 turns.take(job, devices * (booking.end - booking.start))
-    states = [state.more(by_pool[pool]) if pool in by_pool else state for pool, state in enumerate(begins.states)]
-    return Standing(case, bookings, (remaining, last_pool, free_from), turns, states)
+    states = [
+        state.with_booked(by_pool[pool]) if pool in by_pool else state for pool, state in enumerate(begins.states)
+    ]
+    return PlanState(case, bookings, (remaining, last_pool, free_from), turns, states)
 
 
-def scheduled(standing: Standing, gate_passes: dict[int, int]) -> Schedule:
+def as_schedule(state: PlanState, gate_passes: dict[int, int]) -> Schedule:
     """Return the schedule that leaves jobs and pools there."""
-    return Schedule(tuple([booking.placement for booking in standing.bookings]), gate_passes, standing)
+    return Schedule(tuple([booking.placement for booking in state.bookings]), gate_passes, state)
