@@ -1,4 +1,4 @@
-"""Turns a snapshot into a plan: pure, seeded, every choice with its reason."""
+"""Makes a plan from a snapshot: a pure, reproducible function; each waiting job gets one reason."""
 
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.value import value

@@ -1,6 +1,6 @@
-"""Planner: the one entry of the daemon. Each layer works without those above it, and nothing unverified gets out.
+"""Planner: the entry point of the daemon. Each layer works without those after it; every plan is verified.
 
-dispatch -> deadlines -> prices by linear programme -> local search -> incumbent kept unless clearly beaten -> verify
+dispatch -> deadlines -> prices by linear programme -> local search -> previous plan kept unless clearly worse -> verify
 """
 
 from __future__ import annotations
@@ -19,14 +19,7 @@ from scheduler.planner.dispatch.waiting import deferrals
 from scheduler.planner.lp.grid import Grid, make_grid
 from scheduler.planner.lp.job_matrix import kind_of
 from scheduler.planner.lp.prices import Prices, dual_prices, scarcity_prices
-from scheduler.planner.lp.scale import (
-    PartPrices,
-    Parts,
-    bound_of,
-    deferrals_outside_cores,
-    split_by_prices,
-    split_snapshot,
-)
+from scheduler.planner.lp.scale import PartPrices, Parts, bound_of, deferrals_outside, split_by_prices, split_snapshot
 from scheduler.planner.lp.solver import LinearSolver, Solution, Solver, SolverFailed
 from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Case, make_case
@@ -41,27 +34,27 @@ from scheduler.planner.search.policies import improve, steps_for
 from scheduler.planner.search.score import finishes_all, score, weighted_flow_time
 from scheduler.planner.verify import verify
 
-# A new plan must be worth this much more than the one in force, or meet more deadlines.
+# A new plan replaces the previous one if it meets more deadlines or its value is higher by this part.
 EPSILON = 0.01
-# By luck alone one search finds so much more than another; no plan is changed for that.
+# The same after a search, whose results vary by chance by about this part.
 SEARCHED_EPSILON = 0.02
-# A plan by which work is done sooner by this much, by weight, is followed as well: a short job that has just come adds
-# nearly nothing to the value of a week.
+# A new plan also replaces the previous one if its weighted flow time is lower by this part: a short new job adds almost
+# nothing to the value of a week.
 SOONER_EPSILON = 0.005
-# Beyond this many jobs pools and jobs are planned in parts.
+# With more jobs than this the plan is made in parts.
 WHOLE_JOBS_MAX = 1_500
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """What a caller may turn off: benchmarks, tests, and an installation without a solver."""
+    """Which layers run; for benchmarks, tests and installations without a solver."""
 
     firm_deadlines: bool = True
     linear: bool = True
     search_steps: int | None = None  # None: by the size of the case
-    time_limit_seconds: float = 120.0  # of a solver that hangs; what it may do is bounded by its steps
-    few_candidates: bool = False  # one for each way to keep deadlines: for parts of very many jobs, and quick looks
-    solver: Callable[[float], LinearSolver] = Solver  # makes one from its time limit
+    time_limit_seconds: float = 120.0  # for a solver that hangs; its work is bounded by its steps
+    few_candidates: bool = False  # one candidate per deadline policy, for plans in parts
+    solver: Callable[[float], LinearSolver] = Solver  # makes a solver from its time limit
 
 
 ALL_LAYERS = PlannerOptions()
@@ -69,7 +62,7 @@ ALL_LAYERS = PlannerOptions()
 
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
-    """What all layers together found for one case."""
+    """The result of all layers for one case."""
 
     candidate: Candidate
     prices: Prices
@@ -79,7 +72,7 @@ class PlanChoice:
 
 
 class Planner:
-    """Plans again and again: remembers the solver's last basis, nothing else."""
+    """Makes plans; between two plans it keeps only the solver's last basis."""
 
     def __init__(self, options: PlannerOptions = ALL_LAYERS) -> None:
         self._options = options
@@ -90,7 +83,7 @@ class Planner:
         return self.plan_and_policy(snapshot, incumbent)[0]
 
     def plan_and_policy(self, snapshot: Snapshot, incumbent: Plan | None) -> tuple[Plan, Policy]:
-        """Return the plan and the policy that made it; of a plan in parts the plain one."""
+        """Return the plan and the policy that made it (PLAIN for a plan in parts)."""
         if len(snapshot.jobs) > WHOLE_JOBS_MAX:
             return self._plan_in_parts(snapshot, incumbent), PLAIN
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
@@ -104,13 +97,13 @@ class Planner:
         return plan, choice.candidate.policy
 
     def glance(self, snapshot: Snapshot, policy: Policy) -> Schedule:
-        """Return the sessions of one candidate that puts jobs first as ``policy`` does: a fraction of a plan's work."""
+        """Return the schedule of one candidate with the urgent jobs of ``policy``: much faster than a plan."""
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         plain = Policy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
         return targeted_choice(case, self.prices(case, [])[0], [plain]).schedule
 
     def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> PlanChoice:
-        """Return the best schedule that all layers together find."""
+        """Return the best schedule of all layers; append a warning if the solver failed."""
         prices, bound, solved = self.prices(case, warnings)
         policies = drop_needless_urgency(case, deadline_policies(case))
         if self._options.few_candidates:
@@ -129,10 +122,10 @@ class Planner:
         return PlanChoice(take_turns(case, chosen), prices, bound, made_by, solved)
 
     def prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
-        """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""
+        """Return the prices, the bound, and the grid with its solution; without a solver rough prices and a warning."""
         from scheduler.planner.lp.linear import build, plannable_jobs, unpriceable_jobs
 
-        # Parts cut time alike, however many jobs they have: their prices are compared.
+        # All parts use the same spans, because their prices are compared.
         grid = make_grid(case, fine=not self._options.few_candidates)
         if self._options.linear:
             try:
@@ -153,7 +146,7 @@ class Planner:
         return scarcity_prices(case, grid), None, None
 
     def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
-        """Plan each group of pools with its core of jobs, and join."""
+        """Return the joined plans of all groups of pools, each with its core of jobs."""
         parts = split_snapshot(snapshot)
         options = replace(self._options, few_candidates=True)
         with _garbage_collected():
@@ -174,7 +167,7 @@ class Planner:
         plan = Plan(
             made_at=snapshot.now,
             placements=tuple(placements),
-            deferrals=(*waiting, *deferrals_outside_cores(snapshot, parts)),
+            deferrals=(*waiting, *deferrals_outside(snapshot, parts)),
             value=sum(one.value for one in plans),
             bound=bound_of(snapshot, parts, solved) if len(solved) == len(parts.snapshots) else None,
             made_by="parts",
@@ -188,7 +181,7 @@ class Planner:
     def _keep(
         self, case: Case, incumbent: Plan | None, best: Candidate, prices: Prices | None, epsilon: float
     ) -> Candidate | None:
-        """Return the incumbent carried on, unless the new plan is worth more by ``epsilon`` or done clearly sooner."""
+        """Return the previous plan as a candidate, or None if ``best`` is better by ``epsilon`` or done sooner."""
         if incumbent is None or not incumbent.placements:
             return None
         policy = replace(best.policy, pinned=pinned_sessions(case, incumbent))
@@ -203,7 +196,7 @@ class Planner:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """What one group adds to the whole plan."""
+    """The plan of one group of pools."""
 
     placements: tuple[Placement, ...]
     deferrals: tuple[Deferral, ...]
@@ -214,9 +207,9 @@ class PartPlan:
 
 @contextmanager
 def _garbage_collected() -> Iterator[None]:
-    """Let what a part leaves behind go with it: the states of its pools know each other, so only a collection does it.
+    """Collect garbage after the block, not in it: capacity states form reference cycles.
 
-    One by itself would come seldom where there are so many jobs, and look at them all.
+    An automatic collection would scan all jobs, and come too rarely to limit memory.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -239,7 +232,7 @@ def _plan_part(options: PlannerOptions, parts: Parts, part: Snapshot, incumbent:
 
 
 def _part_prices(parts: Parts, case: Case, optimum: tuple[Grid, Solution] | None) -> PartPrices | None:
-    """Return what the others need to know of one group's linear programme."""
+    """Return the prices of one group's linear programme, None if it has none."""
     if optimum is None:
         return None
     grid, solution = optimum
@@ -250,9 +243,9 @@ def _part_prices(parts: Parts, case: Case, optimum: tuple[Grid, Solution] | None
 def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
     """Return the plan from ``snapshot.now`` to the horizon.
 
-    ``incumbent`` is the plan in force, which is carried on where nothing clearly better is found. A plan that the
-    verifier refuses never leaves: the plain dispatcher's takes its place, or what of it the verifier accepts, and a
-    warning says so. Without a solver the plan has no bound and a warning.
+    ``incumbent`` is the current plan; it is kept unless a clearly better one is found. If the verifier refuses a plan,
+    the result is the part that it accepts, extended by the dispatcher, with a warning. Without a solver the plan has a
+    warning and no bound.
     """
     return Planner().plan(snapshot, incumbent)
 
@@ -272,7 +265,7 @@ def _as_plan(case: Case, choice: PlanChoice) -> Plan:
 
 
 def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations: list[str]) -> Plan:
-    """Return what the verifier accepts of a refused plan, and what the dispatcher adds to it if that is accepted."""
+    """Return the accepted part of a refused plan, extended by the dispatcher if the verifier accepts the extension."""
     warning = f"the verifier refused the plan made by {refused.made_by}: {violations[0]}"
     legal = _accepted(case.snapshot, replace(refused, placements=()), refused.placements).placements
     still = {planned_lane.job for placed in legal for planned_lane in placed.lanes}
@@ -292,9 +285,9 @@ def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations:
 
 
 def _accepted(snapshot: Snapshot, plan: Plan, more: tuple[Placement, ...]) -> Plan:
-    """Return ``kept`` with as much of ``more`` as the verifier accepts, in order of time; halving finds the rest.
+    """Return ``plan`` with the sessions of ``more`` that the verifier accepts; bisection finds those it refuses.
 
-    What a session needs comes before it, so that a plan is as legal without its later part as it was with it.
+    A session depends on earlier sessions only, so a plan stays valid without its later part.
     """
     longer = replace(plan, placements=(*plan.placements, *more))
     if not more or not verify(snapshot, longer):

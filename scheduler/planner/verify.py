@@ -1,7 +1,7 @@
-"""Verify: a checker of plans written from the definitions alone. It shares no code with the planners.
+"""Verify: an independent checker of plans, written from the definitions. It shares no code with the planners.
 
-Everything is recomputed second-exactly from the snapshot: use of every window, sessions and devices at every
-instant, opening hours, caps, gates against checkpointed steps, work done.
+It recomputes everything from the snapshot, exact to the second: the use of every quota window, sessions and devices at
+every instant, opening hours, session caps, gates against checkpointed steps, and planned work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduler.core.snapshot import JobView, PoolView, Snapshot
 
 
 def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Return every violation as a sentence; an empty list means the plan may be carried out."""
+    """Return every violation as a sentence; an empty list means that the plan is valid."""
     pools = {view.pool.name: view for view in snapshot.pools}
     jobs = {view.name: view for view in snapshot.jobs}
     unknown = [
@@ -30,7 +30,7 @@ def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
         for planned_lane in placement.lanes
         if placement.pool not in pools or planned_lane.job not in jobs
     ]
-    # Nothing else can be said of sessions that are nowhere or of nobody, or that end before they start.
+    # The other checks need existing pools and jobs, and sessions that end after they start.
     backwards = [
         f"{placement.pool} at {placement.start}: {placement.end - placement.start} s is no session length"
         for placement in plan.placements
@@ -126,7 +126,7 @@ def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) 
             assert_never(quota)
     for start, end in spans:
         if used(mine, start, end) == 0:
-            continue  # what others use is no fault of the plan
+            continue  # the plan does not use this window
         total = used(everything, start, end)
         begins = [max(start, charge.start) for charge in mine if charge.start < end and charge.end > start]
         limit = max(limit_at(quota, begin, view.observed) for begin in begins)
@@ -165,7 +165,7 @@ def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[
             free_at = placement.end
             if placement.start < max(job.not_before or 0, job.retry_at or 0):
                 yield f"{what}: not released"
-            # What a live run will save is an estimate, so the rest of its job may be of any size.
+            # The steps that a live run will checkpoint are an estimate, so the rest of its job may be of any size.
             remaining = 0 if name in live else job.remaining_steps - steps_planned
             yield from _lane(what, job, pools[placement.pool].pool, placement, planned_lane, remaining)
             steps_planned += planned_lane.steps
@@ -209,7 +209,7 @@ def _gate_opens(
     pools: dict[str, PoolView],
     sessions: dict[str, list[tuple[Placement, PlannedLane]]],
 ) -> float:
-    """Return from when checkpoints of the parent satisfy the gate; infinity for never."""
+    """Return the instant from which the parent's checkpoints satisfy the gate; infinity if they never do."""
     parent = jobs.get(gate.parent)
     if parent is None:
         reached = snapshot.finished.get(gate.parent, 0.0)
@@ -240,13 +240,13 @@ def _gate_opens(
 
 
 def _live_speed(job: JobView, pool: Pool, devices: int) -> float:
-    """Return the most steps per second that a live run can make."""
+    """Return the highest steps per second that a live run can reach."""
     gains = job.device_speedup[: devices if pool.device_counts else None]
     return job.rates[pool.name].steps_per_second * (gains[-1] if pool.device_counts else max(gains))
 
 
 def _saved_after(job: JobView, pool: Pool, trained: float) -> float:
-    """Return the seconds after set-up by which so many seconds of training are checkpointed."""
+    """Return the seconds after set-up at which ``trained`` seconds of training are checkpointed."""
     save, interval = _cadence(job, pool)
     return trained if not save else max(1, ceil(trained / interval - 1e-6)) * (interval + save)
 
@@ -257,6 +257,6 @@ def _speed(job: JobView, pool: Pool, placement: Placement, planned_lane: Planned
 
 
 def _cadence(job: JobView, pool: Pool) -> tuple[int, float]:
-    """Return the seconds of a checkpoint and the training seconds between two (Young)."""
+    """Return the seconds of a checkpoint, and the training seconds between two by Young's formula."""
     save = job.checkpoint_seconds[pool.name]
     return save, sqrt(2.0 * save * pool.mtbf_seconds)

@@ -1,7 +1,7 @@
-"""The list dispatcher: standard library only, always at hand, and the last step of every other planner.
+"""The list dispatcher. It needs only the standard library, and every other layer ends with it.
 
-It walks through time from now to the horizon. Wherever a pool has room it starts the waiting job that makes most of
-an hour there, weight * speed * (1 - overhead), ties to the job that finishes soonest per weight, then to the name.
+It walks through time from now to the horizon. When a pool has room it starts the waiting job of the highest density
+there, priority * speed * (1 - overhead). Ties go to the job with the best Smith ratio, then to the queue position.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler.planner.model.value import value
 
 
 def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = None) -> Plan:
-    """Return the dispatcher's plan for ``snapshot``; the same input gives the same plan in whatever order."""
+    """Return the dispatcher's plan for ``snapshot``; the order of its jobs and pools does not matter."""
     case = case or make_case(snapshot)
     schedule = make_schedule(case, policy)
     return Plan(
@@ -30,25 +30,25 @@ def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = Non
 
 
 def make_schedule(case: Case, policy: Policy = PLAIN) -> Schedule:
-    """Return the sessions alone: what candidate plans are compared by."""
+    """Return the schedule that ``policy`` makes of ``case``."""
     return Walk(case, policy).run()
 
 
 def extend(case: Case, schedule: Schedule, policy: Policy) -> Schedule:
-    """Return ``schedule`` with further sessions in the hours it leaves unused, as ``policy`` wants them.
+    """Return ``schedule`` with further sessions by ``policy`` in its unused hours.
 
-    Nothing it holds is moved. A job comes after its own last session, in the gaps of pools.
+    No session is moved. A further session of a job starts after the job's last one.
     """
     return Walk(case, policy, schedule).run()
 
 
 def make_full_schedule(case: Case, policy: Policy, schedule: Schedule | None = None) -> Schedule:
-    """Return what ``policy`` makes of ``case`` or adds to ``schedule``, and the hours that its prices leave filled."""
+    """Return the schedule of ``policy``, or ``schedule`` extended by it; hours refused by price are then filled."""
     walk = Walk(case, policy, schedule)
     schedule_before_gaps = walk.run()
     return fill_gaps(case, schedule_before_gaps, policy) if walk.leaves_room else schedule_before_gaps
 
 
 def fill_gaps(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
-    """Return ``schedule`` extended by whoever can use its hours, whatever they are worth."""
+    """Return ``schedule`` extended in all unused hours, without prices."""
     return extend(case, schedule, replace(policy, admits=None, pinned={}))

@@ -1,4 +1,4 @@
-"""Agenda: what an earlier plan still wants, as pins for the dispatcher."""
+"""Incumbent: the sessions of the previous plan that have not begun, as pins for the dispatcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduler.planner.model.policy import PinnedSession
 def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSession, ...]]:
     """Return, by pool index, the sessions of ``incumbent`` that have not begun, in order.
 
-    Sessions that are over, or whose jobs are closed or already sit in the live run they were meant for, are left out.
+    Past sessions are left out, and jobs that are closed or already run in the session.
     """
     jobs = {job.view.name: job for job in case.jobs}
     pools = {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
@@ -34,6 +34,6 @@ def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSessio
 
 
 def _already_runs(case: Case, job: str, start: int) -> bool:
-    """Tell whether the session planned for ``start`` is the live run of the job."""
+    """Return whether the session planned for ``start`` is the live run of the job."""
     live = (run for capacity in case.capacities for run in capacity.view.live if job in run.jobs)
     return any(start < run.deadline for run in live)

@@ -1,7 +1,7 @@
-"""Orders: the simple rules other schedulers start jobs by, exactly as they are called; the smallest rank goes first.
+"""Orders: the job orders of simpler schedulers (FIFO, EDF, SRTF, ...). The smallest rank goes first.
 
-A rank knows the job and what it has left when it is asked, and neither pools nor worth. Equal ranks go by the place in
-the queue, and a job goes where it makes most of an hour.
+A rank depends on the job and its remaining steps, not on pools. Ties go by queue position. The job runs on the pool
+where its density is highest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NO_DEADLINE = float("inf")
 
 
 def first_in_first_out(job: JobView, remaining: int) -> float:
-    """Return the place in the queue."""
+    """Return the queue position."""
     del remaining
     return float(job.position)
 
@@ -30,18 +30,18 @@ def earliest_deadline_first(job: JobView, remaining: int) -> float:
 
 
 def strict_priority(job: JobView, remaining: int) -> float:
-    """Return the weight, negated."""
+    """Return the priority, negated."""
     del remaining
     return -job.weight
 
 
 def shortest_remaining_first(job: JobView, remaining: int) -> float:
-    """Return the seconds on the reference device that are left (SRTF)."""
+    """Return the remaining seconds on the reference device (SRTF)."""
     return remaining / reference_rate(job)
 
 
 def smith_ratio(job: JobView, remaining: int) -> float:
-    """Return the weight per second that is left, negated (weighted SRTF)."""
+    """Return the priority per remaining second, negated (weighted SRTF)."""
     return -job.weight * reference_rate(job) / max(1, remaining)
 
 
@@ -52,10 +52,10 @@ ORDERS: dict[str, Order] = {
     "srtf": shortest_remaining_first,
     "smith": smith_ratio,
 }
-# What a job has done changes nothing in these.
+# The orders that do not depend on remaining steps.
 LASTING = frozenset({"fifo", "edf", "priority"})
 
 
 def in_order(name: str) -> Policy:
-    """Return the policy that starts jobs in the order ``name``, one of ORDERS, wherever they fit."""
+    """Return the policy that starts jobs in the order ``name``, one of ORDERS."""
     return Policy(order=ORDERS[name])

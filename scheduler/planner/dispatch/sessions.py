@@ -1,4 +1,4 @@
-"""Sessions: what could start where a walk has come to, with the jobs that wait and the pools as they are then."""
+"""Sessions: the sessions that could start at the current instant of a walk."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.planner.model.case import Case, JobOffer
-from scheduler.planner.model.lanes import (
-    CandidateSession,
-    compose,
-    compose_fuller,
-    mold_evenly,
-    single_job_session,
-    spare,
-)
+from scheduler.planner.model.lanes import CandidateSession, compose, compose_fuller, mold_evenly, one_job_session, spare
 from scheduler.planner.model.plan_state import PlanState
 from scheduler.planner.model.policy import PinnedSession
 from scheduler.planner.model.pool_capacity import NEVER
@@ -21,12 +14,12 @@ from scheduler.planner.model.pool_capacity import NEVER
 if TYPE_CHECKING:
     from scheduler.planner.model.columns import Entry, Shape
 
-# How much longer than planned a session of an earlier plan may last: others are planned to follow it.
+# A session of an earlier plan may last this much longer than planned. The sessions after it limit the extension.
 SLOWER_SECONDS = 1_800
 
 
 class SessionBuilder:
-    """The jobs that wait, the room that pools have left, and the sessions that come of both; a walk moves them on."""
+    """The waiting jobs, the capacity left on pools, and the sessions that fit; a walk updates both."""
 
     def __init__(self, case: Case, start: PlanState) -> None:
         self.case, self.columns, self.now = case, case.columns, case.now
@@ -37,11 +30,11 @@ class SessionBuilder:
         self.turns = start.turns.copy() if self.sharing else start.turns
         self.queues: list[list[Entry]] = [[] for _ in case.classes]
         self.waiting: dict[int, Sequence[Shape]] = {}  # by job, its entries in all queues
-        # By job, in order, when the sessions of an earlier plan start that it is kept for.
+        # By job, sorted, the starts of its sessions in the earlier plan.
         self.pins: list[list[int]] = [[] for _ in case.jobs]
 
     def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
-        """Prefer the pool the job ran on last; among the others the first: the roomiest, then the first by name."""
+        """Return the pool of the job's last session if it has room, else the first: most room, then by name."""
         last = self.last_pool[index]
         return last if rooms.get(last, 0) >= least and last in pools else pools[0]
 
@@ -60,16 +53,16 @@ class SessionBuilder:
         return session if even >= length else self._compose(group, even, index, offer) or session
 
     def _mold(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
-        """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
+        """Return the session of a job on a pool with ``device_counts``, at most ``most`` seconds long."""
         group, deadline = self.classes[self.class_of[pool]], self.columns.deadline[index]
         return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
 
     def _compose(self, group: int, room: int, lead: int, offer: JobOffer) -> CandidateSession | None:
-        """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
+        """Return the best session led by ``lead``, with one job per share group unless a device would be idle."""
         pools, turns = self.classes[group], self.turns
         if len(offer.speeds) == 1:
             remaining = self.remaining[lead]
-            return single_job_session(pools, offer, min(room, offer.cap), lead, remaining)
+            return one_job_session(pools, offer, min(room, offer.cap), lead, remaining)
         unpinned = (entry[3] for entry in self.queues[group] if not self.pins[entry[3]])
         if not self.sharing:
             return compose(pools, room, lead, unpinned, self.remaining)
@@ -79,7 +72,7 @@ class SessionBuilder:
     def _session_by_turn(
         self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
     ) -> tuple[int, CandidateSession] | None:
-        """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
+        """Return (pool, session) of the job of the same share group that goes before ``index``, None if none does."""
         offers = self.classes[group].offers
         other = self.turns.next(index, self.waiting, offers)
         offer = offers[other]
@@ -101,9 +94,9 @@ class SessionBuilder:
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
     def _too_early(self, due: PinnedSession, session: CandidateSession) -> bool:
-        """Tell whether what could come before its time is waited for: jobs have other sessions first, or get less here.
+        """Return whether a pinned session should wait for its time: a job has an earlier one, or would train less now.
 
-        The rest of a day is often left for a session that goes on with the hours of the next.
+        A planned session may deliberately continue into the next day's hours.
         """
         steps_of = {job: steps for job, _, steps in session.lanes}
         if any(start < due.start for job in steps_of for start in self.pins[job][:1]):
@@ -112,9 +105,9 @@ class SessionBuilder:
         return any(self.remaining[job] > steps_of.get(job, 0) and not (whole and job in steps_of) for job in due.jobs)
 
     def _spare(self, group: int, pool: int, session: CandidateSession) -> int:
-        """Return the seconds by which a session that starts now is held longer, so that a slow job still ends in it.
+        """Return the seconds reserved beyond the expected end of a session that starts now, in case its job is slow.
 
-        What is not used is given back; a remainder of seconds would cost another set-up.
+        Unused seconds are released; another session for a small remainder would cost a set-up.
         """
         room = self.capacities[pool].room(self.now, session.devices).seconds
         return max(0, min(spare(self.classes[group], session, self.remaining), room - session.length))

@@ -1,4 +1,4 @@
-"""Equals: jobs that nothing but their place in the queue tells apart get their sessions in the order of the queue."""
+"""Tie break: jobs that differ only in queue position get their sessions in queue order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from scheduler.planner.model.pool_capacity import NEVER
 
 
 def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placement, ...]:
-    """Return the same sessions, equal jobs exchanged so that whoever is ahead in the queue starts first.
+    """Return the same sessions, with equal jobs exchanged so that the first in the queue starts first.
 
-    Optima are full of such ties, and a solver breaks them as it likes; people who queue a hundred equal jobs expect
-    the first one first. No rule and no value changes, because equal jobs may stand for each other.
+    Optima have many such ties and a solver breaks them arbitrarily, but people expect the first of a hundred equal jobs
+    to start first. The plan's value and validity do not change.
     """
     groups: dict[object, list[int]] = {}
     for job in case.jobs:
@@ -43,7 +43,7 @@ def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placeme
 
 
 def _likeness(case: Case, job: PlannerJob) -> object:
-    """Return what equal jobs have in common: everything that any layer or rule looks at but name and place."""
+    """Return the key that is equal for equal jobs: every input of the planner except name and queue position."""
     view = job.view
     return (
         view.remaining_steps,

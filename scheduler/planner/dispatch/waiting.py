@@ -1,4 +1,4 @@
-"""Waiting: the one reason why a job does not start now, the first that applies in the order of core.reasons."""
+"""Waiting: the reason why a job does not start now, the first that applies in the order of ``core.reasons``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scheduler.planner.model.case import Case, JobOffer, PlannerJob
 from scheduler.planner.model.pool_capacity import NEVER, PoolCapacity
 from scheduler.planner.model.session_yield import allowed, fits, longest, one_step, too_short
 
-# What is shown as 0.00 is no price.
+# A price below this is displayed as 0.00 and left out.
 CHEAPEST = 0.005
 
 
@@ -67,14 +67,14 @@ class _Waiting:
         self.placements = placements
         self.beside: dict[
             tuple[int, int], int
-        ] = {}  # by pool and devices, the seconds that a pool has left beside all that is planned, once asked
+        ] = {}  # seconds free now beside all planned sessions, by pool and devices
         self.now_by_pool: dict[str, Placement] = {}
         for placement in placements:
             if placement.start <= case.now:
                 self.now_by_pool.setdefault(placement.pool, placement)
             for planned_lane in placement.lanes:
                 self.planned.setdefault(planned_lane.job, placement)
-        self.rooms: dict[tuple[int, int], Room] = {}  # of the pools that were asked about, and for how many devices
+        self.rooms: dict[tuple[int, int], Room] = {}  # cache by pool and devices
 
     def reason(self, job: PlannerJob) -> Reason:
         """Return the first reason that applies, with the job's first session in the plan."""
@@ -115,7 +115,7 @@ class _Waiting:
         return GateClosed(gate.parent, reached, gate.fraction, self.gate_passes.get(job.index))
 
     def _too_late(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason | None:
-        """Compare with a single session on the fastest pool that runs from now to the deadline."""
+        """Return a reason if one session on the fastest pool, from now on, would miss the deadline."""
         if job.deadline is None:
             return None
         possible = max(0, job.deadline - self.case.now)
@@ -125,7 +125,10 @@ class _Waiting:
         return DeadlineUnreachable(job.deadline, needed / 3_600, possible / 3_600)
 
     def _room(self, job: PlannerJob, usable: list[tuple[int, JobOffer]]) -> Reason:
-        """Say who took the best pool that had room, or what the best pool lacks; of a planned job only its pool."""
+        """Return the job that outbids it on the best pool with room, or what the best pool lacks.
+
+        For a planned job only the pool of its first session is considered.
+        """
         planned = self.planned.get(job.view.name)
         if planned is not None:
             usable = [one for one in usable if self.case.capacities[one[0]].pool.name == planned.pool]
@@ -147,7 +150,7 @@ class _Waiting:
         return self._later(job, *ranked[0])
 
     def _later(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason:
-        """Say for which session of the plan the best pool, which has room and stays unused now, is kept."""
+        """Return the reason why the best pool has room but stays idle now: a later session of the plan."""
         capacity, now = self.case.capacities[number], self.case.now
         key = number, offer.fewest
         if key not in self.beside:
@@ -182,11 +185,11 @@ class _Waiting:
             return NotItsTurn(by, share.part, share.so_far or 0.0)
         price = None
         if self.prices is not None:
-            # A solver that starts from another basis differs in the last digits, and a plan's digest holds its reasons.
+            # Rounded, because the last digits depend on the solver's basis, and the plan's digest includes reasons.
             group, offer = self.case.class_of[number], self.case.classes[self.case.class_of[number]].offers[job.index]
             of_one = self.prices.share(group, (offer.thrifty if offer else None) or 1)
             per_hour = float(f"{self.prices.per_second(group, self.case.now) * of_one * 3_600:.6g}")
-            price = per_hour if per_hour >= CHEAPEST else None  # hours that cost nothing have no price to be outbid by
+            price = per_hour if per_hour >= CHEAPEST else None
         return Outbid(self.case.capacities[number].pool.name, by, price, weight_to_start=None)
 
     def _lacks(self, job: PlannerJob, number: int, offer: JobOffer) -> Reason | None:
@@ -209,7 +212,7 @@ class _Waiting:
         return QuotaEmpty(name, room.limited_by, more)
 
     def _room_now(self, number: int, offer: JobOffer) -> Room:
-        """Return what the pool has room for before anything is planned."""
+        """Return the longest session that the pool allows now, without any planned session."""
         key = number, offer.fewest
         if key not in self.rooms:
             self.rooms[key] = self.case.capacities[number].room(self.case.now, offer.fewest)
@@ -222,7 +225,7 @@ class _Waiting:
         return "outside its hours"
 
     def _more_room(self, capacity: PoolCapacity, needed: int, offer: JobOffer) -> int | None:
-        """Return the first instant within the horizon at which ``needed`` seconds are free, nothing else planned."""
+        """Return the first instant within the horizon with ``needed`` free seconds, without any planned session."""
         instant = capacity.next_change(self.case.now)
         while instant < min(self.case.until, NEVER):
             if capacity.room(instant, offer.fewest).seconds >= needed:
@@ -241,7 +244,7 @@ _RANK: dict[type[Reason], int] = {
 
 
 def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
-    """Name what the job needs and the permitted pool that comes nearest."""
+    """Return the reason with the job's needs and the permitted pool that comes closest."""
     needs = view.needs
     short = [pool for pool in permitted if allowed(view, pool) and fits(view, pool) and too_short(view, pool)]
     if short:

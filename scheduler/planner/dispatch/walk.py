@@ -1,6 +1,6 @@
-"""Walk: one walk of the list dispatcher through time, from now to the horizon.
+"""Walk: one pass of the list dispatcher through time, from now to the horizon.
 
-Events are jobs that come into the queues and pools that may have more room. Queues are kept in order by class of pool.
+Events are jobs that enter the queues and pools that may have more room. There is a sorted queue per pool class.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from scheduler.planner.model.value import LATE_FACTOR
 if TYPE_CHECKING:
     from scheduler.planner.model.columns import Entry, Shape
 
-    # What a policy was asked to admit: the class, the instant, the entry, the session (None: any), and its answer.
+    # A call of the admission rule: class, instant, entry, session (None: any session of the job), answer.
     Question = tuple[int, int, Entry, CandidateSession | None, bool]
-    # Who would start in a class: the entry in its queue, the class, the pool, the session.
+    # A session that could start: the job's queue entry, class, pool, session.
     Start = tuple[Entry, int, int, CandidateSession]
 
-# How long a session of an earlier plan is waited for before its place is given away.
+# A session of an earlier plan that cannot start is dropped after this time.
 PATIENCE_SECONDS = 7_200
-# When so many of the densest jobs cannot pay the price, the rest will not either.
+# After this many refusals of the densest jobs the rest of the queue is skipped.
 REFUSALS_MAX = 12
 
 _order = attrgetter("order")
 
 
 class Walk(SessionBuilder):
-    """The state of one walk through time; ``booked`` is a schedule that it must leave as it is."""
+    """The state of one walk; the sessions of ``booked`` are not moved."""
 
     def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
         start_state = initial_state(case) if booked is None else plan_state(case, booked)
@@ -49,15 +49,15 @@ class Walk(SessionBuilder):
         self.gate_passes: dict[int, int] = {} if booked is None else dict(booked.gate_passes)
         self.bookings: list[Booking] = []
         self.questions: list[Question] = []
-        self.refused: set[int] = set()  # jobs that a price has kept out somewhere
-        # No job in the queue of a class has any use for a shorter session.
+        self.refused: set[int] = set()  # jobs that a price has refused at least once
+        # The shortest useful session of any job in the queue, by class.
         self.least = [NEVER] * len(case.classes)
-        # Jobs that something else than density ranks.
+        # Jobs that are not ranked by density alone.
         self.bent = {job for _, job in policy.factors}.union([job for _, job, _ in policy.phased], policy.urgent)
         if policy.order is not None:
             self.bent.update(range(len(case.jobs)))
         self.visit_at = [0] * len(case.capacities)
-        self.shut_until = [0] * len(case.capacities)  # no room before, whatever happens
+        self.shut_until = [0] * len(case.capacities)  # no room before, whatever is planned
         self.busy_until = [0] * len(case.jobs)
         # Instant, 0 for a job or 1 for a pool, its index.
         self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]
@@ -76,7 +76,7 @@ class Walk(SessionBuilder):
         heapify(self.events)
 
     def run(self) -> Schedule:
-        """Walk to the horizon."""
+        """Walk to the horizon and return the schedule."""
         events, until = self.events, self.until
         looking: set[int] = set()
         shut_until, queues, class_of = self.shut_until, self.queues, self.class_of
@@ -94,14 +94,11 @@ class Walk(SessionBuilder):
 
     @property
     def leaves_room(self) -> bool:
-        """Whether a walk from here that asks no prices could add anything.
-
-        All others were looked at wherever there was room, and nothing has come free since.
-        """
+        """Whether a further walk without prices could add a session: only refused or pinned jobs may be missing."""
         return bool(self.policy.pinned) or any(self.remaining[job] > 0 for job in self.refused)
 
     def _plan_state(self) -> PlanState:
-        """Return where the walk has left jobs and pools."""
+        """Return the state of jobs and pools after the walk."""
         bookings = sorted([*self.start_state.bookings, *self.bookings], key=_order)
         jobs = self.remaining, self.last_pool, self.free_from
         walked = self.bookings, [capacity.state for capacity in self.capacities]
@@ -114,7 +111,7 @@ class Walk(SessionBuilder):
             heappush(self.events, (start, 0, index))
 
     def _enqueue(self, index: int, now: int) -> None:
-        """Make the job wait in the queue of every class it may use."""
+        """Insert the job into the queue of every class that it may use."""
         if now < self.busy_until[index]:
             return
         if index in self.waiting:
@@ -133,7 +130,7 @@ class Walk(SessionBuilder):
         self.waiting[index] = shapes
 
     def _ranked(self, index: int, now: int, shapes: Sequence[Shape]) -> Sequence[Shape]:
-        """Return ``shapes`` with the job's entries as the policy ranks it now; come back when that changes."""
+        """Return ``shapes`` with the policy's current rank; schedule an event for when the rank changes."""
         policy, deadline = self.policy, self.columns.deadline[index]
         late, urgent = 1.0, False
         if deadline is not None:
@@ -167,7 +164,7 @@ class Walk(SessionBuilder):
             del queue[bisect_left(queue, entry)]
 
     def _fill(self, now: int, looking: Collection[int]) -> set[int]:
-        """Start sessions until nobody fits any more; return the pools that may still have room."""
+        """Start sessions until no job fits; return the pools that may still have room."""
         rooms: dict[int, int] = {}
         queues, class_of = self.queues, self.class_of
         for pool in looking:
@@ -180,7 +177,7 @@ class Walk(SessionBuilder):
         return {pool for pool in looking if pool in rooms or not queues[class_of[pool]]}
 
     def _fill_rooms(self, now: int, rooms: dict[int, int]) -> None:
-        """Start the best of all jobs that fit, again and again; ``rooms`` are left as they are then."""
+        """Start the best job that fits until none does; ``rooms`` is updated."""
         if len(rooms) == 1:
             self._fill_room(now, next(iter(rooms)), rooms)
             return
@@ -205,7 +202,7 @@ class Walk(SessionBuilder):
             members[group].remove(pool)
             if pool in rooms:
                 insort(members[group], pool, key=lambda one: (-rooms[one], one))
-            # What the others found stands unless it needs a job that has just been taken.
+            # The starts of other classes stay valid unless they need a job that has just started.
             started = {job for job, _, _ in session.lanes}
             open_classes = {
                 other for other, one in starts.items() if other == group or not started.isdisjoint(_jobs_of(one[3]))
@@ -216,7 +213,7 @@ class Walk(SessionBuilder):
             self._schedule_visit(pool, now)
 
     def _fill_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
-        """Do so where there is one pool with room."""
+        """Do the same for a single pool with room."""
         group = self.class_of[pool]
         while pool in rooms and pool not in self.pinned:
             start = self._first_that_fits(now, group, [pool], rooms)
@@ -228,7 +225,7 @@ class Walk(SessionBuilder):
             self._schedule_visit(pool, now)
 
     def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
-        """Return the first waiting job that can use one of ``pools``, the roomiest first, now, and how."""
+        """Return the start of the first waiting job that fits on one of ``pools``, which are sorted by room."""
         widest = rooms[pools[0]]
         if widest < self.least[group]:
             return None
@@ -242,7 +239,7 @@ class Walk(SessionBuilder):
             if shortest > widest or pins[index]:
                 continue
             if tier == URGENT and rank < now:
-                self._enqueue(index, now)  # too late by now: it waits with the others
+                self._enqueue(index, now)  # it cannot meet its deadline any more: it loses its urgent rank
                 return self._first_that_fits(now, group, pools, rooms)
             refuses = False
             if counts and tier != URGENT:
@@ -261,7 +258,7 @@ class Walk(SessionBuilder):
             self.refused.add(index)
             refused += 1
             if refused == REFUSALS_MAX:
-                self.refused.update(self.waiting)  # nobody asks for those behind them
+                self.refused.update(self.waiting)  # the rest of the queue was not tried
                 break
         return None
 
@@ -271,7 +268,7 @@ class Walk(SessionBuilder):
         return answer
 
     def _start_pinned(self, now: int, rooms: dict[int, int]) -> None:
-        """Start what an earlier plan wants here by now; the next of a pool may come early, the patient ones late."""
+        """Start the sessions of an earlier plan that are due; the next one of a pool may start early."""
         for pool in sorted(set(rooms) & set(self.pinned)):
             pins = self.pinned[pool]
             later: list[PinnedSession] = []
@@ -295,7 +292,7 @@ class Walk(SessionBuilder):
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
         if not self.queues[self.class_of[pool]]:
-            rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
+            rooms.pop(pool, None)  # no job waits for it
             return
         state = self.capacities[pool].state
         seconds, _, _ = state.answers.get(now) or state.room_and_change(now)
@@ -330,7 +327,7 @@ class Walk(SessionBuilder):
                 self.busy_until[job] = NEVER
 
     def _pass_gates(self, parent: int, passes_at: Callable[[int], int]) -> None:
-        """Release the children whose gate the parent's planned progress now reaches."""
+        """Release the children whose gate the parent's planned progress has reached."""
         step = self.columns.whole[parent] - self.remaining[parent]
         for child in self.case.children.get(parent, ()):
             job = self.case.jobs[child]
@@ -340,7 +337,7 @@ class Walk(SessionBuilder):
                     self._schedule_start(child, max(job.release, job.free_at, self.free_from[child]))
 
     def _schedule_visit(self, pool: int, now: int) -> None:
-        """Come back to the pool when it may have more room; that stands until a session takes some of it."""
+        """Schedule an event for when the pool may have more room; valid until a session starts on it."""
         if self.visit_at[pool] > now:
             return
         _, change, shut = self.capacities[pool].state.room_and_change(now)
@@ -352,7 +349,7 @@ class Walk(SessionBuilder):
 
 
 def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
-    """Tell whether ``admits`` answers all that a walk has asked another as that one did: its walk would be the same."""
+    """Return whether ``admits`` gives the recorded answer to every question, so that its walk would be the same."""
     current: tuple[int, int] | None = None
     counts: Sequence[float] = ()
     least = 0.0
@@ -370,7 +367,7 @@ def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
 
 
 def _rank(start: Start) -> tuple[tuple[int, float, float, int], float, int]:
-    """Return what the best goes by; where a job may start on pools of several classes, where it makes most."""
+    """Return the sort key of a start: the queue rank, then the job's density in the class."""
     (tier, rank, ratio, job, _, density, _), group, _, _ = start
     return (tier, rank, ratio, job), -density, group
 

@@ -1,1 +1,1 @@
-"""The linear programme: spans and markets, bids and prices, very many jobs in parts."""
+"""The linear programme: time spans and markets, prices of hours, and plans in parts for thousands of jobs."""

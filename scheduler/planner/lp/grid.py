@@ -1,4 +1,4 @@
-"""Grid: time cut into spans, pools summed into markets, and what each market can give in which spans."""
+"""Grid: the horizon in time spans, the pools in markets, and the lane-seconds that each market offers per span."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from scheduler.core.quota import (
 from scheduler.core.window import DAY
 from scheduler.planner.model.case import Case
 
-# Of so many jobs spans are shorter than a day, so that gates, releases and deadlines bind within a day as well. The
-# bound of fewer gains nothing by it (the seeds' weeks), and to solve it takes longer; that of more takes too long.
+# With this many jobs spans are shorter than a day, so that gates, releases and deadlines bind within a day as well.
+# With fewer the bound does not improve (measured on the benchmark's weeks); with more, solving takes too long.
 FINE_JOBS = range(21, 301)
 FINE_SECONDS = DAY // 4
 
@@ -47,19 +47,19 @@ class Limit:
 
 @dataclass(slots=True)
 class Grid:
-    """Time cut at every UTC day or quarter of one, and every edge of a calendar quota; markets and their limits."""
+    """``edges`` of the spans (each UTC day or quarter day, and each calendar window); markets and their limits."""
 
     edges: list[int]
     markets: list[Market]
     limits: list[Limit]
 
     def span_at(self, instant: int) -> int:
-        """Return the index of the span that holds ``instant``."""
+        """Return the index of the span that contains ``instant``."""
         return min(len(self.edges) - 2, max(0, bisect_right(self.edges, instant) - 1))
 
 
 def make_grid(case: Case, *, fine: bool = True) -> Grid:
-    """Cut the horizon of ``case`` and sum up what each market offers; unless ``fine`` into days at most."""
+    """Return the grid of ``case``; without ``fine`` no span is shorter than a day, except at calendar windows."""
     shapes: dict[tuple[Any, ...], list[int]] = {}
     for number, capacity in enumerate(case.capacities):
         shape = tuple(_shape(quota) for quota in capacity.pool.quotas)
@@ -91,8 +91,8 @@ def _shape(quota: Quota) -> tuple[Any, ...]:
 
 
 def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> list[Limit]:
-    """Places times open seconds of every span, live runs taken off."""
-    devices = 1 if case.classes[market.group].pool.device_counts else market.devices  # of a place
+    """Return the limit of every span: places times open seconds, less those that live runs use."""
+    devices = 1 if case.classes[market.group].pool.device_counts else market.devices  # per place
     seconds = [0] * (len(edges) - 1)
     for index in market.pools:
         view = case.capacities[index].view
@@ -105,7 +105,7 @@ def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> 
                 continue
             near = openings[bisect_right(closes, opens) : bisect_left(begins, end)]
             open_seconds = sum([opening.overlap(opens, end) for opening in near])
-            # A live run may outlast the opening hours: what it holds while the pool is shut is no open second.
+            # A live run may outlast the opening hours; only its open seconds count.
             live = sum(
                 pool.places_of(run.devices) * opening.overlap(opens, min(run.held_until, end))
                 for run in view.live
@@ -119,7 +119,7 @@ def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> 
 def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Sequence[int]) -> list[Limit]:
     quota = case.capacities[market.pools[0]].pool.quotas[index]
     spans = len(edges) - 1
-    # Where sessions differ and are charged alike, each may be one with the most devices: no plan has more.
+    # If sessions are charged alike whatever their devices, the bound assumes the most devices in each.
     devices = 1 if charges_by_device(quota) else market.devices
     match quota:
         case CalendarQuota() | MoneyQuota():
@@ -136,8 +136,8 @@ def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Se
                 sums[first, last] = sums.get((first, last), 0) + free  # short windows of a long span add up
             return [Limit(number, *span, float(free * devices)) for span, free in sums.items()]
         case RollingQuota(span_seconds=length) | FirstUseQuota(span_seconds=length):
-            # Any stretch of up to n spans of the quota's length holds at most n times the limit (one more if the
-            # span opens with its first use, for one may be open already).
+            # A stretch of n quota spans holds at most n times the limit. A first-use quota adds one, because a span
+            # may be open already.
             extra = 1 if isinstance(quota, FirstUseQuota) else 0
             limits = []
             for first in range(spans if extra == 0 else 1):

@@ -1,7 +1,6 @@
-"""JobMatrix: very many jobs as NumPy columns, one row per job and one column per kind of pool.
+"""JobMatrix: thousands of jobs as NumPy columns, one row per job and one column per kind of pool.
 
-What the planner needs to know of jobs it does not plan one by one: their density, and what they could earn at most
-at given prices.
+It gives the densities of jobs, and the most that they could earn at given prices, without planning them one by one.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Floats = NDArray[np.float64]
 
-_ROWS = 8_192  # jobs looked at together: what is only there on the way to a column stays small
+_ROWS = 8_192  # jobs per block, to keep the temporary arrays small
 
 
 def kind_of(pool: Pool) -> tuple[object, ...]:
-    """Return what makes two pools alike to every job and in every quota but for their account."""
+    """Return the key that is equal for pools that differ only in their account."""
     return (
         pool.platform,
         pool.accelerator,
@@ -47,9 +46,9 @@ def kind_of(pool: Pool) -> tuple[object, ...]:
 
 
 class JobMatrix:
-    """``fastest`` are steps per charged second in the longest session a job can have where it trains fastest.
+    """``fastest`` is by job the steps per charged second of its longest session, on its fastest kind of pool.
 
-    ``density`` is the value per lane-second where it makes most. Both are zero for jobs that no kind can run.
+    ``density`` is the value per lane-second on its best kind. Both are zero for jobs that no kind can run.
     """
 
     def __init__(self, snapshot: Snapshot, kinds: Sequence[Pool]) -> None:
@@ -71,7 +70,7 @@ class JobMatrix:
         )
         self.fastest: Floats = np.zeros(count)
         self.density: Floats = np.zeros(count)
-        # By kind and job, for each step; without end where it cannot run.
+        # Lane-seconds per step, by kind and job; infinity where the job cannot run.
         self._lane_seconds: Floats = np.empty((len(kinds), count))
         for first in range(0, count, _ROWS):
             rows = slice(first, first + _ROWS)
@@ -82,7 +81,7 @@ class JobMatrix:
                 self._lane_seconds[:, rows] = (lanes / rate).T
 
     def earnings(self, edges: Sequence[int], discount: Sequence[float], prices: Floats) -> float:
-        """Return what all jobs together could earn at most beyond ``prices`` (kind by span, per lane-second)."""
+        """Return the most that all jobs together could earn above ``prices`` (kind x span, per lane-second)."""
         np = self.np
         best = np.zeros(len(self.steps))
         for worth, cheapest, released in self._spans(edges, discount, prices):
@@ -90,7 +89,7 @@ class JobMatrix:
         return float((best * self.steps).sum())
 
     def returns(self, edges: Sequence[int], discount: Sequence[float], prices: Floats) -> Floats:
-        """Return by job what a step brings at most for each unit that it costs at ``prices``; zero: it cannot run."""
+        """Return by job the highest ratio of value to cost of a step at ``prices``; zero if it cannot run."""
         np = self.np
         best: Floats = np.zeros(len(self.steps))
         with np.errstate(divide="ignore"):
@@ -101,12 +100,12 @@ class JobMatrix:
     def _spans(
         self, edges: Sequence[int], discount: Sequence[float], prices: Floats
     ) -> Iterator[tuple[Floats, Floats, Bools]]:
-        """Yield by span what a step of each job is worth in it, what it costs at least, and whether it may run."""
+        """Yield for each span, by job: the value of a step, its lowest cost, and whether the job may run."""
         np = self.np
         cheapest = np.empty(len(self.steps))
         for span, worth in enumerate(discount):
             cheapest.fill(np.inf)
-            with np.errstate(invalid="ignore"):  # no price times no end is no number, which fmin passes over
+            with np.errstate(invalid="ignore"):  # 0 x infinity is NaN, which fmin ignores
                 for kind, lane_seconds in enumerate(self._lane_seconds):
                     np.fmin(cheapest, prices[kind, span] * lane_seconds, out=cheapest)
             late = np.where(self.deadline <= edges[span], LATE_FACTOR, 1.0)
@@ -114,7 +113,7 @@ class JobMatrix:
 
 
 def _rates(np: Any, jobs: Sequence[JobView], kinds: Sequence[Pool], steps: Floats) -> tuple[Floats, Floats]:
-    """Return by job and kind the steps per charged second of its longest session (zero: none), and its devices."""
+    """Return, by job and kind, the steps per charged second of the longest session (zero: none) and its devices."""
     shape = (len(jobs), len(kinds))
     speed, setup, save, lanes = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.ones(shape)
     for column, pool in enumerate(kinds):

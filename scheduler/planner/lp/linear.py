@@ -1,8 +1,8 @@
-"""The linear programme: charged lane-seconds per (job, market, span) that make most of the quotas.
+"""The linear programme: the charged lane-seconds per (job, market, span) with the highest value.
 
-Its optimum bounds every plan: shorten each session l to useful(l) / eff, with eff = useful(L) / L at the longest
-session L the job can have there, and move it to the session's beginning. Work is then never behind the plan's and
-the discount never rises, so the plan maps to a feasible point of at least its value. Its duals are prices.
+Its optimum is an upper bound of every plan: shorten each session l to useful(l) / eff, with eff = useful(L) / L at the
+longest session L of the job there, and move it to the session's start. Work is then never later than in the plan and
+the discount never rises, so the plan maps to a feasible point of at least its value. The duals are prices of hours.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Programme:
     upper: Floats
 
     def same_shape(self, other: Programme) -> bool:
-        """Tell whether only figures differ, so that the other's basis is a good start."""
+        """Return whether only figures differ, so that the other's basis is a good start."""
         import numpy as np
 
         return (
@@ -58,17 +58,17 @@ class Programme:
 
 
 NO_DEADLINE = 1 << 60
-# A job is priceless from so many times the weight of half the others on.
+# A job with more than this multiple of the median importance is kept out of the programme, for numerical reasons.
 PRICELESS = 1e9
-# Up to this many jobs the set-up of a job's last, shorter session is counted too: a quarter of a percent tighter.
+# Up to this many jobs the set-up of a job's last, shorter session is counted too; the bound is 0.25 % tighter.
 FINE_JOBS_MAX = 300
 
 
 def build(case: Case, grid: Grid, jobs: Sequence[int]) -> Programme:
-    """Return the programme of ``jobs`` (case indices); the others take no part.
+    """Return the programme of ``jobs`` (case indices).
 
-    Rows, in order: the grid's limits; work left by job; one session at a time by job and span; what a job can do in
-    a span that its deadline divides; gates; whole sessions.
+    Rows, in order: the grid's limits; work left by job; one session at a time by job and span; the part of a span
+    before a job's deadline; gates; whole sessions.
     """
     builder = _Builder(case, grid, jobs)
     builder.limit_markets()
@@ -80,7 +80,7 @@ def build(case: Case, grid: Grid, jobs: Sequence[int]) -> Programme:
 
 
 class _Builder:
-    """The columns of a programme, and its rows as they are added."""
+    """The columns of a programme, and the rows added so far."""
 
     def __init__(self, case: Case, grid: Grid, jobs: Sequence[int]) -> None:
         import numpy as np
@@ -100,7 +100,7 @@ class _Builder:
         self._make_columns(np.asarray(list(self._ways()), dtype=np.float64).reshape(-1, 6))
 
     def _ways(self) -> Iterator[tuple[float, ...]]:
-        """Yield (local job, market, lanes, steps per second, worth of a step, row among whole sessions or -1)."""
+        """Yield (local job, market, lanes, steps per second, value of a step, row among whole sessions or -1)."""
         local = {job: number for number, job in enumerate(self.jobs)}
         for number, market in enumerate(self.grid.markets):
             for job, lanes, devices, rate, most, worth in _modes(self.case, market.group, market.devices, self.jobs):
@@ -112,7 +112,7 @@ class _Builder:
                 yield local[job], number, lanes, rate, worth, row
 
     def _make_columns(self, ways: Any) -> None:
-        """Multiply the ways with the spans; a span that holds the job's deadline counts once before, once after."""
+        """Make a column for each way and span; a span with the job's deadline gets one before and one after."""
         np, edges = self.np, self.edges
         job, market = ways[:, 0].astype(np.int64), ways[:, 1].astype(np.int64)
         capacity = np.zeros((len(self.grid.markets), self.spans))
@@ -142,7 +142,7 @@ class _Builder:
         self.row += len(upper)
 
     def limit_markets(self) -> None:
-        """Capacities and quotas, which the grid has by market."""
+        """Add the rows of capacities and quotas, by market."""
         np = self.np
         for market, limits in groupby(self.grid.limits, key=attrgetter("market")):
             first, last, seconds = zip(
@@ -154,16 +154,16 @@ class _Builder:
             self._add(rows, mine[which], self.devices[mine[which]], seconds)
 
     def limit_work(self) -> None:
-        """No job does more than it has left."""
+        """Add the rows of the work that each job has left."""
         self._add(self.job, self.np.arange(len(self.job)), self.steps, self.remaining)
 
     def limit_time(self) -> None:
-        """A job's seconds in a span fit into what follows its release; those before its deadline, before that."""
+        """Add the rows of one session at a time: a job's seconds in a span, after release and before deadline."""
         np, edges = self.np, self.edges
         begins = np.maximum(self.release[:, None], edges[:-1][None, :])
         seconds = np.clip(edges[1:][None, :] - begins, 0, None).astype(np.float64)
-        # A job whose work takes no more seconds than that needs no such row. Rows of the first span, whose end comes
-        # nearer, always stay: the next programme shall have the shape of this one.
+        # A row that cannot bind is left out. Rows of the first span always stay, so that the next programme, with a
+        # shorter first span, has the same shape and can start from this one's basis.
         slowest = np.full(len(self.jobs), np.inf)
         np.minimum.at(slowest, self.job, self.steps)
         tight = (self.remaining / slowest)[:, None] > seconds
@@ -177,7 +177,7 @@ class _Builder:
         self._add(np.arange(len(early)), early, np.ones(len(early)), room)
 
     def order_gates(self) -> None:
-        """Up to every span: the child's share of its work <= the parent's share of the way to the gate."""
+        """Add the rows of gates. Up to every span: child's share of its work <= parent's share of steps to the gate."""
         np = self.np
         local = {job: number for number, job in enumerate(self.jobs)}
         order = np.argsort(self.job, kind="stable")
@@ -197,12 +197,12 @@ class _Builder:
             self._add(rows, columns[which], shares[which], np.zeros(len(lasts)))
 
     def limit_whole_sessions(self) -> None:
-        """No more than whole sessions of the cap at the rate of a whole session."""
+        """Add the rows of steps at the rate of a whole session: at most those of the job's whole sessions."""
         mine = self.np.nonzero(self.whole >= 0)[0]
         self._add(self.whole[mine], mine, self.steps[mine], self._whole_steps)
 
     def programme(self) -> Programme:
-        """Put the columns together."""
+        """Return the programme, its entries sorted by column."""
         np = self.np
         rows, columns, values = (np.concatenate(parts) for parts in zip(*self._entries, strict=True))
         order = np.lexsort((rows, columns))
@@ -221,7 +221,7 @@ class _Builder:
 
 
 def remaining_steps(case: Case, job: int) -> int:
-    """Return what is left once the job's live run has ended."""
+    """Return the steps of ``job`` that are left after its live run."""
     job_case = case.jobs[job]
     return max(0, job_case.view.remaining_steps - job_case.expected_steps)
 
@@ -229,7 +229,7 @@ def remaining_steps(case: Case, job: int) -> int:
 def _modes(
     case: Case, group: int, lanes: int, jobs: Sequence[int]
 ) -> Iterator[tuple[int, int, int, float, float | None, float]]:
-    """Yield (job, lanes taken, devices, steps per charged second, at most so many steps or None, worth of a step)."""
+    """Yield (job, lanes used, devices, steps per charged second, most steps at this rate or None, value of a step)."""
     pool_class = case.classes[group]
     sharing = pool_class.pool.sharing
     fine = len(jobs) <= FINE_JOBS_MAX
@@ -254,10 +254,10 @@ def _modes(
 def _rates(
     offer: JobOffer, remaining: int, devices: int, sharing: float, *, fine: bool
 ) -> list[tuple[float, float | None]]:
-    """Return (steps per charged second, for at most so many steps): whole sessions first, then the rest.
+    """Return (steps per charged second, most steps at this rate or None): whole sessions first, then the rest.
 
-    A job that needs more than k whole sessions pays a further set-up for whatever it does beyond them; the line from
-    k whole sessions to the cheapest k + 1 that finish the job is never above what any plan pays.
+    A job that needs more than k whole sessions pays another set-up for the rest. The line from k whole sessions to the
+    cheapest k + 1 that finish the job is a lower bound of what any plan pays.
     """
     speed = offer.speeds[devices - 1] * sharing
     whole = speed * offer.terms.useful(offer.cap)
@@ -274,15 +274,15 @@ def _rates(
 
 
 def plannable_jobs(case: Case) -> list[int]:
-    """Return the jobs that some plan could start before the horizon."""
+    """Return the jobs that a plan could start within the horizon."""
     starts = earliest_starts(case)
     return [job.index for job in case.jobs if starts[job.index] < case.until and remaining_steps(case, job.index) > 0]
 
 
 def unpriceable_jobs(case: Case, jobs: Sequence[int]) -> dict[int, float]:
-    """Return the jobs whose weight no solver can add to the others', with the most that their work can be worth.
+    """Return the jobs whose importance is too large for the solver's precision, with the most their work can be worth.
 
-    They take no part in the programme: whatever hours cost, they can pay. The bound counts them as done today.
+    They are left out of the programme, because they can pay any price. The bound counts them as done today.
     """
     worths = sorted(case.jobs[job].view.importance for job in jobs)
     limit = PRICELESS * max(worths[(len(worths) - 1) // 2], 1e-9) if worths else 0.0
@@ -294,8 +294,8 @@ def unpriceable_jobs(case: Case, jobs: Sequence[int]) -> dict[int, float]:
 
 
 def earliest_starts(case: Case) -> list[int]:
-    """Return by job the first second at which any plan could start it; past the horizon for never."""
-    starts = [case.until] * len(case.jobs)  # also of those that wait for each other in a circle
+    """Return by job the first instant at which a plan could start it; the end of the horizon if none can."""
+    starts = [case.until] * len(case.jobs)  # stays for jobs in a cycle of gates
     stack = [job.index for job in case.jobs if job.gate_parent is None]
     while stack:
         index = stack.pop()
@@ -309,7 +309,7 @@ def earliest_starts(case: Case) -> list[int]:
 
 
 def missing_for_gate(case: Case, child: int) -> int:
-    """Return the steps the parent of ``child`` still has to plan for before the gate passes."""
+    """Return the steps of the parent of ``child`` that must still be planned until the gate passes."""
     job = case.jobs[child]
     if job.gate_parent is None:
         return 0
@@ -318,7 +318,7 @@ def missing_for_gate(case: Case, child: int) -> int:
 
 
 def _opens(case: Case, child: int, parent: int, start: int) -> int:
-    """Return the first second at which the parent's progress can pass the child's gate."""
+    """Return the first instant at which the parent's progress can pass the child's gate."""
     missing = missing_for_gate(case, child)
     if missing <= 0:
         return case.jobs[parent].reaches(case.jobs[child].gate_step)

@@ -1,6 +1,6 @@
-"""Prices: what a second of each pool class and a step of each job are worth.
+"""Prices of a second of each pool class and of a step of each job.
 
-They are the duals of the linear programme or, without a solver, come from filling the quotas densest work first.
+They are the duals of the linear programme. Without a solver they come from filling the quotas with the densest work.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from scheduler.planner.model.case import Case
 from scheduler.planner.model.lanes import CandidateSession
 from scheduler.planner.model.session_yield import TOLERANCE
 
-# So many rules that follow from prices are kept.
+# The cache of admission rules is cleared when it holds this many.
 ADMITTED_MAX = 100
 
 
 class Prices:
-    """What hours cost and what work could bring elsewhere.
+    """The prices of hours and of work.
 
-    ``table`` is the undiscounted value per second of a whole session by pool class and span, where sessions differ of
-    one with the most devices; ``work`` the discounted value of a step by job.
+    ``table`` is the undiscounted value per second of a whole session, by pool class and span; on pools with
+    ``device_counts``, of a session with the most devices. ``work`` is the discounted value of a step by job.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Prices:
         return self.table[group][self.span_at(instant)]
 
     def share(self, group: int, devices: int) -> float:
-        """Return what part of a whole session one with so many devices pays: all of it where sessions are alike."""
+        """Return the part of a whole session's price for ``devices``; 1.0 on pools without ``device_counts``."""
         return devices / self.widest[group] if self.widest[group] else 1.0
 
     def cost(self, group: int, start: int, end: int) -> float:
@@ -56,9 +56,9 @@ class Prices:
         return total
 
     def admits(self, factors: Sequence[float], patience: float) -> PriceAdmission:
-        """Return the dispatcher's rule: a session must bring its price, scaled by one factor per pool class.
+        """Return the rule: a session must be worth its price, scaled by one factor per pool class.
 
-        What a job could make of the same steps elsewhere or later is taken off what it brings, times ``patience``.
+        The value of the same steps elsewhere or later, times ``patience``, is subtracted from the session's value.
         """
         key = tuple(factors), patience
         if key not in self._admitted:
@@ -69,7 +69,7 @@ class Prices:
 
 
 class PriceAdmission:
-    """A session pays the price of its hours; as ``Policy.admits`` wants it."""
+    """An admission rule by price, for ``Policy.admits``."""
 
     def __init__(self, prices: Prices, factors: Sequence[float], patience: float) -> None:
         self._span_at, self._share, self._widest = prices.span_at, prices.share, prices.widest
@@ -79,11 +79,11 @@ class PriceAdmission:
         self._prices_asked = [
             [factor * price for price in row] for factor, row in zip(factors, prices.table, strict=True)
         ]
-        self._counts: dict[int, list[float]] = {}  # by span, of each job's density
+        self._counts: dict[int, list[float]] = {}  # factor of each job's density, by span
         self._instant, self._span = -1, 0
 
     def __call__(self, group: int, instant: int, session: CandidateSession) -> bool:
-        """Tell whether ``session`` brings its price, and what its work could bring elsewhere."""
+        """Return whether ``session`` is worth its price and the value of its steps elsewhere."""
         span = self._at(instant)
         length, lanes, rate = session
         if len(lanes) == 1:
@@ -97,7 +97,7 @@ class PriceAdmission:
         return rate - forgone / length >= price
 
     def least(self, group: int, instant: int) -> tuple[Sequence[float], float]:
-        """Return what not even the longest session of a job reaches; a shorter one brings less per second."""
+        """Return (factor of the density by job, minimum): below it not even the job's longest session is admitted."""
         span = self._at(instant)
         counts = self._counts.get(span)
         if counts is None:
@@ -109,7 +109,7 @@ class PriceAdmission:
         return counts, self._prices_asked[group][span] * (1.0 - TOLERANCE)
 
     def _at(self, instant: int) -> int:
-        """Return the span of ``instant``, which is asked for many times on end."""
+        """Return the span of ``instant``; the last answer is cached."""
         if instant != self._instant:
             self._instant, self._span = instant, self._span_at(instant)
         return self._span
@@ -118,7 +118,7 @@ class PriceAdmission:
 def dual_prices(
     case: Case, grid: Grid, jobs: Sequence[int], solution: Solution, targets: Phased | None = None
 ) -> Prices:
-    """Return the prices of a solved programme over ``jobs``, and where it would have them work."""
+    """Return the prices from the duals of a solved programme over ``jobs``, with its ``targets``."""
     spans = range(len(grid.edges) - 1)
     lane_second = [[0.0] * len(spans) for _ in grid.markets]
     for limit, price in zip(grid.limits, solution.prices.tolist(), strict=False):
@@ -139,9 +139,9 @@ def dual_prices(
 
 
 def scarcity_prices(case: Case, grid: Grid) -> Prices:
-    """Return, without a solver, the density of the last work that still fits when the densest goes first.
+    """Return rough prices without a solver: the density of the last work that fits when the densest goes first.
 
-    Time within the horizon is ignored but for its length: a price per pool class, zero where hours are left over.
+    There is one price per pool class for the whole horizon, zero if hours are left over.
     """
     free = [0.0] * len(case.classes)
     for group, markets in enumerate(_markets_of(case, grid)):
@@ -174,7 +174,7 @@ def scarcity_prices(case: Case, grid: Grid) -> Prices:
 
 
 def step_worth(case: Case, job: int) -> float:
-    """Return the value of one step of ``job``, the same on every pool; zero for a job that no pool takes."""
+    """Return the value of one step of ``job``, equal on every pool; zero for a job that no pool can run."""
     return next((offer.worth for group in case.classes if (offer := group.offers[job]) is not None), 0.0)
 
 
@@ -186,7 +186,7 @@ def _markets_of(case: Case, grid: Grid) -> list[list[int]]:
 
 
 def market_seconds(grid: Grid, market: int) -> float:
-    """Return the lane-seconds of the horizon: the least of what capacity and every quota's windows add up to."""
+    """Return the lane-seconds that ``market`` offers within the horizon, limited by capacity and every quota."""
     capacity = sum(
         min(limit.lane_seconds for limit in grid.limits if limit.market == market and limit.first <= span < limit.last)
         for span in range(len(grid.edges) - 1)

@@ -1,7 +1,7 @@
-"""Scale: very many jobs and pools in parts. Pools are dealt into groups; each gets a core of the jobs that matter.
+"""Plans in parts, for thousands of jobs and pools: pools are split into groups, each with a core of jobs.
 
-One group's densest jobs tell what hours cost. Most jobs cannot pay that; the cores are those that can, with what gates
-them. The mean prices of all groups prove how much the whole plan could still miss.
+The densest jobs of one group give first prices of hours. Most jobs cannot pay them; the cores are the jobs that can,
+with the parents that gate them. The mean prices of all groups give an upper bound for the whole plan.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from scheduler.planner.model.value import Discount
 if TYPE_CHECKING:
     from scheduler.planner.lp.job_matrix import Bools, Floats
 
-# The work of the cores covers the hours this many times at least: where prices are not known, and where they are.
+# The work of the cores covers the offered hours at least this many times: without prices, and with prices.
 COVER, COVER_PRICED = 3.6, 1.0
-# What a job brings for each unit that it costs at one group's prices, so that it may pay those of another.
+# A job is in the core if its value is at least this part of its cost: prices differ between groups.
 PAYS = 0.8
 PRICE_STEPS = (1.2, 1.2, 1.1, 1.05, 1.02)
 POOLS_PER_GROUP = 20
@@ -32,7 +32,7 @@ POOLS_PER_GROUP = 20
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The groups, each a snapshot with its core's jobs only, and what is known of everybody."""
+    """The groups, each a snapshot with only the jobs of its core; the figures of all jobs; the kinds of pools."""
 
     snapshots: tuple[Snapshot, ...]
     matrix: JobMatrix
@@ -50,7 +50,7 @@ class PartPrices:
 
 @dataclass(frozen=True, slots=True)
 class _KindPrices:
-    """What a lane-second costs by kind and span, the discount by span, and what all seconds there are cost by kind."""
+    """The price of a lane-second by kind and span, the discount by span, the price of all offered seconds by kind."""
 
     table: Floats
     discount: Sequence[float]
@@ -58,7 +58,7 @@ class _KindPrices:
 
 
 def split_snapshot(snapshot: Snapshot) -> Parts:
-    """Deal pools evenly into groups. The densest jobs are their cores."""
+    """Return groups of pools of equal size, with the densest jobs as their cores."""
     views = sorted(snapshot.pools, key=lambda view: view.pool.name)
     by_kind: dict[tuple[object, ...], list[PoolView]] = {}
     for view in views:
@@ -75,22 +75,22 @@ def split_snapshot(snapshot: Snapshot) -> Parts:
 
 
 def split_by_prices(snapshot: Snapshot, parts: Parts, solved: PartPrices) -> Parts:
-    """Return the parts with cores of the jobs that can pay one group's prices, or nearly."""
+    """Return the parts with new cores: the jobs that can nearly pay the prices of one group."""
     prices = _kind_prices(snapshot, parts, [solved])
     brings = parts.matrix.returns(solved.grid.edges, prices.discount, prices.table)
     groups = [part.pools for part in parts.snapshots]
     return replace(parts, snapshots=_assign_cores(snapshot, parts.matrix, groups, brings, COVER_PRICED, PAYS))
 
 
-def deferrals_outside_cores(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
-    """Return why the jobs that no group plans are waiting."""
+def deferrals_outside(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
+    """Return the reason for each waiting job outside all cores."""
     planned = {job.name for part in parts.snapshots for job in part.jobs}
     parents = {job.gate.parent for job in snapshot.jobs if job.gate is not None}
     progress = {job.name: job.done_step / max(1, job.target_step) for job in snapshot.jobs if job.name in parents}
     progress.update(snapshot.finished)
     views = sorted(snapshot.pools, key=lambda view: view.pool.name)
     firsts = {kind_of(view.pool): view.pool.name for view in reversed(views)}
-    # Whoever may use a pool mostly may use the first of its kind: one look instead of hundreds.
+    # A job that may use a pool may usually use the first of its kind, so the first of each kind are tried first.
     names = sorted((view.pool.name for view in views), key=lambda name: (name not in firsts.values(), name))
     outbid = {name: Outbid(name, "denser work that fills the hours several times over", None, None) for name in names}
     return [
@@ -119,10 +119,10 @@ def _assign_cores(
     cover: float,
     pays: float = float("inf"),
 ) -> tuple[Snapshot, ...]:
-    """Return each group with its core: jobs that bring at least ``pays``, or are needed to ``cover`` the hours.
+    """Return each group with its core: jobs with ``brings`` at least ``pays``, or needed to ``cover`` the hours.
 
-    With them come what gates them, what shares their hours, and what a group runs already. Families stay together and
-    go, the best first, where there is least work for the hours.
+    A core includes the jobs that gate them, share their hours or run on its pools. Such families stay together; the
+    best go first, to the group with the least work for its hours.
     """
     np, jobs = matrix.np, snapshot.jobs
     home = {
@@ -142,7 +142,7 @@ def _assign_cores(
         )
     )
     members: list[list[int]] = [[] for _ in groups]
-    # How often each group's hours are covered, whoever has least first; where there are none nobody goes by itself.
+    # A heap of (how often the group's hours are covered, group); a group without hours is never first.
     covered = [(0.0 if offered > 0 else float("inf"), number) for number, offered in enumerate(hours)]
     heapify(covered)
     for family in families:
@@ -160,9 +160,9 @@ def _assign_cores(
 
 
 def _families(jobs: Sequence[JobView], is_core: Bools, home: Collection[str]) -> list[list[int]]:
-    """Return the wanted jobs and those with a live run, with all that gates them or shares their hours, by family.
+    """Return the core jobs and those with a live run, with the jobs that gate them or share their hours, by family.
 
-    Jobs are named by their index.
+    Jobs are given by index.
     """
     parents = {job.gate.parent for job in jobs if job.gate is not None}
     index_of = {job.name: index for index, job in enumerate(jobs) if job.name in parents}
@@ -191,7 +191,7 @@ def _families(jobs: Sequence[JobView], is_core: Bools, home: Collection[str]) ->
 
 
 def _offered_seconds(snapshot: Snapshot, pools: Sequence[PoolView]) -> float:
-    """Return roughly how many lane-seconds ``pools`` offer within the horizon."""
+    """Return the approximate lane-seconds that ``pools`` offer within the horizon."""
     total = 0.0
     for view in pools:
         pool = view.pool
@@ -208,10 +208,10 @@ def _offered_seconds(snapshot: Snapshot, pools: Sequence[PoolView]) -> float:
 
 
 def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices]) -> float | None:
-    """Return what no plan of the whole can exceed, by the mean prices of all groups.
+    """Return an upper bound of the value of any plan of the whole, by the mean prices of all groups.
 
-    Gates and the time of single jobs are left out, so the figure lies above the groups' own. None when time is cut
-    differently in the groups.
+    It ignores gates and one session at a time, so it is above the sum of the groups' bounds. None if the groups have
+    different time spans.
     """
     edges = solved[0].grid.edges
     if any(part.grid.edges != edges for part in solved):
@@ -226,7 +226,7 @@ def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices]) -> 
 
 
 def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices]) -> _KindPrices:
-    """Return the mean prices of groups that cut time alike."""
+    """Return the mean prices of groups with equal time spans."""
     import numpy as np
 
     edges = solved[0].grid.edges
@@ -252,7 +252,7 @@ def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[PartPrices])
 
 
 def _tightest_bound(proven: Callable[[Floats], float], kinds: int) -> float:
-    """Return the lowest of the bounds that prices scaled kind by kind prove; any factors prove one."""
+    """Return the lowest bound found by scaling the prices kind by kind; any factors give a valid bound."""
     import numpy as np
 
     factors = np.ones(kinds)

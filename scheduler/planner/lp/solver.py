@@ -1,4 +1,4 @@
-"""Solver: HiGHS, imported when first asked for, with a memory of its last basis."""
+"""Solver: HiGHS, imported on first use; it starts from the basis of its last solution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SolverFailed(Exception):
-    """The solver is missing, crashed or ran into its limit; ``why`` says which."""
+    """The solver is missing, failed or reached its limit; ``why`` says which."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"no linear plan: {why}")
@@ -23,7 +23,7 @@ class SolverFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """An optimum. ``seconds`` belong to the programme's columns, ``prices`` to its rows (value per unit)."""
+    """An optimum: its value ``bound``, ``seconds`` by column, ``prices`` by row (value per unit)."""
 
     bound: float
     seconds: NDArray[np.float64]
@@ -32,40 +32,40 @@ class Solution:
 
 
 class LinearSolver(Protocol):
-    """What the layers need of a solver; it may remember the programme before."""
+    """A solver of programmes; it may start from its last solution."""
 
     def solve(self, programme: Programme) -> Solution:
         """Return an optimum of ``programme``; raises SolverFailed."""
 
 
-# Below so many columns the primal method without presolve takes a third of the time (measured at 11,000). At 23,000 it
-# still takes half, but ends in a basis from which the next solution takes twice as long.
+# Below this many columns the primal method without presolve takes a third of the time (measured at 11,000 columns). At
+# 23,000 columns it takes half the time, but the next solution, from its basis, takes twice as long.
 PRESOLVED_COLUMNS_MIN = 15_000
 DUAL, PRIMAL = 1, 4  # values of HiGHS's option simplex_strategy
 Setting = tuple[str, Any]
 ALWAYS: tuple[Setting, ...] = (("output_flag", False), ("threads", 1), ("random_seed", 1))
 SMALL: tuple[Setting, ...] = (
     ("presolve", "off"),
-    ("simplex_scale_strategy", 2),  # as these two are when HiGHS is new
+    ("simplex_scale_strategy", 2),  # HiGHS's default, as is the tolerance
     ("dual_feasibility_tolerance", 1e-7),
 )
-# Scaling a large programme again takes a sixth of a warm solution. Without it prices must be exact for what they are
-# worth in seconds, of which a column may have a hundred thousand.
+# Scaling a large programme takes a sixth of the time of a warm start. Without it the duals need a smaller tolerance,
+# because a column may have 100,000 seconds.
 LARGE: tuple[Setting, ...] = (
     ("presolve", "choose"),
     ("simplex_scale_strategy", 0),
     ("dual_feasibility_tolerance", 1e-9),
 )
 PERTURBATION = "primal_simplex_bound_perturbation_multiplier"
-# Steps of the simplex method for each row. What is planned must not depend on how busy the machine is; the time limit
-# is for a solver that hangs. The dual method needs a fifth of a step at most, but loses its way among equal jobs (a
-# thousand took it 15,500 steps), where the primal one needs next to nothing.
+# Limits of simplex steps per row. They bound the work independently of the machine's load, so that plans are
+# reproducible; the time limit only stops a solver that hangs. The dual method needs at most 0.2 steps per row, except
+# with many equal jobs (15,500 steps for 1,000 jobs), where the primal method needs very few.
 STEPS_PER_ROW = 10
 DUAL_STEPS_PER_ROW = 0.5
 
 
 class Solver:
-    """One thread, fixed seed. A programme shaped like the one before starts from that one's basis."""
+    """HiGHS with one thread and a fixed seed. A programme of the same shape starts from the last basis."""
 
     def __init__(self, time_limit_seconds: float = 30.0) -> None:
         try:
@@ -91,19 +91,19 @@ class Solver:
             self._load(programme)
             feasible = small
         self._set(SMALL if small else LARGE)
-        # A few steps from an optimum do not stall, and what was perturbed would have to be cleaned up.
+        # A warm start takes few steps and does not stall; a perturbation would only add clean-up work.
         highs.setOptionValue(PERTURBATION, 0.0 if warm and feasible else 1.0)
-        # A basis that stays feasible, as it does when only weights change, is the primal method's to go on from.
+        # The primal method can continue from a feasible basis, which remains when only costs change.
         highs.setOptionValue("simplex_strategy", PRIMAL if feasible else DUAL)
         self._loaded = programme
-        # HiGHS counts its running time from its first run.
+        # HiGHS counts running time from its first run.
         highs.setOptionValue("time_limit", highs.getRunTime() + self._time_limit_seconds)
         rows = len(programme.upper)
         if feasible or not self._run(int(DUAL_STEPS_PER_ROW * rows)):
             highs.setOptionValue("simplex_strategy", PRIMAL)
             self._run(STEPS_PER_ROW * rows)
         status = highs.getModelStatus()
-        # Where no pool has any room there is nothing to decide, and the best of nothing is found.
+        # The model is empty when no pool has room; that is an optimum too.
         if status not in {highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty}:
             self._loaded = None
             raise SolverFailed(f"HiGHS stopped with {highs.modelStatusToString(status)}")
@@ -117,7 +117,7 @@ class Solver:
         )
 
     def _run(self, steps: int) -> bool:
-        """Take at most so many steps; return whether they were enough."""
+        """Run at most ``steps`` simplex steps; return whether they were enough."""
         import highspy
 
         self._highs.setOptionValue("simplex_iteration_limit", steps)
@@ -146,7 +146,7 @@ class Solver:
             raise SolverFailed("HiGHS refused the model")
 
     def _change(self, programme: Programme, before: Programme) -> bool:
-        """Tell HiGHS only what differs; its basis stays. Return whether only costs do."""
+        """Pass only the differences to HiGHS, which keeps its basis; return whether only costs differ."""
         import highspy
         import numpy as np
 

@@ -1,7 +1,7 @@
-"""Targets: where and when the linear programme would have each job work, as a policy of the dispatcher.
+"""Targets: the pool class and time at which the linear programme runs each job, as factors for the dispatcher.
 
-Prices tell what is worth its hours; where several jobs are, targets tell which of them to start. Without them the
-densest goes first, and takes hours of the only pool where another makes most of its speed.
+Prices decide which sessions are worth their hours; targets decide which of several such jobs starts. Without targets
+the densest job goes first, and may use the only pool on which another job is fast.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from scheduler.planner.lp.solver import Solution
 from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PHASES
 
-# A job goes before every other whose density is less than so many times its own.
+# A targeted job precedes every other job of less than this many times its density.
 BOOST = 16.0
 
 Phased = dict[tuple[int, int, int], float]
 
 
 def targets(case: Case, grid: Grid, programme: Programme, solution: Solution) -> Phased:
-    """Return by (pool class, job, phase of the horizon) the factor of those that the programme has work there then.
+    """Return the factors of the jobs that the programme runs, by (pool class, job, phase of the horizon).
 
-    What it has in a span counts for every phase the span touches, if it makes at least the shortest useful session.
+    The seconds of a span count in every phase that it overlaps. A phase with less than the shortest useful session has
+    no target.
     """
     import numpy as np
 

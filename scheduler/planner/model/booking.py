@@ -1,4 +1,4 @@
-"""Booking: a planned session by indices; a case has one object for it, however many walks plan it."""
+"""Booking: a planned session in terms of job and pool indices. A case keeps one object per distinct session."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 Lanes = tuple[tuple[int, int, int], ...]  # job, devices, steps
 
-# So many are remembered at a time.
+# The cache of bookings is cleared when it holds this many.
 BOOKINGS_MAX = 100_000
 
 
 class Booking:
     """A session on ``pool`` during [start, end), compared by identity.
 
-    ``lanes`` are (job, devices, steps); ``taken`` is what it takes of its pool, (start, end of its hold, places).
-    ``order`` is its place in a schedule.
+    ``lanes`` are (job, devices, steps). ``use`` is (start, end of the quota hold, places) on the pool.
+    ``order`` is the sort key of a schedule.
     """
 
     __slots__ = ("end", "jobs", "lanes", "order", "placement", "pool", "start", "use")
 
-    def __init__(self, pool: int, lanes: Lanes, placement: Placement, taken: tuple[int, int, int]) -> None:
-        self.pool, self.lanes, self.placement, self.use = pool, lanes, placement, taken
+    def __init__(self, pool: int, lanes: Lanes, placement: Placement, use: tuple[int, int, int]) -> None:
+        self.pool, self.lanes, self.placement, self.use = pool, lanes, placement, use
         self.jobs = [job for job, _, _ in lanes]
         self.start, self.end = placement.start, placement.end
         self.order = placement.start, placement.pool, placement.lanes[0].job
 
 
 class Bookings:
-    """All bookings of a case that its walks have come across."""
+    """Cache of the bookings of one case."""
 
     def __init__(self, jobs: Sequence[PlannerJob], capacities: Sequence[PoolCapacity]) -> None:
         self._jobs, self._capacities = jobs, capacities
@@ -43,7 +43,7 @@ class Bookings:
         self._pool_index = {capacity.pool.name: number for number, capacity in enumerate(capacities)}
 
     def of(self, pool: int, start: int, end: int, lanes: Lanes) -> Booking:
-        """Return the booking of these lanes."""
+        """Return the booking of ``lanes`` on ``pool`` during [start, end); the same arguments give the same object."""
         key = (pool, start, end, lanes)
         booking = self._cache.get(key)
         if booking is None:

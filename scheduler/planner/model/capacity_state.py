@@ -1,9 +1,9 @@
-"""Capacity state: what one pool has left once certain sessions are planned. Answers as ``core.admission.room`` does.
+"""Capacity state: the capacity that is left on one pool after a set of planned sessions.
 
-A state leads to the states that follow from it by one more session, and keeps what it was asked: walks over schedules
-plan the same sessions on the same pools again and again, and equal pools share their states. Calendar windows are
-counted down; rolling and first-use quotas, which move with every session, are asked from the core. A session takes as
-many places of its pool as it has devices, where sessions differ in that, and one place elsewhere.
+It gives the same answers as ``core.admission.room`` and caches them, because the search plans the same sessions on the
+same pools many times. A state links to the states that follow from it by one more session; equal pools share states.
+Calendar windows are counted down. Rolling and first-use quotas depend on every session and are computed by the core.
+On pools with ``device_counts`` a session uses one place per device, on other pools one place.
 """
 
 from __future__ import annotations
@@ -27,39 +27,37 @@ from scheduler.core.snapshot import PoolView
 from scheduler.planner.model.count import NEVER, CalendarCount
 from scheduler.planner.model.pool_rules import PoolRules, live_ends
 
-# Sessions that are booked ahead (1) or are so no longer (-1); or the state in which all of them have been started.
+# How the booked sessions differ from the state before: (1, added) or (-1, removed), or the state that started them all.
 Ahead: TypeAlias = "tuple[int, Sequence[PoolUse]] | CapacityState"
 
-# So many states of a pool are kept, so many more for each other one that shares them, and so many answers of each.
+# Cache sizes: states per pool, further states for each pool that shares them, answers per state.
 STATES_MAX = 1_000
 STATES_MORE = 100
 ANSWERS_MAX = 500
 
-
-# What a session takes of a pool: its start, the end of its hold, its places.
+# What a session uses of a pool: its start, the end of its quota hold, its places.
 PoolUse = tuple[int, int, int]
 
 
 class _StateCache:
-    """The states that a pool and those like it have in common."""
+    """The states shared by equal pools."""
 
     __slots__ = ("booked", "first", "others", "rules", "states")
 
     def __init__(self, rules: PoolRules, planned: _PlannedSessions) -> None:
         self.rules = rules
-        self.others = 0  # pools with the same rules and the same past
-        self.states = 0  # that follow from others
+        self.others = 0  # further pools with the same rules, charges and live runs
+        self.states = 0  # cached states, the first excluded
         self.first = CapacityState(self, None, planned=planned)
-        self.booked: dict[tuple[PoolUse, ...], CapacityState] = {
-            (): self.first
-        }  # on which nothing has been started yet
+        # States with booked sessions only, by these sessions.
+        self.booked: dict[tuple[PoolUse, ...], CapacityState] = {(): self.first}
 
 
 class _PlannedSessions:
-    """All sessions of a state, and what they leave of calendar quotas; an instant stands there once for each place.
+    """All sessions of a state, and the calendar quota they leave. An instant is listed once per place in use.
 
-    ``begins`` and ``finishes`` are in order, each by itself; what has been started has begun long ago. ``ends`` are the
-    ends of that alone.
+    ``begins`` and ``finishes`` are sorted independently; a started session has begin 0. ``ends`` are those of started
+    sessions only.
     """
 
     __slots__ = ("begins", "charges", "counts", "edges", "ends", "finishes", "metered")
@@ -71,7 +69,7 @@ class _PlannedSessions:
         self.metered: dict[str, tuple[RunningTotal, list[int]]] = {}  # by quota
 
     def copy(self) -> _PlannedSessions:
-        """Return a copy that can be written in without touching this one."""
+        """Return an independent copy."""
         twin = object.__new__(_PlannedSessions)
         twin.counts, twin.charges = [count.copy() for count in self.counts], self.charges.copy()
         twin.edges, twin.ends, twin.begins, twin.finishes = self.edges, self.ends, self.begins, self.finishes
@@ -79,7 +77,7 @@ class _PlannedSessions:
         return twin
 
     def start(self, rules: PoolRules, use: PoolUse) -> None:
-        """Write a session down that has been started."""
+        """Add a started session."""
         start, end, places = use
         self.count(rules, (use,), 1)
         self.ends = [other for other in self.ends if other > start]
@@ -88,7 +86,7 @@ class _PlannedSessions:
         self.finishes = sorted([*self.finishes, *[end] * places])
 
     def book(self, sessions: Sequence[PoolUse]) -> None:
-        """Let these be the sessions that are yet to come, in place of all others."""
+        """Replace the booked sessions by ``sessions``."""
         self.begins, self.finishes = [0] * len(self.ends), self.ends.copy()
         for start, end, places in sessions:
             self.begins += [start] * places
@@ -96,7 +94,7 @@ class _PlannedSessions:
         self.finishes.sort()
 
     def count(self, rules: PoolRules, sessions: Sequence[PoolUse], sign: int) -> None:
-        """Take off what sessions use of quotas, or put it back where ``sign`` is -1."""
+        """Subtract the sessions from the quotas; ``sign`` -1 adds them back."""
         for use in sessions:
             for count in self.counts:
                 count.take(*use, sign)
@@ -110,9 +108,9 @@ class _PlannedSessions:
             self.edges = rules.edges(self.charges)
 
     def full_until(self, instant: int, level: int) -> int:
-        """Return until when at least ``level`` places are taken from ``instant`` on; itself if they are not.
+        """Return the end of the stretch from ``instant`` on in which at least ``level`` places are in use.
 
-        They are after the n-th beginning as long as the end number n - ``level`` + 1 has not come.
+        Return ``instant`` itself if fewer are. After the n-th begin they are in use until end number n - ``level`` + 1.
         """
         begins, finishes = self.begins, self.finishes
         while (index := bisect_right(begins, instant) - level) >= 0 and finishes[index] > instant:
@@ -120,7 +118,7 @@ class _PlannedSessions:
         return instant
 
     def next_full(self, instant: int, level: int) -> int:
-        """Return from when on at least ``level`` places are taken, which they are not at ``instant``."""
+        """Return the first instant after ``instant`` at which at least ``level`` places are in use, else NEVER."""
         begins, finishes = self.begins, self.finishes
         for index in range(max(bisect_right(begins, instant), level - 1), len(begins)):
             if finishes[index - level + 1] > begins[index]:
@@ -129,24 +127,12 @@ class _PlannedSessions:
 
 
 class CapacityState:
-    """The room of a pool when all sessions that led here are planned on it; never changes.
-
-    ``sessions`` are those that are booked ahead, in order.
-    """
+    """The capacity of a pool after a set of sessions. Immutable but for its caches; ``sessions`` are booked, sorted."""
 
     __slots__ = (
-        "_family",
-        "_leftovers",
-        "_planned",
-        "_rooms",
-        "_rules",
-        "added",
-        "ahead",
-        "answers",
-        "before",
-        "next_states",
-        "sessions",
-    )  # fmt: skip
+        "_family", "_leftovers", "_planned", "_rooms", "_rules",
+        "added", "ahead", "answers", "before", "next_states", "sessions",
+    )  # fmt: skip  # fmt: skip
 
     def __init__(
         self,
@@ -156,8 +142,7 @@ class CapacityState:
         planned: _PlannedSessions | None = None,
     ) -> None:
         self._family, self._rules, self.sessions = family, family.rules, sessions
-        # How it follows from the state before, until that is worked out: by a session that is started, or by some that
-        # are booked ahead (1), are so no longer (-1), or have all been started on the way to another state.
+        # ``planned`` is computed on demand from the state ``before``, by one started session (``added``) or ``ahead``.
         self.before = before
         self.added: PoolUse | None = None
         self.ahead: Ahead | None = None
@@ -168,12 +153,12 @@ class CapacityState:
         self._leftovers: dict[tuple[int, int], int] = {}
 
     def share(self) -> CapacityState:
-        """Return this state for one more pool."""
+        """Return this state, for one more pool that is equal."""
         self._family.others += 1
         return self
 
     def after(self, use: PoolUse) -> CapacityState:
-        """Return the state with one more session, which is started."""
+        """Return the state with one more started session."""
         state = self.next_states.get(use)
         if state is None:
             state = self.next_states[use] = CapacityState(self._family, self, self.sessions)
@@ -182,22 +167,22 @@ class CapacityState:
         return state
 
     def with_booked(self, sessions: Sequence[PoolUse]) -> CapacityState:
-        """Return the state with more sessions that are booked ahead."""
+        """Return the state with more booked sessions."""
         return self._booked(tuple(sorted([*self.sessions, *sessions])), (1, sessions))
 
     def without_booked(self, sessions: Sequence[PoolUse]) -> CapacityState:
-        """Return the state without some of the sessions that are booked ahead."""
+        """Return the state without some of its booked sessions; raises ValueError for one that is not booked."""
         rest = list(self.sessions)
         for one in sessions:
             rest.remove(one)
         return self._booked(tuple(rest), (-1, sessions))
 
     def with_all_booked(self, after: CapacityState, started: Sequence[PoolUse]) -> CapacityState:
-        """Return the state in which all is booked ahead that has been ``started`` on the way from here to ``after``."""
+        """Return this state with the sessions booked that were ``started`` between it and ``after``."""
         return self._booked(tuple(sorted([*self.sessions, *started])), after)
 
     def _booked(self, sessions: tuple[PoolUse, ...], ahead: Ahead) -> CapacityState:
-        if self._family.booked.get(self.sessions) is not self:  # some have been started, or it is forgotten
+        if self._family.booked.get(self.sessions) is not self:  # it has started sessions, or was evicted
             return self._next_state(sessions, ahead)
         state = self._family.booked.get(sessions)
         if state is None:
@@ -211,7 +196,7 @@ class CapacityState:
         return state
 
     def with_bounded_cache(self) -> CapacityState:
-        """Return this state, and let go of what follows from the first when there are too many states."""
+        """Return this state; clear the cache first if it holds too many states."""
         family = self._family
         if family.states > STATES_MAX + STATES_MORE * family.others:
             family.first.next_states.clear()
@@ -221,7 +206,7 @@ class CapacityState:
 
     @property
     def planned(self) -> _PlannedSessions:
-        """What is planned, worked out from the nearest state before that was asked."""
+        """The planned sessions, computed from the nearest earlier state that has them."""
         if self._planned is None:
             self._planned = self._started() if self.ahead is None else self._all_booked(self.ahead)
             self.before = self.added = self.ahead = None
@@ -243,7 +228,7 @@ class CapacityState:
         if past is None:
             raise ValueError("only the first state follows from none")
         if isinstance(ahead, CapacityState):
-            planned = ahead.planned.copy()  # whether a session is started or yet to come, it takes the same of quotas
+            planned = ahead.planned.copy()  # a started and a booked session use the same quota
             planned.ends = past.ends
         else:
             sign, sessions = ahead
@@ -253,7 +238,7 @@ class CapacityState:
         return planned
 
     def room(self, start: int, places: int = 1) -> Room:
-        """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
+        """Return the longest session that may start at ``start``, the pool's overrun already subtracted."""
         room = self._rooms.get((start, places))
         if room is None:
             if len(self._rooms) >= ANSWERS_MAX:
@@ -262,7 +247,7 @@ class CapacityState:
         return room
 
     def room_and_change(self, now: int) -> tuple[int, int, bool]:
-        """Return what a walk asks: the seconds of :meth:`room` for as few places as can be, and :meth:`next_change`."""
+        """Return the seconds of :meth:`room` for the fewest places, and what :meth:`next_change` returns."""
         answer = self.answers.get(now)
         if answer is None:
             if len(self.answers) >= ANSWERS_MAX:
@@ -272,12 +257,12 @@ class CapacityState:
         return answer
 
     def next_change(self, after: int) -> tuple[int, bool]:
-        """Return the first instant after ``after`` with perhaps more room, and whether there is none before."""
+        """Return the first instant after ``after`` that may have more room, and whether there is no room before it."""
         rules, planned = self._rules, self._planned or self.planned
         closes, openings, counts, places = rules.closes, rules.openings, planned.counts, rules.places
         shut = after
         while True:
-            # As long as one thing leaves no room at all, whatever else changes makes none.
+            # While one limit leaves no room, a change of another limit cannot make any.
             index, instant = bisect_right(closes, shut), shut
             if index == len(closes):
                 return NEVER, True
@@ -302,7 +287,7 @@ class CapacityState:
         return change, False
 
     def leftover(self, start: int, places: int = 1) -> int:
-        """Return what is free in all windows at ``start`` if it can be used before they end, else NEVER."""
+        """Return the seconds left in all windows at ``start`` if they can be used before these end, else NEVER."""
         free = self._leftovers.get((start, places))
         if free is None:
             if len(self._leftovers) >= ANSWERS_MAX:
@@ -314,12 +299,12 @@ class CapacityState:
         return free
 
     def _room(self, start: int, places: int) -> tuple[int, str]:
-        """Return the seconds and what limits them."""
+        """Return the seconds of the longest session, and the name of the limit that binds."""
         rules, planned = self._rules, self._planned or self.planned
-        index = bisect_right(rules.closes, start)  # the opening at ``start``, or else the next one
+        index = bisect_right(rules.closes, start)  # the opening at ``start`` or the next one
         if index == len(rules.openings) or rules.openings[index][0] > start:
             return 0, "opening hours"
-        level = rules.places - places + 1  # where so many are taken there is none for it
+        level = rules.places - places + 1  # with this many places in use the session does not fit
         begun = bisect_right(planned.begins, start)
         if begun >= level and planned.finishes[begun - level] > start:
             running = sum(map(start.__lt__, planned.ends))
@@ -341,10 +326,10 @@ class CapacityState:
         return max(0, seconds), limited_by
 
     def _longest(self, quota: RollingQuota | FirstUseQuota, start: int, cap: int, places: int) -> int:
-        """Return what ``core.quota.longest`` does, or less where a certain use among planned ones would allow more.
+        """Return the seconds that ``core.quota.longest`` allows, or fewer.
 
-        What is planned may begin at any time it is held for, so that spans that open with it bind as rolling ones do.
-        Only the last span that a certain use opened is known: what was used in it does not count after its end.
+        A planned session may begin at any time of its hold, so the span that it opens is treated as a rolling one. Only
+        the last span opened by a certain charge is exact: its charges do not count after its end.
         """
         rules, planned = self._rules, self.planned
         closes, charges = rules.closed[quota.name], planned.charges
@@ -359,13 +344,9 @@ class CapacityState:
                 return cap
         begin = max(start, closes)
         if quota.name not in planned.metered:
-            # What was over before any span that can still be asked about began is nothing to any.
-            horizon = max(closes, rules.start - quota.span_seconds)
-            later = [
-                charge if charge.start >= closes else replace(charge, start=closes)
-                for charge in charges
-                if charge.end > horizon
-            ]
+            # Charges that ended before the earliest span that is still open cannot affect any span; drop them.
+            earliest = max(closes, rules.start - quota.span_seconds)
+            later = [c if c.start >= closes else replace(c, start=closes) for c in charges if c.end > earliest]
             total = RunningTotal(later, by_device=charges_by_device(quota))
             planned.metered[quota.name] = total, rolling_edges(later, quota.span_seconds)
         metered, edges = planned.metered[quota.name]
@@ -373,7 +354,7 @@ class CapacityState:
         return begin - start + longest_rolling(metered, edges, begin, rest, span, quota.limit_seconds, pace)
 
     def until_booked(self, start: int) -> int:
-        """Return how long a session from ``start`` leaves all booked ones their places."""
+        """Return the seconds from ``start`` for which a session leaves every booked session its place."""
         places = self._rules.places
         if self.planned.full_until(start, places) > start:
             return 0
@@ -382,7 +363,7 @@ class CapacityState:
 
 
 def first_state(view: PoolView, start: int, until: int) -> CapacityState:
-    """Return the state of a pool on which nothing is planned yet."""
+    """Return the state of a pool without planned sessions."""
     rules = PoolRules(view, start, until)
     ends = [end for end in live_ends(view) if end > start]
     return _StateCache(rules, _PlannedSessions(rules.counts, list(view.charges), rules.edges(view.charges), ends)).first

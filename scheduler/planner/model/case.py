@@ -1,4 +1,4 @@
-"""Case: a snapshot made ready for planning. Jobs by place in the queue, pools by name, equal pools in one class."""
+"""Case: a snapshot indexed for planning. Jobs are in queue order, pools sorted by name, equal pools form one class."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobOffer:
-    """What one pool class means to one job.
+    """The speed, value and session lengths of one job on one pool class. All times are in seconds.
 
-    ``speeds`` are steps per second by device count (index n - 1; zero for counts the job does not take); ``worth``
-    is the value of one step. ``least`` is the shortest session worth a launch while much work is left; ``sigma`` is the
-    relative error of speeds, ``setup_risk`` and ``saving_risk`` are the seconds beyond the expected that nine in ten
-    set-ups and checkpoints need at most. ``thrifty`` is set where a session has as many devices as its job takes: the
-    count that makes most steps with a device hour.
+    ``speeds`` are steps per second by device count (index n - 1; zero for counts that the job cannot use). ``worth`` is
+    the value of one step. ``least`` is the shortest useful session while much work is left. ``sigma`` is the relative
+    error of the speeds. ``setup_risk`` and ``saving_risk`` are the P90 minus the mean of set-up and checkpoint time.
+    ``thrifty`` is the count with the most steps per device hour, on pools where the job chooses its device count.
     """
 
     terms: SessionTerms
@@ -56,12 +55,12 @@ class JobOffer:
 
     @property
     def risk(self) -> int:
-        """Seconds that a session is longer than it should have to be, so that it is not useless for a slow start."""
+        """Seconds added to a session, so that a slow set-up does not make it useless."""
         return ceil(self.setup_risk + self.saving_risk)
 
     @property
     def fewest(self) -> int:
-        """The fewest devices that the job takes."""
+        """The fewest devices that the job can use."""
         return next(count for count, speed in enumerate(self.speeds, 1) if speed > 0)
 
     def session_for(self, steps: int, devices: int, sharing: float) -> int:
@@ -69,12 +68,12 @@ class JobOffer:
         return min(self.cap, self.terms.length_for(steps / (self.speeds[devices - 1] * sharing)))
 
     def spare(self, steps: int, devices: int) -> int:
-        """Return the seconds beyond the expected that nine in ten sessions need at most to finish ``steps``."""
+        """Return the seconds beyond the mean (P90) that a session needs to finish ``steps``."""
         late = SURENESS * self.sigma * steps / self.speeds[devices - 1] + self.setup_risk
         return ceil(late + max(self.terms.checkpoint, self.saving_risk)) if late > 0 else 0
 
     def time_for(self, steps: int, devices: int = 0) -> int:
-        """Return the seconds of all sessions that ``steps`` take on so many devices; 0: on the widest share of them."""
+        """Return the seconds of all sessions that train ``steps`` on ``devices``; 0 means the largest count."""
         speed = self.speeds[devices - 1]
         whole = self.terms.useful(self.cap) * speed
         if steps <= whole or whole <= 0:
@@ -83,14 +82,14 @@ class JobOffer:
         return int(count) * self.cap + (self.terms.length_for(rest / speed) if rest >= 1 else 0)
 
     def steps_in(self, length: int, devices: int, sharing: float, remaining: int) -> int:
-        """Return the whole steps a session of ``length`` seconds checkpoints, at most ``remaining``."""
+        """Return the whole steps that a session of ``length`` seconds checkpoints, at most ``remaining``."""
         steps = int(self.terms.useful(length) * self.speeds[devices - 1] * sharing + TOLERANCE)
         return min(steps, remaining)
 
     def density(self, steps: int) -> float:
-        """Return the value per second of the longest session ``steps`` can have on all devices.
+        """Return the value per second of the longest session for ``steps`` on all devices.
 
-        Where a session has as many as its job takes, that of one device in the thriftiest session.
+        Where the job chooses its device count, return the value per device second at the ``thrifty`` count.
         """
         if self.thrifty is not None:
             length = self.session_for(steps, self.thrifty, 1.0)
@@ -99,13 +98,13 @@ class JobOffer:
         return self.worth * self.speeds[-1] * self.terms.useful(length) / length
 
     def best_rate(self, steps: int) -> tuple[float, int]:
-        """Return steps per second of a session as long as ``steps`` and the cap allow, and the devices it takes."""
+        """Return (steps per second, devices) of the longest session for ``steps`` on the fewest devices."""
         devices = self.fewest
         length = self.session_for(steps, devices, 1.0)
         return self.terms.useful(length) * self.speeds[devices - 1] / length, devices
 
     def shortest(self, remaining: int) -> int:
-        """Return the shortest useful session: the pool's minimum, or less if the job ends in it."""
+        """Return the seconds of the shortest useful session: the pool's minimum, or less if the job finishes in it."""
         if self.terms.minimum * self.speeds[-1] < remaining:
             return self.least
         return min(self.least, self.cap, self.session_for(remaining, len(self.speeds), 1.0) + self.risk)
@@ -113,7 +112,7 @@ class JobOffer:
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """The rest of a live run as a session of its job that trains on from the newest checkpoint."""
+    """The rest of a live run, as a session that continues from the newest checkpoint."""
 
     terms: SessionTerms
     start: int
@@ -121,18 +120,18 @@ class LiveSession:
     speed: float
 
     def steps(self, remaining: int) -> int:
-        """Return what it will checkpoint by its end; work since the newest checkpoint is not counted."""
+        """Return the steps that it will checkpoint by its end, not counting work since the newest checkpoint."""
         steps = int(self.terms.useful(max(0, self.end - self.start)) * self.speed + TOLERANCE)
         return min(steps, remaining)
 
     def reaches(self, before: int, step: int) -> int:
-        """Return when ``step`` is checkpointed, ``before`` being the newest step that is."""
+        """Return the instant at which ``step`` is checkpointed; ``before`` is the step of the newest checkpoint."""
         return self.terms.published_at(self.start, self.end - self.start, self.speed, before, step)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerJob:
-    """A job as the dispatcher sees it; ``free_at`` is when its live run ends, None when nobody can tell."""
+    """A job with what the dispatcher needs; ``free_at`` is when its live run ends, None if that is unknown."""
 
     view: JobView
     index: int
@@ -147,24 +146,24 @@ class PlannerJob:
     live: LiveSession | None = None
 
     def reaches(self, step: int) -> int:
-        """Return when its live run, which is expected to come so far, has checkpointed ``step``."""
+        """Return the instant at which its live run has checkpointed ``step``, one of its expected steps."""
         return self.free_at or 0 if self.live is None else self.live.reaches(self.view.done_step, step)
 
 
 @dataclass(slots=True)
 class PoolClass:
-    """Pools that are the same to every job; ``offers`` is indexed by job, None where the job must not run."""
+    """Pools with equal rules and speeds for every job; ``offers`` by job index, None where the job cannot run."""
 
     pool: Pool
     pools: list[int]
     offers: list[JobOffer | None]
-    # Sessions of one job on the only device, by job, its steps left and the length: walks ask for the same again.
+    # Cache of single-job sessions on one device, by (job, steps left, length).
     alone: dict[tuple[int, int, int], CandidateSession | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Case:
-    """Everything one planning round needs, computed once and shared by all candidate plans."""
+    """Everything that one planning round needs, computed once and shared by all candidate plans."""
 
     snapshot: Snapshot
     jobs: list[PlannerJob]
@@ -175,8 +174,8 @@ class Case:
     children: dict[int, list[int]] = field(default_factory=dict)
     turns: Turns = field(default_factory=lambda: Turns(()))  # of jobs that share hours
     within: SessionValues = field(init=False)  # of sessions within the horizon
-    bookings: Bookings = field(init=False)  # that walks have come across
-    beginning: PlanState | None = None  # where jobs and pools stand, once a walk has begun
+    bookings: Bookings = field(init=False)
+    beginning: PlanState | None = None  # before any planned session; computed by the first walk
     _columns: Columns | None = None
 
     def __post_init__(self) -> None:
@@ -185,7 +184,7 @@ class Case:
 
     @property
     def columns(self) -> Columns:
-        """What walks ask of the jobs."""
+        """The jobs' figures as columns."""
         if self._columns is None:
             self._columns = Columns(self)
         return self._columns
@@ -207,7 +206,7 @@ class Case:
 
 
 def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
-    """Index ``snapshot``; the order of its jobs and pools does not matter."""
+    """Return the case of ``snapshot``; the order of its jobs and pools does not matter."""
     views = sorted(snapshot.jobs, key=lambda view: (view.position, view.name))
     pool_views = sorted(snapshot.pools, key=lambda view: view.pool.name)
     classes, class_of = _classes(views, [view.pool for view in pool_views])
@@ -261,7 +260,7 @@ def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
 def _gate(
     view: JobView, index: dict[str, int], views: list[JobView], snapshot: Snapshot
 ) -> tuple[int | None, int, bool]:
-    """Return the open parent still to be waited for, the step it must reach, and whether it never will."""
+    """Return (parent's index, step it must reach, whether it never will); the parent is None if nothing is awaited."""
     if view.gate is None:
         return None, 0, False
     number = index.get(view.gate.parent)
@@ -274,20 +273,20 @@ def _gate(
 
 
 def _live_session(view: JobView, offer: JobOffer | None, run: LiveRun, now: int) -> LiveSession | None:
-    """Return the rest of a live run; None if nothing is known of the job on that pool."""
+    """Return the rest of a live run; None if the job's speed on that pool is unknown."""
     if offer is None:
         return None
     devices = max(1, min(view.needs.devices_max, len(offer.speeds) // len(run.jobs), len(offer.speeds)))
     devices = max(devices, min(view.needs.devices_min, len(offer.speeds)))
     if offer.thrifty is not None:
         devices = min(run.devices, len(offer.speeds))
-    # All or nothing: what has passed of it counts, if it is there at the end.
+    # A job of one step is all or nothing: the time that has passed counts.
     start = run.start if view.target_step == 1 else max(run.start, now - offer.terms.setup)
     return LiveSession(offer.terms, start, run.deadline, offer.speeds[devices - 1])
 
 
 def expected_of_live_runs(snapshot: Snapshot) -> dict[str, tuple[LiveRun, int]]:
-    """Return, for each open job that sits in a live run, the run and the steps the rest of it will checkpoint."""
+    """Return, by name of each open job in a live run, the run and the steps that the rest of it will checkpoint."""
     jobs = {view.name: view for view in snapshot.jobs}
     return {
         name: (run, session.steps(jobs[name].remaining_steps) if session else 0)
@@ -309,7 +308,7 @@ def _offer(view: JobView, pool: Pool) -> JobOffer | None:
     setup_risk = SURENESS * view.setup_sigma.get(pool.name, 0.0) * job_terms.setup
     saving_risk = SURENESS * view.checkpoint_sigma.get(pool.name, 0.0) * job_terms.checkpoint
     if setup_risk + saving_risk > 0:
-        # But the longest session there is, is always tried: nothing could be learned on the pool again.
+        # The longest possible session stays allowed, or nothing could be measured on the pool again.
         least = max(least, min(least + ceil(setup_risk + saving_risk), longest(pool)))
     speeds, thrifty = _speeds(view, pool)
     return JobOffer(
@@ -326,7 +325,7 @@ def _offer(view: JobView, pool: Pool) -> JobOffer | None:
 
 
 def _speeds(view: JobView, pool: Pool) -> tuple[tuple[float, ...], int | None]:
-    """Return what an offer has of ``speeds`` and ``thrifty``."""
+    """Return ``speeds`` and ``thrifty`` of an offer."""
     needs, counts = view.needs, counts_taken(view, pool)
     if counts:
         speeds = tuple(view.speed(pool.name, n) if n in counts else 0.0 for n in range(1, counts[-1] + 1))
@@ -338,7 +337,7 @@ def _speeds(view: JobView, pool: Pool) -> tuple[tuple[float, ...], int | None]:
 
 
 def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], list[int]]:
-    """Put pools into one class when they have the same rules and every job sees them alike."""
+    """Return the pool classes and each pool's class; pools of a class have equal rules and terms for every job."""
     telling = list(_distinguishing_jobs(views, pools))
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, pool in enumerate(pools):
@@ -367,14 +366,14 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
 
 
 def _distinguishing_jobs(views: list[JobView], pools: list[Pool]) -> Iterator[JobView]:
-    """Yield the jobs to which some pools may differ; to most, of which nothing was measured, they are all alike."""
-    names, alike = [pool.name for pool in pools], dict[int, bool]()  # by the identity of a table: many jobs share one
+    """Yield the jobs for which pools may differ. Most jobs have no measurements, and see equal pools."""
+    names, alike = [pool.name for pool in pools], dict[int, bool]()  # by id of a table, which many jobs share
     for view in views:
         tables = view.rates, view.setup_seconds, view.checkpoint_seconds, view.setup_sigma, view.checkpoint_sigma
         for table in tables:
             if id(table) not in alike:
                 alike[id(table)] = len(set(map(table.get, names))) < 2
-        # A job of one step may be longer than a pool's longest session.
+        # A job of one step may exceed one pool's longest session.
         if view.allowed_pools or view.target_step == 1 or not all(alike[id(table)] for table in tables):
             yield view
 

@@ -1,4 +1,4 @@
-"""Columns: what walks ask of every job, by index, read once for a case."""
+"""Columns: the figures of all jobs that a walk reads, by job index, computed once per case."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scheduler.planner.model.case import Case, JobOffer
 
-    # A job in the queue of a class: tier, rank, Smith ratio, job; its shortest useful session, its density, its offer.
-    # Who must make a deadline goes first, by the last instant they could start, then the others by density and Smith
-    # ratio (both negated); ties by the job's index, that is its place in the queue.
+    # A job in the queue of a pool class: tier, rank, Smith ratio, job, shortest useful session, density, offer.
+    # Urgent jobs come first, by their latest start; then the others by density and Smith ratio (both negated). Ties go
+    # by job index, which is the queue position.
     Entry = tuple[int, float, float, int, int, float, JobOffer]
-    # A class, the job's entry in its queue by density alone, the seconds of all the job's sessions there.
+    # Pool class, the job's entry by density, the seconds of all sessions that the job needs there.
     Shape = tuple[int, Entry, int]
 
 URGENT, ORDINARY = 0, 1
-# So many answers are remembered at a time.
+# The cache of shapes is cleared when it holds this many.
 SHAPES_MAX = 50_000
 
 
 class Columns:
-    """``whole`` are the steps a job will have done when none remain, ``last_pool`` is -1 for none of the case.
+    """``whole`` is the target step by job, ``last_pool`` the pool of the last session (-1: none of this case).
 
-    ``startable`` are (job, when it may start), ``due`` (job, deadline), ``live`` the jobs whose live run will save
-    something. ``known`` are the shapes of each job by its steps left, once they have been asked for.
+    ``startable`` are (job, earliest start), ``due`` (job, deadline), ``live`` the jobs whose live run will checkpoint
+    steps. ``known`` caches the shapes of each job by its steps left.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Columns:
         self._count = 0
 
     def shapes(self, job: int, remaining: int) -> Sequence[Shape]:
-        """Return what every class that ``job`` may use means to it with ``remaining`` steps left."""
+        """Return the shapes of ``job`` with ``remaining`` steps left, one per pool class that it may use."""
         job_shapes = self.known[job].get(remaining)
         if job_shapes is None:
             if self._count >= SHAPES_MAX:

@@ -1,4 +1,4 @@
-"""Count: one calendar quota of a pool while a plan grows; its windows are cut once and counted down."""
+"""Calendar count: the windows of one calendar quota of a pool, and the quota left in each while a plan grows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEVER = 1 << 62
 
 
 class CalendarCount:
-    """One calendar quota: the ``starts`` of its windows, and the seconds or micro-dollars still free in each."""
+    """One calendar quota: the ``starts`` of its windows, and the seconds or micro-dollars left in each."""
 
     __slots__ = ("_ends", "_free", "_money", "_price", "by_device", "name", "starts")
 
@@ -31,7 +31,7 @@ class CalendarCount:
         ]
 
     def copy(self) -> CalendarCount:
-        """Return a copy whose counts change on their own."""
+        """Return an independent copy."""
         twin = object.__new__(CalendarCount)
         twin.name, twin._money, twin._price, twin.by_device = self.name, self._money, self._price, self.by_device
         twin.starts, twin._ends = self.starts, self._ends
@@ -39,11 +39,11 @@ class CalendarCount:
         return twin
 
     def longest(self, start: int, cap: int, devices: int = 1) -> int:
-        """Return the longest session on ``devices`` from ``start``, at most ``cap``."""
+        """Return the seconds of the longest session on ``devices`` from ``start``, at most ``cap``."""
         if self._money and self._price <= 0:
             return cap
         index = bisect_right(self.starts, start) - 1
-        begins, end = start, start + cap  # windows follow each other
+        begins, end = start, start + cap
         while begins < end and index < len(self._ends):
             free, until = self._seconds(index, devices), self._ends[index]
             if free < min(until, end) - begins:
@@ -53,13 +53,13 @@ class CalendarCount:
         return cap
 
     def leftover(self, start: int, devices: int = 1) -> int:
-        """Return what is free in the window at ``start`` if all of it can be used before the window ends."""
+        """Return the seconds left in the window at ``start`` if all can be used before it ends, else NEVER."""
         index = bisect_right(self.starts, start) - 1
         free = self._seconds(index, devices)
         return free if start + free <= self._ends[index] else NEVER
 
     def take(self, start: int, end: int, devices: int = 1, sign: int = 1) -> None:
-        """Count a session against every window it touches; where ``sign`` is -1 it counts no longer."""
+        """Subtract a session from every window it touches; ``sign`` -1 adds it back."""
         pace = devices if self.by_device else 1
         index = bisect_right(self.starts, start) - 1
         while index < len(self._ends) and self.starts[index] < end:
@@ -68,11 +68,11 @@ class CalendarCount:
             index += 1
 
     def free_in(self, start: int) -> int:
-        """Return the seconds free in the window that begins at ``start``, or that holds it."""
+        """Return the seconds left in the window that contains ``start``."""
         return self._seconds(bisect_right(self.starts, max(start, self.starts[0])) - 1)
 
     def unspent_from(self, instant: int) -> int:
-        """Return the first instant from ``instant`` on in whose window something is free."""
+        """Return the first instant from ``instant`` on whose window has quota left."""
         index = bisect_right(self.starts, instant) - 1
         if not self._money and self._free[index] > 0:
             return instant
@@ -89,7 +89,7 @@ class CalendarCount:
 
 
 def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:
-    """Return the lowest limit any instant of ``window`` from ``start`` on is known to have."""
+    """Return the lowest limit observed or declared for any instant of ``window`` from ``start`` on."""
     if not view.observed:
         return declared_limit(quota)
     instants = {max(window.start, start)}

@@ -1,7 +1,7 @@
-"""Forecast: which jobs are expected within the horizon, learned from when others of their kind came.
+"""Forecast: the jobs that are expected within the horizon, from the arrival times of earlier jobs of the same kind.
 
-The next is expected after the last at the mean distance so far. How sure that is follows from how many distances were
-seen and how alike they are; below one half nothing is expected. Whoever says when a job comes is believed.
+The next arrival is expected at the mean interval after the last one. Its probability grows with the number of intervals
+and shrinks with their spread; below one half nothing is expected. An announced arrival has probability 1.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from scheduler.core.snapshot import Arrivals, Snapshot
 from scheduler.core.window import DAY
 
 SURE_MIN = 0.5
-# So much of its distance a job may be late until it is no longer waited for.
+# A job that is late by more than this part of its interval is no longer expected.
 LATE_MAX = 0.5
-# Older distances tell little of the present.
+# Only so many of the newest intervals count.
 DISTANCES_MAX = 12
 
 
 def rhythm(instants: tuple[int, ...]) -> tuple[int, float] | None:
-    """Return the mean seconds from one arrival to the next and how sure the next is to keep them; None for only one.
+    """Return the mean interval in seconds and the probability that the next arrival keeps it; None for one arrival.
 
-    Jobs within a day of each other are one arrival.
+    Jobs within a day of each other count as one arrival.
     """
     starts: list[int] = []
     for before, instant in zip((None, *instants), instants, strict=False):
@@ -38,7 +38,7 @@ def rhythm(instants: tuple[int, ...]) -> tuple[int, float] | None:
 
 
 def expected(snapshot: Snapshot) -> tuple[KeptHours, ...]:
-    """Return the jobs that are expected to come within the horizon, by instant and kind."""
+    """Return the jobs that are expected within the horizon, sorted by instant and kind."""
     hours = []
     for arrivals in snapshot.arrivals:
         latest = arrivals.latest
@@ -50,9 +50,9 @@ def expected(snapshot: Snapshot) -> tuple[KeptHours, ...]:
 
 
 def _expected_arrivals(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int, float]]:
-    """Return (instant, how sure) of each arrival that is expected before the horizon."""
+    """Return (instant, probability) of each arrival that is expected before the end of the horizon."""
     until = snapshot.now + snapshot.horizon_seconds
-    there = any(job.name == arrivals.kind for job in snapshot.jobs)  # its next generation comes after this one
+    is_open = any(job.name == arrivals.kind for job in snapshot.jobs)  # the next job follows the one that is open
     if arrivals.said:
         return [(at, 1.0) for at in arrivals.said if at < until]
     mean_rhythm = rhythm(arrivals.instants)
@@ -60,10 +60,10 @@ def _expected_arrivals(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int
         return []
     seconds, mean_sure = mean_rhythm
     at = arrivals.instants[-1] + seconds
-    if at + LATE_MAX * seconds < snapshot.now or (there and at <= snapshot.now):
+    if at + LATE_MAX * seconds < snapshot.now or (is_open and at <= snapshot.now):
         return []
-    arrivals_expected, sure = [], mean_sure
+    expected_at, sure = [], mean_sure
     while at < until and sure >= SURE_MIN:
-        arrivals_expected.append((at, sure))
+        expected_at.append((at, sure))
         at, sure = max(at, snapshot.now) + seconds, sure * mean_sure
-    return arrivals_expected
+    return expected_at

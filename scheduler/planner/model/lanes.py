@@ -1,4 +1,4 @@
-"""Lanes: who shares a session, on how many devices, and for how long."""
+"""Lanes: which jobs share a session, on how many devices, and for how long."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from scheduler.core.admission import Room
     from scheduler.planner.model.case import JobOffer, PoolClass
 
-# Partners are sought among this many of the densest waiting jobs.
+# Partners are chosen from this many of the densest waiting jobs.
 PARTNERS_LOOKED_AT = 16
-# So many sessions of single jobs are remembered by class of pools.
+# The cache of single-job sessions of a pool class is cleared when it holds this many.
 ALONE_MAX = 50_000
 
 
 class CandidateLane(NamedTuple):
-    """One job's part of a session that is being composed."""
+    """One job's lane in a candidate session."""
 
     job: int
     devices: int
@@ -34,22 +34,22 @@ class CandidateSession(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """The devices of all lanes together."""
+        """The sum of the devices of all lanes."""
         return sum(lane.devices for lane in self.lanes)
 
 
 def compose(
     group: PoolClass, room: int, job: int, waiting: Iterable[int], remaining: Sequence[int]
 ) -> CandidateSession | None:
-    """Return the best session of at most ``room`` seconds led by ``job``, or None when none is worth a launch.
+    """Return the best session of at most ``room`` seconds led by ``job``, or None if none is worth a launch.
 
-    ``waiting`` are the jobs that could take the other devices, densest first.
+    ``waiting`` are the jobs that could use the other devices, densest first.
     """
     offer = group.offers[job]
     if offer is None or room < offer.shortest(remaining[job]):
         return None
     if len(offer.speeds) == 1:
-        return single_job_session(group, offer, min(room, offer.cap), job, remaining[job])
+        return one_job_session(group, offer, min(room, offer.cap), job, remaining[job])
     others = _candidates(group, job, waiting)
     best: CandidateSession | None = None
     widest = max(1, _widest(offer))
@@ -65,7 +65,7 @@ def compose(
 def compose_fuller(
     group: PoolClass, room: int, job: int, few: Iterable[int], many: Iterable[int], remaining: Sequence[int]
 ) -> CandidateSession | None:
-    """Return the best session with partners among ``few``, or among ``many`` where a device would stand still."""
+    """Return the best session with partners from ``few``, or from ``many`` if a device would be idle otherwise."""
     session = compose(group, room, job, few, remaining)
     if session is None or session.devices == group.pool.devices_per_session:
         return session
@@ -74,7 +74,7 @@ def compose_fuller(
 
 
 def spare(group: PoolClass, session: CandidateSession, remaining: Sequence[int]) -> int:
-    """Return the seconds by which a session would have to be longer, so that nine in ten times it ends its jobs."""
+    """Return the seconds to add to a session so that it finishes its jobs with a probability of 90 %."""
     seconds = 0
     for lane in session.lanes:
         offer = group.offers[lane.job]
@@ -92,11 +92,11 @@ def mold(
     *,
     patient: bool = False,
 ) -> CandidateSession | None:
-    """Return the session of ``job`` alone where it may ask for its devices, or None when none is worth a launch.
+    """Return the session of ``job`` alone with the best device count, or None if none is worth a launch.
 
-    ``rooms(devices)`` are the seconds there are for so many, ``left`` those until the job is due, None for never. It
-    takes, of the counts that are in time, or of all if it is not due, that with the fewest device hours; the fastest
-    where none is in time. One that is ``patient`` takes none now if only a count with no room now is in time.
+    ``rooms(devices)`` are the seconds available for a count, ``due_in`` those until the deadline (None: no deadline).
+    The count with the fewest device hours among those in time is chosen, or the fastest if none is in time. With
+    ``patient``, return None if the only counts in time have no room now.
     """
     offer = group.offers[job]
     if offer is None:
@@ -119,13 +119,13 @@ def mold(
 
 
 class Capacity(Protocol):
-    """What a pool has left, as :class:`PoolCapacity` tells it."""
+    """The part of :class:`PoolCapacity` that is used here."""
 
     def room(self, start: int, devices: int = 0) -> Room:
-        """Return the longest session from ``start``."""
+        """Return the longest session that may start at ``start``."""
 
     def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
-        """Return ``seconds``, or less so that no useless rest is left."""
+        """Return ``seconds``, or less so that no rest shorter than ``least`` remains."""
 
 
 def mold_evenly(
@@ -139,7 +139,7 @@ def mold_evenly(
     *,
     patient: bool,
 ) -> CandidateSession | None:
-    """Return what :func:`mold` does from ``start`` on a pool, without leaving a rest that is too short to use."""
+    """Return the session of :func:`mold` at ``start``, shortened if the rest of its window would be useless."""
     due_in = None if deadline is None else deadline - start
 
     def room(devices: int) -> int:
@@ -154,21 +154,19 @@ def mold_evenly(
     return _cut(group, even, [(job, session.devices)], remaining) or session
 
 
-def single_job_session(
-    group: PoolClass, offer: JobOffer, room: int, job: int, remaining: int
-) -> CandidateSession | None:
-    """Return the session of at most ``room`` seconds with one job on its only device, or None if it is useless."""
+def one_job_session(group: PoolClass, offer: JobOffer, room: int, job: int, remaining: int) -> CandidateSession | None:
+    """Return the session of at most ``room`` seconds with one job on one device, or None if it is useless."""
     key = job, remaining, room
     if key in group.alone:
         return group.alone[key]
     if len(group.alone) >= ALONE_MAX:
         group.alone.clear()
-    session = group.alone[key] = _single_job_session(offer, room, job, remaining)
+    session = group.alone[key] = _one_job_session(offer, room, job, remaining)
     return session
 
 
-def _single_job_session(offer: JobOffer, room: int, job: int, remaining: int) -> CandidateSession | None:
-    """Return what :func:`_cut` does for one job on the only device of a session."""
+def _one_job_session(offer: JobOffer, room: int, job: int, remaining: int) -> CandidateSession | None:
+    """Return the result of :func:`_cut` for one job on one device; a fast path."""
     length = min(offer.session_for(remaining, 1, 1.0), room)
     steps = offer.steps_in(length, 1, 1.0, remaining)
     if steps < remaining:
@@ -197,7 +195,7 @@ def _candidates(group: PoolClass, job: int, waiting: Iterable[int]) -> list[int]
 def _with_partners(
     group: PoolClass, room: int, lead: tuple[int, int], others: list[int], remaining: Sequence[int]
 ) -> Iterable[CandidateSession]:
-    """Yield the lead alone, then with the partners that bring most in the lead's own time."""
+    """Yield the lead's session alone, then sessions with the partners of the most value in the lead's time."""
     lead_only = _cut(group, room, [lead], remaining)
     if lead_only is None:
         return
@@ -236,7 +234,7 @@ def _need(group: PoolClass, share: tuple[int, int], remaining: int, room: int) -
 def _cut(
     group: PoolClass, room: int, shares: list[tuple[int, int]], remaining: Sequence[int]
 ) -> CandidateSession | None:
-    """Return the session of ``lanes`` that ends when the last of them is done or the room is; None if useless."""
+    """Return the session of ``shares`` (job, devices), cut to its longest lane and ``room``; None if useless."""
     sharing = group.pool.sharing if len(shares) > 1 else 1.0
     length = 0
     for job, devices in shares:

@@ -1,6 +1,6 @@
-"""Standing: where jobs and pools stand once all sessions of a schedule are planned.
+"""Plan state: the state of jobs and pools after all sessions of a schedule.
 
-A walk that goes on from a schedule begins there. What follows from a few sessions more or less is worked out from it.
+A walk that extends a schedule starts from it. The state with a few sessions fewer is derived from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PlanState:
-    """``bookings`` are in the order of the schedule; by job the steps left, the pool of its last session, its end."""
+    """``bookings`` in schedule order; by job the steps left, and the pool and the end of its last session."""
 
     __slots__ = (
         "_by_job",
@@ -41,11 +41,11 @@ class PlanState:
         states: Sequence[CapacityState],
         walked: tuple[Sequence[Booking], Sequence[CapacityState]] | None = None,
     ) -> None:
-        """Take over ``jobs`` (steps left, last pools, ends) and the states of the pools.
+        """Keep ``jobs`` (steps left, last pools, ends) and the pools' states; neither is copied.
 
-        ``walked`` are the sessions of a walk that began with ``states``, and the states it has come to.
+        ``walked`` are the sessions of a walk that started from ``states``, and the pools' states at its end.
         """
-        self.case_jobs = case.jobs  # that the indices stand for
+        self.case_jobs = case.jobs  # the list that the indices refer to
         self.bookings = bookings
         self.remaining, self.last_pool, self.free_from = jobs
         self.turns = turns
@@ -54,7 +54,7 @@ class PlanState:
 
     @property
     def states(self) -> Sequence[CapacityState]:
-        """The states of the pools when all sessions are booked ahead; worked out when they are asked for."""
+        """The pools' states with all sessions booked, computed on demand."""
         if self._walked is not None:
             bookings, reached = self._walked
             started: dict[int, list[PoolUse]] = {}
@@ -68,7 +68,7 @@ class PlanState:
 
     @property
     def by_job(self) -> Mapping[int, list[Booking]]:
-        """The bookings of each job that has any, in order."""
+        """The bookings by job, in order."""
         if self._by_job is None:
             self._by_job = {}
             for booking in self.bookings:
@@ -77,7 +77,7 @@ class PlanState:
         return self._by_job
 
     def without_booked(self, case: Case, removed: Collection[Booking]) -> PlanState:
-        """Return the state without some of its sessions."""
+        """Return the state without the ``removed`` sessions."""
         remaining, last_pool, free_from = self.remaining.copy(), self.last_pool.copy(), self.free_from.copy()
         turns = self.turns.copy() if self.turns else self.turns
         by_pool: dict[int, list[PoolUse]] = {}
@@ -100,7 +100,7 @@ class PlanState:
 
 
 def initial_state(case: Case) -> PlanState:
-    """Return where jobs and pools stand when nothing is planned."""
+    """Return the state before any planned session."""
     if case.beginning is None:
         columns = case.columns
         jobs = columns.remaining, columns.last_pool, [0] * len(case.jobs)
@@ -109,7 +109,7 @@ def initial_state(case: Case) -> PlanState:
 
 
 def plan_state(case: Case, schedule: Schedule) -> PlanState:
-    """Return where jobs and pools stand once ``schedule`` is planned."""
+    """Return the state of jobs and pools after ``schedule``."""
     if schedule.state_after is not None and schedule.state_after.case_jobs is case.jobs:
         return schedule.state_after
     begins = initial_state(case)
@@ -131,5 +131,5 @@ def plan_state(case: Case, schedule: Schedule) -> PlanState:
 
 
 def as_schedule(state: PlanState, gate_passes: dict[int, int]) -> Schedule:
-    """Return the schedule that leaves jobs and pools there."""
+    """Return the schedule whose sessions lead to ``state``."""
     return Schedule(tuple([booking.placement for booking in state.bookings]), gate_passes, state)

@@ -1,4 +1,4 @@
-"""Policy: what bends the dispatcher's plain order, and the sessions it comes to."""
+"""Policy: how the dispatcher orders jobs, and the schedule that it makes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PHASES = 8
 
 @dataclass(frozen=True, slots=True)
 class PinnedSession:
-    """A session to repeat from an earlier plan: at ``start``, led by the first of ``jobs`` that can come.
+    """A session to repeat from an earlier plan: at ``start``, led by the first of ``jobs`` that can start.
 
-    It was to last ``seconds``; a little more is granted, for a job that has turned out slower.
+    It was planned for ``seconds``; the dispatcher allows a little more for a job that is slower than expected.
     """
 
     start: int
@@ -31,23 +31,23 @@ class PinnedSession:
 
 
 class Admission(Protocol):
-    """Tells whether a session of a pool class at an instant is worth its hours."""
+    """The rule by which a session of a pool class at an instant is admitted or refused."""
 
     def __call__(self, group: int, instant: int, session: CandidateSession) -> bool:
-        """Tell it of ``session``."""
+        """Return whether ``session`` is worth its hours."""
 
     def least(self, group: int, instant: int) -> tuple[Sequence[float], float]:
-        """Return by job the part of its density that counts, and how much that must be: less is admitted never."""
+        """Return (factor of the density by job, minimum): density x factor below the minimum is never admitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What bends the plain order.
+    """How the dispatcher orders jobs; without any field it goes by density.
 
-    ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, equal part of the horizon).
-    ``admits(class, instant, session)`` tells whether a session is worth its hours. ``urgent`` jobs go first as long as
-    they can make their deadline. ``pinned`` holds by pool what an earlier plan decided, which is done before all else.
-    ``order(job, remaining steps)`` takes the place of densities: the smallest goes first, whatever its hours are worth.
+    ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, phase of the horizon).
+    ``admits(class, instant, session)`` decides whether a session is worth its hours. ``urgent`` jobs go first while
+    they can meet their deadline. ``pinned`` holds the sessions of an earlier plan by pool, which go before all others.
+    ``order(job, remaining steps)`` replaces densities: the smallest goes first.
     """
 
     factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What the dispatcher decided, before reasons are given. ``gate_passes`` holds the expected instants by job.
+    """The dispatcher's sessions; ``gate_passes`` holds by job the instant at which its gate is expected to pass.
 
     ``state_after`` is the state of jobs and pools after these sessions, if a walk has just computed it.
     """

@@ -1,4 +1,4 @@
-"""Pool capacity: what one pool has left while a plan grows; every planned session brings it to its next state."""
+"""Pool capacity: the capacity that one pool has left while a plan grows. Each planned session replaces its state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["NEVER", "PoolCapacity"]
 
 
 class PoolCapacity:
-    """The room of one pool from ``start`` on; with ``shared``, pools that are alike have their states in common."""
+    """The capacity of one pool from ``start`` on; equal pools share the states in ``shared``."""
 
     __slots__ = ("places_of", "pool", "state", "view")
 
@@ -29,7 +29,7 @@ class PoolCapacity:
         states[alike] = self.state
 
     def copy(self, state: CapacityState | None = None) -> PoolCapacity:
-        """Return a copy that takes sessions without touching this one, from another ``state`` on if one is given."""
+        """Return an independent copy, at ``state`` if one is given."""
         twin = object.__new__(PoolCapacity)
         twin.view, twin.pool, twin.places_of = self.view, self.pool, self.places_of
         twin.state = (state or self.state).with_bounded_cache()
@@ -37,18 +37,18 @@ class PoolCapacity:
 
     @property
     def counts(self) -> list[CalendarCount]:
-        """What calendar quotas have left."""
+        """The windows of the calendar quotas, with the seconds left in each."""
         return self.state.planned.counts
 
     def room(self, start: int, devices: int = 0) -> Room:
-        """Return the longest session that may be planned from ``start``, the pool's overrun already set aside.
+        """Return the longest session that may start at ``start``, the pool's overrun already subtracted.
 
-        ``devices`` are those of its lanes; 0: as few as can be.
+        ``devices`` is the sum over its lanes; 0 means the fewest that the pool gives.
         """
         return self.state.room(start, self.places_of(devices))
 
     def until_booked(self, start: int) -> int:
-        """Return how long a session from ``start`` leaves all booked ones their place."""
+        """Return the seconds from ``start`` for which a session leaves every booked session its place."""
         return self.state.until_booked(start)
 
     def next_change(self, after: int) -> int:
@@ -56,15 +56,15 @@ class PoolCapacity:
         return self.state.next_change(after)[0]
 
     def book(self, start: int, end: int, devices: int = 1) -> None:
-        """Write down a session yet to come, which later ones must leave its place and its quota."""
+        """Book a session that starts later; its place and quota are no longer available."""
         self.state = self.state.with_booked(((start, end + self.pool.overrun_seconds, self.places_of(devices)),))
 
     def take(self, start: int, end: int, devices: int = 1) -> None:
-        """Write a session down; it holds the pool's overrun as well."""
+        """Start a session; its hold includes the pool's overrun."""
         self.state = self.state.after((start, end + self.pool.overrun_seconds, self.places_of(devices)))
 
     def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
-        """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
+        """Return ``seconds``, or half of the window's rest if a full session would leave less than ``least`` behind."""
         overrun = self.pool.overrun_seconds
         free = self.state.leftover(start, self.places_of(devices))
         if free == NEVER or not 0 < free - seconds - overrun < least + overrun:
@@ -74,13 +74,13 @@ class PoolCapacity:
 
 
 def _one(devices: int) -> int:
-    """Return the places of a session where each has one, without asking the pool: walks ask a million times."""
+    """Return 1: the places of a session on a pool without ``device_counts``. Called a million times per plan."""
     del devices
     return 1
 
 
 def _what_counts(view: PoolView, start: int) -> Hashable:
-    """Return all that a pool's states stand on."""
+    """Return the key that is equal for pools with equal capacity states."""
     pool = view.pool
     return (
         pool.quotas,

@@ -1,4 +1,4 @@
-"""Pool rules: what holds for a pool whatever is planned on it, cut to the horizon once."""
+"""Pool rules: the limits of a pool that do not depend on the plan, computed once per horizon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.planner.model.count import NEVER, CalendarCount
 
 
 class PoolRules:
-    """What holds for a pool whatever is planned on it."""
+    """Openings, caps and quotas of one pool from ``start`` to the horizon."""
 
     __slots__ = (
         "begins", "closed", "closes", "counts", "fewest", "flexible", "held_at_most", "openings", "overrun", "places",
@@ -20,7 +20,7 @@ class PoolRules:
 
     def __init__(self, view: PoolView, start: int, until: int) -> None:
         self.view, self.pool, self.start, self.places = view, view.pool, start, view.pool.places
-        self.fewest = view.pool.places_of(0)  # places that a session takes at least
+        self.fewest = view.pool.places_of(0)  # places of the smallest session
         self.overrun = view.pool.overrun_seconds
         self.held_at_most = view.pool.session_cap_seconds + self.overrun
         until += self.held_at_most
@@ -36,20 +36,20 @@ class PoolRules:
             else []
         )
         self.closes = [closes for _, closes in self.openings]
-        # When something begins that may bring room whatever is planned: an opening, a window of a quota.
+        # Instants at which room may appear whatever is planned: an opening or a quota window begins.
         self.begins = sorted({opens for opens, _ in self.openings}.union(*(count.starts for count in self.counts)))
         self.flexible = [quota for quota in view.pool.quotas if isinstance(quota, RollingQuota | FirstUseQuota)]
         self.closed = {quota.name: last_close(quota, view) for quota in self.flexible}
 
     def edges(self, charges: Iterable[Charge]) -> list[int]:
-        """Return, in order, when charges open room again under the quotas that move with every session."""
+        """Return, sorted, the instants at which ``charges`` free room under rolling and first-use quotas."""
         return sorted(edge for charge in charges for edge in self._edges_of(charge))
 
     def _edges_of(self, charge: Charge) -> list[int]:
-        """Return when a charge opens room again under the quotas that move with every session."""
+        """Return the instants at which one charge frees room under rolling and first-use quotas."""
         edges = []
         for quota in self.flexible:
-            edges.append(charge.start + quota.span_seconds)  # from then on what was used expires while another runs
+            edges.append(charge.start + quota.span_seconds)  # the charge begins to expire
             closes = self.closed[quota.name]
             if closes is None:
                 edges += [charge.end, charge.end + quota.span_seconds]
@@ -59,17 +59,17 @@ class PoolRules:
 
 
 def live_ends(view: PoolView) -> list[int]:
-    """Return when the live runs' holds end, each once for every place that it takes."""
+    """Return the ends of the holds of live runs, one entry per place in use."""
     return [run.held_until for run in view.live for _ in range(view.pool.places_of(run.devices))]
 
 
 def last_close(quota: RollingQuota | FirstUseQuota, view: PoolView) -> int | None:
-    """Return when the last span closes whose opening is certain, long ago if there is none; None when nobody can tell.
+    """Return when the last span closes whose opening is certain; -NEVER if there is none, None if it is unknown.
 
-    A rolling quota has no spans: nothing that was used is ever forgotten but by the passing of time.
+    A rolling quota has no spans. Observed limits and possible charges make spans uncertain (None).
     """
     if any(limit.quota == quota.name for limit in view.observed) or any(not charge.sign for charge in view.charges):
-        return None  # limits that change with the hour, uses that perhaps never were
+        return None
     uses = sorted((charge for charge in view.charges if charge.sign > 0), key=lambda charge: (charge.start, charge.end))
     closes, certain = -NEVER, isinstance(quota, FirstUseQuota)
     for charge in uses if certain else ():

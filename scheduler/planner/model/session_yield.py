@@ -1,8 +1,8 @@
-"""What a session yields: set-up, checkpoints and the stop margin come off, the rest trains.
+"""Session yield: the training seconds of a session after set-up, checkpoints and the stop margin.
 
-Checkpoints are counted by Young's interval, which is within one and a half checkpoints of the exact equal-n rule of
-``jobs.payload.lane.cadence`` (two parts in a thousand of usual sessions) and, unlike it, continuous and invertible: a
-longer session never yields less.
+Checkpoints are counted by Young's interval. It is within one and a half checkpoints of the exact rule in
+``jobs.payload.lane.cadence`` (0.2 % of usual sessions) and, unlike it, continuous and invertible: a longer session
+never yields less.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from scheduler.core.quota import MoneyQuota
 from scheduler.core.snapshot import JobView
 from scheduler.core.window import DAY, HOUR
 
-# Forgives the rounding of floating point where whole steps and whole seconds are cut off.
+# Tolerance for floating point where steps and seconds are rounded to whole numbers.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """The time one job loses in a session of one pool, in seconds.
+    """The overheads of one job in a session of one pool, in seconds.
 
     ``interval`` is the training time between two checkpoints; zero when a checkpoint costs nothing.
     ``minimum`` is the training time that makes a session worth a launch.
@@ -46,7 +46,7 @@ class SessionTerms:
         return self.setup + self.margin + ceil(useful + saves * self.checkpoint - TOLERANCE)
 
     def published_after(self, useful: float, length: int) -> int:
-        """Return after how many seconds of the session the first ``useful`` training seconds are checkpointed."""
+        """Return the second of the session at which the first ``useful`` training seconds are checkpointed."""
         end = length - self.margin
         if not self.checkpoint:
             return min(end, self.setup + ceil(useful - TOLERANCE))
@@ -54,17 +54,17 @@ class SessionTerms:
         return min(end, self.setup + ceil(saves * (self.interval + self.checkpoint)))
 
     def published_at(self, start: int, length: int, speed: float, before: int, step: int) -> int:
-        """Return when a session of [start, start + length) that began at step ``before`` has checkpointed ``step``."""
+        """Return when a session of [start, start + length) that begins at step ``before`` checkpoints ``step``."""
         return start + self.published_after((step - before) / speed, length)
 
 
 def terms(job: JobView, pool: Pool) -> SessionTerms:
-    """Return the terms of ``job`` on ``pool``; raises KeyError for a pool the job may not use."""
+    """Return the overheads of ``job`` on ``pool``; raises KeyError for a pool that the job may not use."""
     return terms_of(job.setup_seconds[pool.name], job.checkpoint_seconds[pool.name], pool)
 
 
 def terms_of(setup: int, checkpoint: int, pool: Pool) -> SessionTerms:
-    """Return the terms of a job that takes so many seconds on ``pool``."""
+    """Return the overheads on ``pool`` of a job with these set-up and checkpoint seconds."""
     return SessionTerms(
         setup=setup,
         checkpoint=checkpoint,
@@ -75,7 +75,7 @@ def terms_of(setup: int, checkpoint: int, pool: Pool) -> SessionTerms:
 
 
 def longest(pool: Pool) -> int:
-    """Return the longest session that the rules of ``pool`` allow within one opening and one window of each quota."""
+    """Return the seconds of the longest session within one opening and one window of each quota of ``pool``."""
     seconds = pool.session_cap_seconds
     for quota in pool.quotas:
         match quota:
@@ -90,9 +90,9 @@ def longest(pool: Pool) -> int:
 
 
 def one_step(job: JobView, pool: Pool) -> int:
-    """Return the shortest session in which a step of the job is trained; none that is shorter is of any use to it.
+    """Return the seconds of the shortest session that trains one step.
 
-    That of a job which is run whole is all of its work. Raises KeyError for a pool the job may not use.
+    A single-session job has one step: all of its work. Raises KeyError for a pool that the job may not use.
     """
     counts = counts_taken(job, pool)
     devices = counts[-1] if counts else min(pool.devices_per_session, job.needs.devices_max)
@@ -100,12 +100,12 @@ def one_step(job: JobView, pool: Pool) -> int:
 
 
 def too_short(job: JobView, pool: Pool) -> bool:
-    """Tell whether the job is all one step, and no session of ``pool`` can ever hold it. Raises KeyError likewise."""
+    """Return whether a single-session job exceeds the longest session of ``pool``. Raises KeyError as above."""
     return job.target_step == 1 and one_step(job, pool) > longest(pool)
 
 
 def fits(job: JobView, pool: Pool) -> bool:
-    """Tell whether a session of ``pool`` offers what the job needs; its list of allowed pools aside."""
+    """Return whether a session of ``pool`` has the devices, memory and number format that the job needs."""
     needs = job.needs
     return (
         (not pool.device_counts or any(_takes(job, count) for count in pool.device_counts))
@@ -116,9 +116,9 @@ def fits(job: JobView, pool: Pool) -> bool:
 
 
 def counts_taken(job: JobView, pool: Pool) -> tuple[int, ...]:
-    """Return, where sessions differ in their devices, the counts that the job takes: each is faster than all fewer.
+    """Return the device counts of ``pool`` that the job can use, each faster than all smaller ones.
 
-    Raises KeyError for a pool the job may not use.
+    Empty for a pool without ``device_counts``. Raises KeyError for a pool that the job may not use.
     """
     counts: list[int] = []
     quickest = 0.0
@@ -134,7 +134,7 @@ def _takes(job: JobView, devices: int) -> bool:
 
 
 def allowed(job: JobView, pool: Pool) -> bool:
-    """Tell whether the job's owner lets it run on ``pool``, and its speed there is known."""
+    """Return whether the job may run on ``pool`` by its settings, and its speed there is known."""
     if job.allowed_pools and pool.name not in job.allowed_pools:
         return False
     rate = job.rates.get(pool.name)

@@ -1,7 +1,7 @@
-"""Turns: which of the jobs that share hours has a session next, so that each keeps its part of them.
+"""Turns: which job of a share group gets the next session, so that each receives its share of the hours.
 
-Whoever has had least for its part goes first. A job that is finished, runs or may not start has no turn, so that the
-others of its group take what is there: no hour is left unused for a share's sake.
+The job with the fewest device seconds relative to its share goes first. A job that is finished, runs or may not start
+is passed over, so that no hour is left unused because of a share.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """The groups of a case and the device seconds that each job has had so far; grows with every session."""
+    """The share groups of a case, and the device seconds that each job has received so far."""
 
     __slots__ = ("_group", "_part", "_seconds")
 
     def __init__(self, views: Iterable[JobView]) -> None:
-        """Index jobs by their place in ``views``."""
+        """Index jobs by their position in ``views``."""
         members: dict[str, list[int]] = {}
         self._part: dict[int, float] = {}
         self._seconds: dict[int, int] = {}
@@ -33,43 +33,43 @@ class Turns:
         }
 
     def __bool__(self) -> bool:
-        """Tell whether any jobs share hours."""
+        """Return whether any jobs share hours."""
         return bool(self._group)
 
     def copy(self) -> Turns:
-        """Return a copy that counts on its own."""
+        """Return an independent copy."""
         twin = object.__new__(Turns)
         twin._group, twin._part, twin._seconds = self._group, self._part, self._seconds.copy()
         return twin
 
     def group(self, job: int) -> tuple[int, ...]:
-        """Return the jobs of the group of ``job``, itself included; none if it shares with nobody."""
+        """Return the jobs of the share group of ``job``, itself included; empty if it has none."""
         return self._group.get(job, ())
 
     def take(self, job: int, device_seconds: int) -> None:
-        """Count a session."""
+        """Add the device seconds of a session of ``job``."""
         if job in self._seconds:
             self._seconds[job] += device_seconds
 
     def rank(self, job: int) -> tuple[float, int]:
-        """Return the rank among its group: whoever had least for its part goes first, then the place in the queue."""
+        """Return the rank within the group: device seconds relative to the share, then the queue position."""
         return self._seconds[job] / self._part[job], job
 
     def next(self, job: int, waiting: Container[int], offers: Sequence[JobOffer | None]) -> int:
-        """Return who goes first of the group of ``job``, mostly itself, of those that wait and have an offer."""
+        """Return the first job of the group of ``job`` that waits and has an offer; ``job`` if there is none."""
         members = [one for one in self.group(job) if one in waiting and offers[one] is not None]
         return min(members, key=self.rank, default=job)
 
     def beside(
         self, lead: int, jobs: Sequence[int], waiting: Container[int], offers: Sequence[JobOffer | None]
     ) -> list[int]:
-        """Return those of ``jobs`` who may sit in a session of ``lead``: of each other group who goes first."""
+        """Return the ``jobs`` that may share a session with ``lead``: of each other group the first in turn."""
         mine = self.group(lead)
         return [job for job in jobs if job not in mine and self.next(job, waiting, offers) == job]
 
     def seated(self, jobs: Sequence[int], waiting: Container[int], offers: Sequence[JobOffer | None]) -> list[int]:
-        """Return who sits in a session that was planned for ``jobs``: for each of them who goes first of its group."""
+        """Return the jobs of a session that was planned for ``jobs``: for each the first in turn of its group."""
         seats = list(dict.fromkeys(self.next(job, waiting, offers) for job in jobs))
-        if len(seats) < len(jobs):  # several of one group sit in it
+        if len(seats) < len(jobs):  # several jobs of one group share the session
             seats = list(dict.fromkeys((*seats, *jobs)))
         return [job for job in seats if job in waiting]

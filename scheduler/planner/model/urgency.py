@@ -1,9 +1,8 @@
-"""Urgency: what an hour of a job is worth because it brings a finished model nearer.
+"""Urgency: the factor by which an hour of a job counts because the job is close to its end.
 
-An hour is worth the job's weight over its hours left (Smith's index), so that work that is nearly done is finished
-before more is begun, and no remainder is too small to be worth a session. A job that others wait for at a gate counts
-for the best of what comes behind the gate as well. Urgencies are scaled such that all the work left is worth together
-what its weights alone would make it.
+It is Smith's index: priority over hours left. Work that is nearly done is finished before more is started, and a small
+remainder is still worth a session. A job that gates others counts with the best chain behind the gate as well.
+Urgencies are scaled so that all the remaining work is worth the same as by priorities alone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def with_urgency(snapshot: Snapshot) -> Snapshot:
 
 
 def urgencies(snapshot: Snapshot) -> dict[str, float]:
-    """Return the urgency of every job by name; 1.0 is an ordinary hour's."""
+    """Return the urgency by job name; the weighted mean is 1.0."""
     open_jobs = {job.name: job for job in snapshot.jobs if job.remaining_steps > 0 and job.weight > 0}
     waiting: dict[str, list[JobView]] = {}
     for job in open_jobs.values():
@@ -45,9 +44,9 @@ def urgencies(snapshot: Snapshot) -> dict[str, float]:
 def _chain(
     job: JobView, waiting: dict[str, list[JobView]], chains: dict[str, tuple[float, float]]
 ) -> tuple[float, float]:
-    """Return (weight, hours) of the job alone, or of its way to a gate and what is behind it, if that is denser.
+    """Return (priority, hours) of the job alone, or of its steps to a gate and the jobs behind it if denser.
 
-    ``chains`` has its children's; one that waits for itself in a circle counts alone.
+    ``chains`` holds the results of its children; a child in a cycle counts alone.
     """
     best = (job.weight, _hours(job, job.remaining_steps))
     children = [
@@ -68,7 +67,7 @@ def _chain(
 
 
 def children_first(names: Iterable[str], children: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return all names, each after its children, however long their chains; circles are cut where they are met."""
+    """Return all names, each after its children (depth first, without recursion); cycles are cut."""
     ordered: dict[str, None] = {}
     visited: set[str] = set()
     for root in names:

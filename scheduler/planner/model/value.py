@@ -1,7 +1,7 @@
-"""Value: what planned work is worth. V = sum of weight * urgency * speed * g(day) * late over all useful hours.
+"""Value of planned work: V = sum of priority * urgency * speed * g(day) * late over all useful hours.
 
-Speed is relative to the job's reference device. g falls from 1 today to one half at the horizon in steps of UTC
-days; work after a job's deadline counts 0.3; work after the horizon counts nothing.
+Speed is relative to the job's reference device. g falls from 1 today to 0.5 at the horizon, by UTC day. Work after a
+job's deadline counts 0.3, work after the horizon 0.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from scheduler.planner.model.booking import Booking
 
 LATE_FACTOR = 0.3
-# So many sessions are remembered at a time.
+# The caches of session values are cleared when they hold this many.
 VALUES_MAX = 100_000
 HORIZON_FACTOR = 0.5
 
 
 class Discount:
-    """g(t): a step function of the UTC day."""
+    """g(t), a step function of the UTC day."""
 
     def __init__(self, now: int, horizon_seconds: int) -> None:
         self._first_day = now // DAY
@@ -34,7 +34,7 @@ class Discount:
         self._days = max(1.0, horizon_seconds / DAY)
 
     def at(self, instant: int) -> float:
-        """Return the worth of an hour worked at ``instant``."""
+        """Return the factor of an hour at ``instant``."""
         if instant >= self.until:
             return 0.0
         passed = min(1.0, (instant // DAY - self._first_day) / self._days)
@@ -57,14 +57,14 @@ class Discount:
 
 
 def reference_rate(job: JobView) -> float:
-    """Return the steps per second that count as one; where nobody said, the fastest pool's."""
+    """Return the steps per second that count as speed 1: the job's reference rate, or its fastest pool's."""
     if job.reference_rate > 0:
         return job.reference_rate
     return max((rate.steps_per_second for rate in job.rates.values()), default=0.0) or 1.0
 
 
 class SessionValues:
-    """What sessions are worth in one snapshot, each worked out once: walks over schedules ask of the same again."""
+    """The values of sessions in one snapshot, cached."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._jobs = {job.name: job for job in snapshot.jobs}
@@ -90,7 +90,7 @@ class SessionValues:
         return sum(chain.from_iterable([values.get(booking) or self.lanes(booking) for booking in bookings]))
 
     def moment(self, bookings: Iterable[Booking]) -> float:
-        """Return the sum of what each of ``bookings`` is worth times the hours from now to its middle."""
+        """Return the sum over ``bookings`` of value times hours from now to the session's middle."""
         moments = self._moments
         return sum([moments.get(booking) or self._moment(booking) for booking in bookings])
 
@@ -112,14 +112,14 @@ class SessionValues:
 
 
 def value(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
-    """Return V of ``placements`` in weighted, discounted useful hours of the reference device."""
+    """Return V of ``placements`` in useful hours of the reference device, weighted and discounted."""
     return SessionValues(snapshot).of(placements)
 
 
 def lane_value(job: JobView, pool: Pool, placement: Placement, devices: int, steps: int, discount: Discount) -> float:
-    """Return the value of one lane: its steps spread evenly from the end of set-up to where its session could end.
+    """Return the value of one lane: its steps spread evenly from the end of set-up to the earliest end of its session.
 
-    The last checkpoint and the margin belong to the stretch, so that work is nowhere ahead of the bound's.
+    The last checkpoint and the stop margin are included, so that work is never earlier than in the LP bound.
     """
     speed = job.speed(pool.name, devices) * (pool.sharing if len(placement.lanes) > 1 else 1.0)
     job_terms = terms(job, pool)

@@ -1,1 +1,1 @@
-"""Questions to a planner: why, what if, what changed, and how simpler orders would do."""
+"""Questions about a plan: why a job waits, what if, what changed, and how simpler orders compare."""

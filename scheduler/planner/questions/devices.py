@@ -1,4 +1,4 @@
-"""How many devices a job takes: what each count costs, and the one that is in time for the fewest device hours."""
+"""Device counts of a job: time and cost of each, and the count that meets the deadline with the fewest device hours."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scheduler.core.snapshot import JobView
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """One count of devices in a pool's sessions: seconds of training to the target, and what they cost.
+    """One device count on a pool: seconds of training to the target, and device seconds.
 
-    ``left`` are the session's other devices, or the pool's where a session has as many as it asks for; ``in_time`` is
+    ``left`` is the number of unused devices of the session, or of the pool if it has ``device_counts``. ``in_time`` is
     None without a deadline.
     """
 
@@ -28,10 +28,10 @@ class DeviceChoice:
 
 
 def device_choices(view: JobView, pool: Pool, now: int) -> tuple[DeviceChoice, ...]:
-    """Return the counts that make a job faster than fewer would, as if sessions began now and lasted.
+    """Return the device counts that are faster than all smaller ones, as if one session ran from now to the target.
 
-    Chosen is the one that is in time, or of all without a deadline, with the fewest device hours; the fastest where
-    none is in time. Nothing for a pool that the job may not use.
+    Chosen is the count in time (without a deadline: any) with the fewest device hours, or the fastest if none is in
+    time. Empty for a pool that the job may not use.
     """
     if pool.name not in view.rates:
         return ()

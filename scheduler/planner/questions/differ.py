@@ -1,4 +1,4 @@
-"""Differ: what changes from one plan to another, per job and per pool."""
+"""Differ: the differences between two plans, per job and per pool."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scheduler.planner.model.case import expected_of_live_runs
 
 @dataclass(frozen=True, slots=True)
 class JobOutlook:
-    """What a plan means to one job: when it starts and finishes (None: not within the horizon), seconds, steps.
+    """One job in a plan: start and finish (None: not within the horizon), session seconds, steps.
 
-    A job that sits in a live run started with that run, and what the run is expected to save counts as steps.
+    A job in a live run started with that run, whose expected steps count.
     """
 
     start: int | None
@@ -26,7 +26,7 @@ class JobOutlook:
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """A job whose outlook differs; ``before`` is None for a job only the second plan knows."""
+    """A job whose outlook differs; ``before`` or ``after`` is None if that plan does not have the job."""
 
     job: str
     before: JobOutlook | None
@@ -44,7 +44,7 @@ class PoolChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanDifference:
-    """Everything that differs; value in weighted discounted useful hours."""
+    """All differences of two plans; values in weighted, discounted useful hours."""
 
     jobs: tuple[JobChange, ...]
     pools: tuple[PoolChange, ...]
@@ -53,12 +53,12 @@ class PlanDifference:
 
     @property
     def nothing(self) -> bool:
-        """Whether both plans do the same."""
+        """Whether both plans are the same for every job and pool."""
         return not self.jobs and not self.pools
 
 
 def differences(snapshot: Snapshot, before: Plan, after: Plan) -> PlanDifference:
-    """Return what changes from ``before`` to ``after``; ``snapshot`` tells remaining work and deadlines."""
+    """Return the changes from ``before`` to ``after``; remaining work and deadlines are those of ``snapshot``."""
     old, new = outlooks(snapshot, before), outlooks(snapshot, after)
     jobs = tuple(
         JobChange(name, old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)
@@ -73,7 +73,7 @@ def differences(snapshot: Snapshot, before: Plan, after: Plan) -> PlanDifference
 
 
 def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:
-    """Return what ``plan`` means to ``job``; raises KeyError for a job the snapshot does not hold."""
+    """Return the outlook of ``job`` in ``plan``; raises KeyError for a job that is not in ``snapshot``."""
     view = next((one for one in snapshot.jobs if one.name == job), None)
     if view is None:
         raise KeyError(job)
@@ -81,7 +81,7 @@ def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:
 
 
 def outlooks(snapshot: Snapshot, plan: Plan) -> dict[str, JobOutlook]:
-    """Return what ``plan`` means to each open job that it plans or that runs now."""
+    """Return the outlook in ``plan`` of each open job that is planned or runs now, by name."""
     planned_lanes: dict[str, list[tuple[Placement, PlannedLane]]] = {}
     for placement in sorted(plan.placements, key=lambda placed: placed.start):
         for planned_lane in placement.lanes:

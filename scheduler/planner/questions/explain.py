@@ -1,4 +1,4 @@
-"""Explain: the one reason why a job waits, and for one that is outbid the weight that would start it now."""
+"""Explain: the reason why a job waits, and for an outbid job the priority with which it would start now."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from scheduler.planner.planner import ALL_LAYERS, WHOLE_JOBS_MAX, Planner, Plann
 from scheduler.planner.questions.whatif import SetWeight, UnknownName, apply
 from scheduler.planner.search.policies import SEARCHED_JOBS_MAX
 
-# The weight is known when this factor lies between one that starts the job and one that does not.
+# The search ends when the priorities that start the job and that do not are within this factor.
 CLOSE = 1.01
 CLOSE_AMONG_MANY = 1.03
-# From a first guess the weight moves by these factors until both sides are known.
+# Factors on the first guess, tried in order until both sides are bracketed.
 STRIDES = (1.02, 1.1, 1.4, 3.0, 30.0, 1e3, 1e6)
-# A weight so much less than the one that was found is tried again, so many times.
+# After the search, a priority lower by this factor is tried so many times.
 CLEARLY_LESS = 1.03
 LOWER_LOOKS = 6
-# A weight that was found on the way must hold for a plan made from scratch; if not, it is raised by these.
+# The answer must also start the job in a plan made from scratch; if not, it is raised by these factors.
 MARGINS = (1.0, 1.01, 1.03, 1.1, 1.3, 2.0)
 
 
@@ -32,9 +32,9 @@ def explain(
 ) -> Reason | None:
     """Return why ``job`` does not start now, or None when it starts or runs. Raises UnknownName.
 
-    ``incumbent`` is the plan in force. For a job that is outbid, ``weight_to_start`` is a weight with which planning
-    again does start it now, found by trying; about a percent less was seen not to (among hundreds of jobs three
-    percent less, by one candidate instead of a whole plan). ``no_weight`` tells that none was found.
+    ``incumbent`` is the current plan. For an outbid job, ``weight_to_start`` is a priority with which a new plan starts
+    it now. It is found by planning with trial priorities, to about 1 % (3 % with hundreds of jobs, where a single
+    candidate is used instead of a whole plan). ``no_weight`` is set if no priority starts it.
     """
     if all(view.name != job for view in snapshot.jobs):
         raise UnknownName("job", job, [view.name for view in snapshot.jobs])
@@ -55,15 +55,15 @@ def explain(
         )
 
     view = next(one for one in snapshot.jobs if one.name == job)
-    # One planner for all tries: its solver goes on from the last basis, which is many times faster. Most tries do
-    # without the local search, which is most of the work; the last few make sure with it.
-    # Among hundreds of jobs there is no search to do without, and a plan takes long: one candidate has to do.
+    # One planner for all tries: its solver continues from the last basis, which is many times faster. Most tries skip
+    # the local search, which is most of the work; the last ones use it. With hundreds of jobs, where plans are slow, a
+    # try is one candidate.
     many = SEARCHED_JOBS_MAX < len(snapshot.jobs) <= WHOLE_JOBS_MAX
     light = Planner(replace(options, search_steps=0))
     guess = _guess(snapshot, view, reason)
     most = max(view.weight, guess) * STRIDES[-1]
     if many and not starts(most, light, glance=True) and not starts(most, planner):
-        return replace(reason, no_weight=True)  # where others go first, no weight changes anything: one look tells
+        return replace(reason, no_weight=True)
     close = CLOSE_AMONG_MANY if many else CLOSE
     near = _least(view.weight, guess, lambda weight: starts(weight, light, glance=many), close)
     weight_found = near
@@ -72,7 +72,7 @@ def explain(
     if weight_found is None:
         return replace(reason, no_weight=True)
     for _ in range(0 if many else LOWER_LOOKS):
-        # A search may miss a weight and find a lower one: whoever tries a little less must not be surprised.
+        # The local search is not monotonic: a lower priority may start the job as well.
         lower = weight_found / CLEARLY_LESS
         if lower <= view.weight or not starts(lower, Planner(options)):
             break
@@ -82,7 +82,7 @@ def explain(
 
 
 def _guess(snapshot: Snapshot, view: JobView, reason: Outbid) -> float:
-    """Return the weight at which the job's longest session pays the price of its hours, alone on all devices."""
+    """Return the priority at which the job's longest session, alone on all devices, is worth the price of its hours."""
     pool = next(one.pool for one in snapshot.pools if one.pool.name == reason.pool)
     speed = view.speed(pool.name, max(view.needs.devices_min, min(view.needs.devices_max, pool.devices_per_session)))
     job_terms = terms(view, pool)
@@ -94,10 +94,9 @@ def _guess(snapshot: Snapshot, view: JobView, reason: Outbid) -> float:
 
 
 def _least(low: float, guess: float, starts: Callable[[float], bool], close: float = CLOSE) -> float | None:
-    """Return a weight that starts the job, hardly above one that does not; None when no weight seems to.
+    """Return a priority that starts the job, within ``close`` of one that does not; None if no priority does.
 
-    ``low`` does not start it. The search strides from ``guess`` until both sides are known and halves what lies
-    between them, in ratio.
+    ``low`` does not start it. The search brackets the limit from ``guess``, then bisects on a logarithmic scale.
     """
     low = max(low, 1e-6)
     high = guess if guess > low * close and starts(guess) else None

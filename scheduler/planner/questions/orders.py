@@ -1,4 +1,4 @@
-"""Orders: simpler rules that a plan may be compared with."""
+"""Orders: plans by simpler rules, for comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler.planner.verify import verify
 
 STATIC = "static"
 DENSITY = "density"
-# Everything a plan may be made by instead of all layers, and what it does, for people.
+# The rules that can make a plan instead of the planner, with a description for users.
 POLICIES: dict[str, str] = {
     STATIC: "the same sessions every week, jobs in fixed turns, nothing planned anew",
     "fifo": "the front of the queue first",
@@ -30,9 +30,9 @@ POLICIES: dict[str, str] = {
 
 
 def plan_by(snapshot: Snapshot, policy: str) -> Plan:
-    """Return the plan that ``policy``, one of POLICIES, makes of ``snapshot``; raises KeyError for any other name.
+    """Return the plan of ``snapshot`` by ``policy``, one of POLICIES; raises KeyError for any other name.
 
-    Deadlines only cost value here; a rule that the plan breaks is a warning.
+    A missed deadline only costs value here. Violations are returned as warnings of the plan.
     """
     case = make_case(snapshot, firm_deadlines=False)
     if policy == STATIC:

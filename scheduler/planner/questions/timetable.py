@@ -1,8 +1,8 @@
-"""Timetable: the static week of people who plan by hand, to compare with. Nothing in it reacts to anything.
+"""Timetable: a static week as planned by hand, for comparison. It does not react to anything.
 
-Every window of a pool's quota is cut into equal sessions at equal distances. The heaviest job has the pool with the
-most hours to itself, the others take turns on the rest, session by session. A turn that comes to a job which is
-finished, held or behind its gate is lost.
+Every window of a pool's quota is divided into equal sessions at equal intervals. The job of the highest priority uses
+the pool with the most hours alone; the others rotate on the remaining pools. A session of a job that is finished, held
+or behind its gate is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduler.planner.model.pool_capacity import PoolCapacity
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """A session of the timetable; whose it is depends on ``turn``, its number on the pool."""
+    """A session of the timetable; ``turn``, its number on the pool, determines its job."""
 
     start: int
     pool: int
@@ -29,7 +29,7 @@ class Slot:
 
 
 def timetable(case: Case) -> tuple[Placement, ...]:
-    """Return the sessions of the static week from now to the horizon, as far as quotas and openings have room."""
+    """Return the sessions of the static week from now to the horizon, as far as quotas and openings allow."""
     capacities = [capacity.copy() for capacity in case.capacities]
     slots = {number: _slots(case, number) for number in range(len(capacities))}
     turns = _turns(case, {number: sum(slot.seconds for slot in pool_slots) for number, pool_slots in slots.items()})
@@ -71,7 +71,7 @@ def timetable(case: Case) -> tuple[Placement, ...]:
 
 
 def _turns(case: Case, seconds: dict[int, int]) -> dict[int, list[int]]:
-    """Return by pool the jobs that take turns on it, in the order of the queue."""
+    """Return by pool the jobs that rotate on it, in queue order."""
     able = {
         number: [job.index for job in case.jobs if case.classes[case.class_of[number]].offers[job.index] is not None]
         for number in seconds
@@ -108,10 +108,10 @@ def _slots(case: Case, number: int) -> list[Slot]:
 
 
 def _windows(capacity: PoolCapacity, now: int, until: int) -> list[tuple[Window, int]]:
-    """Return the windows of the pool's tightest quota with the seconds each allows; openings where it has none."""
+    """Return the windows of the pool's tightest quota with the seconds that each allows; openings if it has none."""
     pool = capacity.pool
     quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota | MoneyQuota)]
-    quotas = [quota for quota in quotas if quota.calendar != AllTime()]  # what never renews sets no rhythm
+    quotas = [quota for quota in quotas if quota.calendar != AllTime()]  # a quota that never renews has one window
     openings = [(one, one.end - one.start) for one in pool.open_windows(now, until)]
     if not quotas:
         days = [Window(start, min(start + DAY, until)) for start in range(now, until, DAY)]

@@ -1,4 +1,4 @@
-"""What if: edits of a snapshot, and what they change in the plan. Pure: nothing is written anywhere."""
+"""What if: edits of a snapshot, and how they change the plan. Pure functions; nothing is stored."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from scheduler.planner.questions.orders import POLICIES, plan_by
 
 @dataclass(frozen=True, slots=True)
 class AddJob:
-    """One more job."""
+    """Add a job."""
 
     job: JobView
 
 
 @dataclass(frozen=True, slots=True)
 class SetHours:
-    """Every quota of the pool that counts time allows ``hours`` per window."""
+    """Set every time quota of the pool to ``hours`` per window."""
 
     pool: str
     hours: float
@@ -33,14 +33,14 @@ class SetHours:
 
 @dataclass(frozen=True, slots=True)
 class TakeDown:
-    """The pool cannot be used within the horizon."""
+    """Close the pool for the whole horizon."""
 
     pool: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetWeight:
-    """The job has another weight."""
+    """Set the priority of the job."""
 
     job: str
     weight: float
@@ -48,7 +48,7 @@ class SetWeight:
 
 @dataclass(frozen=True, slots=True)
 class SetDevices:
-    """The job takes so many devices, neither fewer nor more."""
+    """Set the job's minimum and maximum of devices to ``devices``."""
 
     job: str
     devices: int
@@ -76,8 +76,8 @@ def what_if(
 ) -> tuple[Plan, PlanDifference]:
     """Return the plan of the edited snapshot and how it differs from the plan of ``snapshot`` itself.
 
-    Both carry on ``incumbent``, the plan in force, where nothing clearly better is found: what the daemon would do.
-    ``policy`` plans the edited one by a simpler order (see ``orders.POLICIES``). Raises UnknownName.
+    Both keep ``incumbent``, the current plan, unless a clearly better one is found, as the daemon does. With ``policy``
+    the edited snapshot is planned by a simpler order (see ``orders.POLICIES``). Raises UnknownName.
     """
     if policy is not None and policy not in POLICIES:
         raise UnknownName("policy", policy, list(POLICIES))
@@ -98,7 +98,7 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
             _require_known("job", name, [job.name for job in snapshot.jobs])
             jobs = tuple(replace(job, weight=weight) if job.name == name else job for job in snapshot.jobs)
             edited = replace(snapshot, jobs=jobs)
-            # The weight also counts for its parents and in the scale of all; a snapshot without urgencies has none.
+            # The priority also affects the urgency of parents and the common scale.
             return with_urgency(edited) if any(job.urgency != 1.0 for job in snapshot.jobs) else edited
         case SetDevices(name, devices):
             _require_known("job", name, [job.name for job in snapshot.jobs])

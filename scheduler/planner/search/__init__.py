@@ -1,1 +1,1 @@
-"""Better plans than the first: walks over policies and schedules, deadlines, no idle pool."""
+"""Improves the first plan: candidate policies, deadlines, local search, idle pools."""

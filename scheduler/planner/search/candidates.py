@@ -1,8 +1,8 @@
-"""Candidates: the first plans, and which of them is chosen.
+"""Candidates: the first plans, and the choice of the best one.
 
-Plain orders are candidates like those that prices and targets make: none that meets as many deadlines is worth more
-than what is chosen. Among few jobs deadlines come first, whatever they cost. Among more they are weighed, for the light
-jobs of a crowd would hold up all others.
+Simple orders are candidates too, so no simple order beats the chosen plan in value with as many deadlines met. With few
+jobs deadlines come first at any cost. With more jobs their cost is limited, because many jobs of low priority with
+deadlines would delay all others.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from scheduler.planner.search.score import PlanScore, finishes_all, score, weigh
 if TYPE_CHECKING:
     from scheduler.planner.dispatch.walk import Question
 
-# (price factor, patience), most promising first. Above SMALL (jobs x classes) only some, with targets and without.
+# (price factor, patience), most promising first. Cases above SMALL (jobs x classes) use the shorter lists.
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
 BIDS_OF_MANY, AIMED_BIDS_OF_MANY = ((0.9, 1.0), (0.95, 1.0)), ((0.85, 0.8), (0.95, 1.0))
 SMALL = 800
-# All deadlines together may cost this part of the most value, where jobs are more than FIRM_JOBS_MAX: it is about what
-# it costs to meet as many as earliest deadline first does.
+# With more than FIRM_JOBS_MAX jobs, deadlines may cost this part of the highest value: about what it costs to meet as
+# many as earliest deadline first does.
 DEADLINES_COST = 0.3
-# Where all work is done within the horizon, a plan may be worth so much less if the jobs are done sooner by it. Value
-# tells which work deserves hours, not when a job is done: a job of an hour adds nearly nothing to a week's value.
+# If all work fits into the horizon, a plan may lose this part of the value to finish jobs sooner. Value hardly measures
+# when a job is done: one hour adds almost nothing to the value of a week.
 SOONER_COST = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Bids:
-    """How strictly prices are honoured, by pool class, and how much of a job's worth elsewhere counts."""
+    """The factor of the prices by pool class, and the factor of a job's value elsewhere (``patience``)."""
 
     price_factors: tuple[float, ...]
     patience: float = 0.0
@@ -45,7 +45,7 @@ class Bids:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schedule with the policy that made it and what it scores."""
+    """A schedule with its policy, bids and score."""
 
     policy: Policy
     bids: Bids
@@ -55,14 +55,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a choice is held to where it can be: deadlines met by earliest deadline first, value of the best order."""
+    """Lower limits of a choice, if a candidate reaches them: deadlines met by EDF, value of the best simple order."""
 
     on_time: int
     value: float
 
 
 def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
-    """Return the best of all first candidates; ``policies`` are those that deadlines make."""
+    """Return the best of all first candidates; ``policies`` are the deadline policies."""
     orders = simple_orders(case)
     candidates = [orders["density"], *priced_candidates(case, prices, policies)]
     best = choose(case, candidates)
@@ -80,9 +80,9 @@ def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Cand
 def earliest_finish(
     case: Case, best: Candidate, candidates: Sequence[Candidate], orders: Sequence[Candidate]
 ) -> Candidate:
-    """Return ``best``, or where all work is done within the horizon, of those of nearly its value the soonest done.
+    """Return ``best``; or, if it finishes all work, the candidate of nearly its value with the lowest flow time.
 
-    None that meets as many deadlines among the simple ``orders`` is worth more than what is chosen.
+    The choice is worth at least as much as each simple order that meets as many deadlines.
     """
     if not finishes_all(case, best.schedule):
         return best
@@ -94,7 +94,7 @@ def earliest_finish(
 
 
 def simple_orders(case: Case) -> dict[str, Candidate]:
-    """Return by name what simple orders make of ``case``; what no job's figures tell from another is left out."""
+    """Return the candidates of simple orders by name; orders that cannot differ for this case are left out."""
     views = [job.view for job in case.jobs]
     names = ["fifo", "srtf"]
     if any(view.deadline is not None for view in views):
@@ -114,7 +114,7 @@ def simple_orders(case: Case) -> dict[str, Candidate]:
 
 
 def _places(case: Case, name: str) -> tuple[int, ...]:
-    """Return the jobs as the order ``name`` has them, or nothing where that changes with what they have left."""
+    """Return the jobs in the order ``name``; empty for an order that depends on remaining steps."""
     if name not in LASTING:
         return ()
     rank = ORDERS[name]
@@ -122,7 +122,7 @@ def _places(case: Case, name: str) -> tuple[int, ...]:
 
 
 def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) -> list[Candidate]:
-    """Return candidates that honour prices and targets more or less strictly, and those of ``policies`` alone."""
+    """Return candidates of all bids, with and without targets, and those of ``policies`` without prices."""
     small, plain = len(case.jobs) * len(case.classes) <= SMALL, _no_bids(case)
     bids, aimed_bids = (FIRST_BIDS, FIRST_BIDS) if small else (BIDS_OF_MANY, AIMED_BIDS_OF_MANY)
     candidates = [attempt(case, policy, plain, None) for policy in policies if policy.urgent]
@@ -134,7 +134,7 @@ def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) ->
 
 
 def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], prices: Prices) -> list[Candidate]:
-    """Return the candidate of each of ``bids``; who would be told the same at every turn need not walk."""
+    """Return the candidate of each of ``bids``; a bid with the same admissions as an earlier one reuses its walk."""
     candidates: list[Candidate] = []
     walks: list[tuple[Sequence[Question], Candidate]] = []
     for bid in bids:
@@ -153,16 +153,16 @@ def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], pr
 
 
 def targeted_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
-    """Return the best of one candidate for each of ``policies``: parts of very many jobs are planned by it."""
+    """Return the best of one candidate with targets per policy; used for plans in parts."""
     bids = _bids(case, AIMED_BIDS_OF_MANY[0])
     return choose(case, [attempt(case, replace(one, phased=prices.targets), bids, prices) for one in policies])
 
 
 def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = None) -> Candidate:
-    """Return the one that meets the most deadlines; of many jobs by what deadlines may cost.
+    """Return the candidate with the best score; with more than FIRM_JOBS_MAX jobs the cost of deadlines is limited.
 
-    Those that are worth too little are left out. Of those that meet as many as the floor, if there are any, those go
-    first that reach its value too. Of ten deadlines one may be given up for value.
+    Then candidates that lose more than DEADLINES_COST are left out, and those that reach the ``floor`` are preferred.
+    One of ten deadlines may be missed for value.
     """
     if len(case.jobs) <= FIRM_JOBS_MAX:
         return max(candidates, key=_score)
@@ -176,7 +176,7 @@ def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = No
 
 
 def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
-    """Return what the dispatcher makes of ``policy`` when sessions must pay their prices as ``bids`` say."""
+    """Return the candidate of ``policy`` with the admission rule of ``bids``."""
     if prices is not None and any(bids.price_factors):
         policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))
     schedule = make_schedule(case, policy) if policy.admits is None else make_full_schedule(case, policy)

@@ -1,8 +1,7 @@
-"""Conserve: no pool stands still that a waiting job could use, when its hours are lost otherwise or cost nothing.
+"""Work conservation: no pool is idle while a waiting job could use its hours and they would expire unused.
 
-Prices, targets and a plan in force each may leave a gap before what they want next: a session that was to run until
-then has ended early, its successor waits for a retry or still runs elsewhere. Whoever can use the gap starts now, in
-what is free before its next session and beside all that is planned, if the plan is worth no less for it.
+Prices, targets and the previous plan may leave a gap, for example after a session that ended early. A waiting job
+starts in the gap now, beside all planned sessions and before its own next one, if the plan's score does not fall.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from scheduler.planner.search.score import score
 
 
 def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
-    """Return ``schedule`` with sessions that start now on all pools that would stand still though somebody waits."""
+    """Return ``schedule`` with sessions that start now on pools that would be idle while a job waits."""
     current = schedule
     for pool in range(len(case.capacities)):
         for _ in range(case.capacities[pool].pool.sessions_max):
@@ -33,7 +32,7 @@ def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule
 
 
 def _with_session_now(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule | None:
-    """Return ``schedule`` with one more session on ``pool`` now, or None when there is none to be had."""
+    """Return ``schedule`` with one more session on ``pool`` now, or None if none is possible."""
     capacity, now = case.capacities[pool], case.now
     if capacity.room(now).seconds <= 0 or not expires_unused(case, capacity):
         return None
@@ -67,7 +66,7 @@ def _with_session_now(case: Case, schedule: Schedule, policy: Policy, pool: int)
 def _session_beside(
     group: PoolClass, booked: PoolCapacity, job: PlannerJob, remaining: Sequence[int], now: int, starts: int
 ) -> CandidateSession | None:
-    """Return a session of ``job`` beside all that is ``booked``, which ends before it ``starts`` elsewhere."""
+    """Return a session of ``job`` from ``now``, beside the booked ones, that ends before ``starts``, or None."""
 
     def room(devices: int) -> int:
         return min(booked.room(now, devices).seconds, starts - now)
@@ -78,7 +77,7 @@ def _session_beside(
 
 
 def expires_unused(case: Case, capacity: PoolCapacity) -> bool:
-    """Tell whether hours of the pool that nobody takes now are gone before the horizon, and cost nothing."""
+    """Return whether unused hours of the pool expire within the horizon and cost no money."""
     for quota in capacity.pool.quotas:
         if isinstance(quota, MoneyQuota):
             if capacity.pool.price_microdollars_per_hour > 0:
@@ -92,7 +91,7 @@ def expires_unused(case: Case, capacity: PoolCapacity) -> bool:
 
 
 def first_starts(schedule: Schedule) -> dict[str, int]:
-    """Return when each job starts first."""
+    """Return the first start of each job, by name."""
     starts: dict[str, int] = {}
     for placed in schedule.placements:
         for planned_lane in placed.lanes:
@@ -101,7 +100,7 @@ def first_starts(schedule: Schedule) -> dict[str, int]:
 
 
 def _startable_jobs(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, int, JobOffer]]:
-    """Return the jobs that could start on ``pool`` now and do not, densest first."""
+    """Return (-density, job, offer) of the jobs that could start on ``pool`` now and do not, densest first."""
     offers = case.classes[case.class_of[pool]].offers
     ready = []
     for job in case.jobs:
@@ -117,7 +116,7 @@ def _startable_jobs(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[
 
 
 def _without_last_steps(case: Case, schedule: Schedule, job: PlannerJob, steps: int) -> tuple[Placement, ...]:
-    """Return the sessions less the last steps of ``job``, so that ``steps`` more can be done before."""
+    """Return the sessions without the last steps of ``job``, so that ``steps`` can be trained before them."""
     name, pools = job.view.name, {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
     planned = sum(
         planned_lane.steps

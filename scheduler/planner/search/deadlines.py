@@ -1,4 +1,4 @@
-"""Deadlines: which jobs the plan commits to finish in time, a tier above value."""
+"""Deadlines: the jobs that a policy treats as urgent, so that they finish in time. Urgent jobs precede value."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import reference_rate
 from scheduler.planner.search.score import jobs_on_time
 
-# Among so many jobs deadlines come before value, whatever they cost; among more they are weighed.
+# Up to this many jobs deadlines are met at any cost in value; with more jobs their cost is limited.
 FIRM_JOBS_MAX = 10
 ROUNDS_MAX = 6
-# Jobs that need not start for so long compete by worth until then; planning them first costs value and wins little.
+# A job is urgent only from this time before its latest start on; before that it competes by value.
 FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2, 6 * HOUR)
 
 
 def deadline_policies(case: Case) -> list[Policy]:
-    """Return policies that put first the jobs they bring in on time, one per foresight."""
+    """Return one policy per foresight, each with the urgent jobs that it finishes in time."""
     if not case.firm_deadlines:
         return [PLAIN]
     due = frozenset(
@@ -38,11 +38,11 @@ def deadline_policies(case: Case) -> list[Policy]:
 
 
 def feasible_urgent_jobs(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int]) -> frozenset[int]:
-    """Return jobs that, put first by latest start, finish before their deadlines.
+    """Return a set of jobs that, treated as urgent, all finish before their deadlines.
 
-    Starts with all who are ``due``. Those who miss it only take hours from those who make it, so they are dropped and
-    the rest is planned again, until nobody misses or the rounds are over. Where there is far too much, most are met by
-    the ``small`` ones: those are put in again at the end, if more are on time with them.
+    Start with all ``due`` jobs. Drop those that miss their deadline, because they only use hours of the others, and
+    plan again, for at most ROUNDS_MAX rounds. At the end add the ``small`` jobs if more deadlines are met with them,
+    which is the case under heavy overload.
     """
     urgent, best = due, frozenset[int]()
     for _ in range(ROUNDS_MAX):
@@ -61,9 +61,9 @@ def feasible_urgent_jobs(case: Case, policy: Policy, due: frozenset[int], small:
 
 
 def drop_needless_urgency(case: Case, policies: Sequence[Policy]) -> list[Policy]:
-    """Return ``policies`` with only those urgent who would be late otherwise; one as it is if that makes others late.
+    """Return ``policies`` without urgent jobs that are in time anyway; a policy is unchanged if others would be late.
 
-    Who is in time by worth alone need not go before what is worth more.
+    A job that is in time by value alone must not precede work of more value.
     """
     if not any(policy.urgent for policy in policies):
         return [*policies[:1]]

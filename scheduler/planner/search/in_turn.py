@@ -1,7 +1,7 @@
-"""In turn: a plan as it is when jobs that share hours take its sessions in turns, whatever was searched for before.
+"""Turns in a finished plan: jobs that share hours get its sessions by their shares.
 
-A search moves sessions about and looks at what they are worth; each session in order of time then goes to whoever of
-its group has had least for its part and could start there, and what that frees is filled up.
+The search looks at value only. Afterwards each session, in order of time, goes to the job of its share group that has
+received least relative to its share, and hours that become free are filled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.planner.search.score import score
 
 
 def take_turns(case: Case, candidate: Candidate) -> Candidate:
-    """Return ``found`` with the sessions of those who share hours in turns; itself where nobody does."""
+    """Return ``candidate`` with the sessions of share groups in turns; itself if there are no such groups."""
     if not case.turns:
         return candidate
     pins = pinned_sessions(case, Plan(case.now, candidate.schedule.placements, ()))

@@ -1,8 +1,7 @@
-"""Rebuild: a seeded walk over schedules. A few jobs are taken out of a plan and put back in another order.
+"""Rebuild: a seeded large neighbourhood search. Each step removes a few jobs from the plan and inserts them again.
 
-Prices tell where a plan loses against the bound: in sessions that bring less than their hours and their work are worth,
-and in work that is left undone. The walk starts there. The rest of the plan stays where it is, so that a step changes
-little and costs less than half of planning again. The number of steps is fixed: the same input gives the same plan.
+Prices show where a plan loses against the bound: in sessions worth less than their hours and steps, and in work that is
+not planned. Steps start there. The rest of the plan is not moved, so that a step costs less than half of a new plan.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from scheduler.planner.model.plan_state import as_schedule, plan_state
 from scheduler.planner.model.policy import Policy, Schedule
 from scheduler.planner.search.score import PlanScore, score
 
-# How many other jobs are taken out, how far their sessions lie apart, and how strictly prices are honoured then.
+# Choices of a step: other jobs to remove, the distance of their sessions, price factors, patience.
 OTHERS = (1, 1, 2, 2, 3, 4)
 REACHES = (DAY // 2, DAY, 2 * DAY, 7 * DAY)
 PRICE_FACTORS = (0.9, 1.0)
 PATIENCES = (0.6, 0.8, 1.0)
-# Shares of the steps that begin with a job that loses nothing, and that put jobs back against prices first.
+# Shares of the steps that start with a random job, and that insert with prices.
 AT_RANDOM = 0.23
 PRICED = 0.9
-# How much more or less a job taken out counts than by its density, as a logarithm's spread.
+# Standard deviation of the logarithm of the random factor on a removed job's density.
 BENT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredSchedule:
-    """A schedule and what it scores."""
+    """A schedule and its score."""
 
     schedule: Schedule
     score: PlanScore
@@ -44,10 +43,10 @@ class ScoredSchedule:
 def rebuild(
     case: Case, start: ScoredSchedule, policy: Policy, prices: Prices, steps: int, tries: int = 1
 ) -> ScoredSchedule:
-    """Return the best schedule that ``steps`` seeded steps from ``start`` come across; ``policy`` made it.
+    """Return the best schedule that ``steps`` seeded steps from ``start`` find; ``policy`` made ``start``.
 
-    Half of them are shared by so many ``tries``, each with dice of its own; the best of them goes on. Where a walk gets
-    stuck is luck.
+    Half of the steps are divided among ``tries`` walks with different seeds, because a walk may get stuck by chance.
+    The best result is continued with the other half.
     """
     if tries == 1:
         return _best_of_walk(_RebuildWalk(case, policy, prices, 1), start, steps)
@@ -58,9 +57,9 @@ def rebuild(
 
 
 def _best_of_walk(walk: _RebuildWalk, start: ScoredSchedule, steps: int) -> ScoredSchedule:
-    """Return the best that ``steps`` of one walk come across.
+    """Return the best schedule of ``steps`` steps of one walk.
 
-    The walk goes on from what is worth as much, though it comes later: so it gets past where no step gains.
+    The walk also continues from schedules of equal value, to cross plateaus.
     """
     case, best, losses = walk.case, start, walk.losses(start.schedule)
     now = best
@@ -80,11 +79,11 @@ def _best_of_walk(walk: _RebuildWalk, start: ScoredSchedule, steps: int) -> Scor
 
 
 class _RebuildWalk:
-    """What every step needs."""
+    """The random steps of one walk over schedules."""
 
     def __init__(self, case: Case, policy: Policy, prices: Prices, seed: int) -> None:
         self.case, self._prices = case, prices
-        # What bends the whole plan says nothing of where a few jobs go best.
+        # Factors and pins of the whole plan do not apply to a few removed jobs.
         self._policy = replace(policy, pinned={}, factors={}, phased={})
         self._rng = Random(seed)
         self._class_of = case.class_of
@@ -96,7 +95,7 @@ class _RebuildWalk:
         self._total = 0.0
 
     def losses(self, schedule: Schedule) -> list[tuple[float, int]]:
-        """Return (value, job) of what sessions bring less than they cost, and of work left that is worth something."""
+        """Return (loss, job) of sessions worth less than their price, and of steps that are not planned."""
         case, prices = self.case, self._prices
         state = plan_state(case, schedule)
         remaining = state.remaining
@@ -111,7 +110,7 @@ class _RebuildWalk:
         return [(loss, job) for loss, job in losses if loss > 0]
 
     def step(self, schedule: Schedule, losses: Sequence[tuple[float, int]]) -> Schedule:
-        """Return ``schedule`` with a few jobs put in again."""
+        """Return ``schedule`` with a few jobs removed and inserted again."""
         case, rng = self.case, self._rng
         bookings = plan_state(case, schedule).bookings
         lead = self._lead(bookings, losses)
@@ -136,7 +135,7 @@ class _RebuildWalk:
         return fill_gaps(case, rest, policy)
 
     def _lead(self, bookings: Sequence[Booking], losses: Sequence[tuple[float, int]]) -> int:
-        """Return a job that loses, likelier the more it does, or now and then any."""
+        """Return a job at random in proportion to its loss, sometimes any job."""
         if losses is not self._losses:
             self._losses, self._total = losses, sum(loss for loss, _ in losses)
         total = self._total
@@ -150,7 +149,7 @@ class _RebuildWalk:
         return job
 
     def _near(self, bookings: Sequence[Booking], lead: int, begin: int, reach: int) -> list[Booking]:
-        """Return the sessions of others that ``lead`` could have instead of them, about that time."""
+        """Return the sessions of other jobs within ``reach`` of ``begin`` that ``lead`` could use."""
         first, last, usable, class_of = begin - DAY // 2, begin + reach, self._usable[lead], self._class_of
         return [
             booking
@@ -159,16 +158,15 @@ class _RebuildWalk:
         ]
 
 
-def without_jobs(case: Case, schedule: Schedule, taken: Mapping[int, int]) -> Schedule:
-    """Return ``schedule`` less the sessions of ``taken`` jobs from an instant on, and all that depends on them.
+def without_jobs(case: Case, schedule: Schedule, cuts_by_job: Mapping[int, int]) -> Schedule:
+    """Return ``schedule`` without the sessions of the jobs in ``cuts_by_job`` from an instant on, and their dependents.
 
-    Who shares such a session loses it as well, and all that follows; so does, from the beginning, a child whose gate no
-    longer passes.
+    A job that shares such a session loses it and all its later ones. A child whose gate no longer passes loses all.
     """
     state, columns = plan_state(case, schedule), case.columns
     remaining, passes = state.remaining.copy(), dict(schedule.gate_passes)
     removed: set[Booking] = set()
-    cuts = list(taken.items())
+    cuts = list(cuts_by_job.items())
     while cuts:
         while cuts:
             job, cut = cuts.pop()
@@ -177,7 +175,7 @@ def without_jobs(case: Case, schedule: Schedule, taken: Mapping[int, int]) -> Sc
                     removed.add(booking)
                     for other, _, steps in booking.lanes:
                         remaining[other] += steps
-                        # What the partner does later counts on what it would have done here.
+                        # The partner's later sessions depend on the steps of this one.
                         if other != job:
                             cuts.append((other, booking.start))
         for parent, children in case.children.items():

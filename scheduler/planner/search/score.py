@@ -1,4 +1,4 @@
-"""Score: what candidate plans are compared by. Deadlines met come first, value second, how early it comes third."""
+"""Score of a plan, for comparison: deadlines met, then value, then how early the value comes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from scheduler.planner.model.case import Case
 from scheduler.planner.model.plan_state import plan_state
 from scheduler.planner.model.policy import Schedule
 
-# Of weighted hours: the same sessions, added in another order, are worth the same.
+# Rounding of values, so that the order of a floating-point sum does not matter.
 _DIGITS = 9
 
 
 class PlanScore(NamedTuple):
     """Larger is better, field by field; ``on_time`` counts jobs with a firm deadline that finish before it.
 
-    ``soon`` is the sum of each session's value times when it is worked, negated: plans of the same value, of which
-    there are many since an hour is worth the same all day, are told apart by it.
+    ``soon`` is the negated sum of each session's value times its time. It separates plans of equal value, which are
+    common because an hour has the same value all day.
     """
 
     on_time: int
@@ -25,7 +25,7 @@ class PlanScore(NamedTuple):
 
     @property
     def gain(self) -> tuple[float, float]:
-        """What is compared among plans that meet the deadlines they should."""
+        """The fields to compare among plans that meet enough deadlines."""
         return self.value, self.soon
 
 
@@ -39,20 +39,20 @@ def score(case: Case, schedule: Schedule) -> PlanScore:
 
 
 def jobs_on_time(case: Case, schedule: Schedule) -> frozenset[int]:
-    """Return the jobs with a deadline that finish all their work before it."""
+    """Return the jobs that finish all their work before their deadline."""
     state = plan_state(case, schedule)
     remaining, ends = state.remaining, state.free_from
     return frozenset(job for job, deadline in case.columns.due if remaining[job] <= 0 and ends[job] <= deadline)
 
 
 def finishes_all(case: Case, schedule: Schedule) -> bool:
-    """Tell whether no job that may start has work left at the horizon."""
+    """Return whether every job that may start finishes within the horizon."""
     remaining = plan_state(case, schedule).remaining
     return all(remaining[job.index] <= 0 for job in case.jobs if job.startable and job.free_at is not None)
 
 
 def weighted_flow_time(case: Case, schedule: Schedule) -> float:
-    """Return the sum of weight times seconds until each job is done; what is left at the horizon counts until then."""
+    """Return the sum of priority times seconds until the job is done, at most until the end of the horizon."""
     state = plan_state(case, schedule)
     ends = zip(case.jobs, state.remaining, state.free_from, strict=True)
     return sum(
