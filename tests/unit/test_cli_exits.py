@@ -58,6 +58,7 @@ INNER = {
     "platforms.relay._NotSmall",
     "scheduler.cli.parts.top_view._Left",
     "scheduler.service.outside.child_process.ChildFailed",
+    "scheduler.store.codec._OtherType",
     "scheduler.service.versions.reading.NoScores",
     "scheduler.store.columns.WrongType",
     "scheduler.web.actors.Refused",
