@@ -6,13 +6,17 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("peft")
+import torch
+
 from jobs.payload.trainers.trainer_kit import Training
+from jobs.payload.trainers.tuning.card import find_card
 from jobs.payload.trainers.tuning.group import Group
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.rounds import Rounds
@@ -173,6 +177,24 @@ def test_every_record_is_accounted_for(seed: int, odd_records: int, make_read: C
     assert len(rounds) == sum(rounds.facts["data"]["records"].values()) > 0
     assert len(rounds) + sum(count for _, count, _ in rounds.facts["data"]["left_out"]) == lines_of(lines)
     assert len(rounds.samples()) == 3
+
+
+def test_what_is_written_ends_at_each_token_that_ends_an_answer(
+    make_read: Callable[..., Rounds], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model whose generation_config.json knows fewer of them than the tokenizer would write on (open-r1#663)."""
+    rounds = make_read(b'{"prompt": "say a"}')
+    monkeypatch.setattr(rounds, "_stops", frozenset({7, 2}))
+    asked: list[dict[str, Any]] = []
+
+    class Whole(torch.nn.Module):  # type: ignore[misc]  # not there where types are checked
+        def generate(self, **given: Any) -> Any:
+            asked.append(given)
+            return given["input_ids"]
+
+    rounds.begin(SimpleNamespace(whole=Whole()), find_card(0, "fp32"), None)  # type: ignore[arg-type]  # a part of it
+    rounds._texts(0, 1)
+    assert asked[0]["eos_token_id"] == [2, 7]
 
 
 def test_what_is_written_to_messages_is_learned_as_the_template_has_it(

@@ -248,26 +248,27 @@ def check_written(message: dict[str, Any], learned: str, before: str) -> None:
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
     said = [(name, message.get(name)) for name in ("content", *THOUGHTS)]
     said += [("tool_calls", call.get("name")) for call in calls if isinstance(call, dict)]
+    bare = _bare(before[-_ASKED:] + learned)
     for name, text in said:
-        if isinstance(text, str) and not _holds(learned, text) and not _holds(before[-_ASKED:] + learned, text):
+        if isinstance(text, str) and not _holds(bare, text):
             raise LostPart(f"the chat template leaves out what the assistant said ({name}): {_WRITE}")
 
 
 def check_read(messages: Sequence[dict[str, Any]], written: str, given: dict[str, Any]) -> None:
     """Raise LostPart unless all that others say, and the tools that there are, stands in a written conversation."""
+    bare = _bare(written)
     for message in messages:
         said, role = message.get("content"), message["role"]
-        if isinstance(said, str) and role != ASSISTANT and not _holds(written, said):
+        if isinstance(said, str) and role != ASSISTANT and not _holds(bare, said):
             raise LostPart(f"the chat template leaves out what it has of the role {role[:40]!r}: {_WRITE}")
     tools = [tool.get("function", tool) for tool in given.get("tools") or ()]
-    if not all(_holds(written, str(tool.get("name"))) for tool in tools if isinstance(tool, dict)):
+    if not all(_holds(bare, str(tool.get("name"))) for tool in tools if isinstance(tool, dict)):
         raise LostPart(f"the chat template leaves out its tools: {_WRITE}")
 
 
-def _holds(text: str, said: str) -> bool:
-    """Return whether a text holds another, as it is or as JSON writes it, white space aside."""
-    whole = _bare(text)
-    return _bare(said) in whole or _bare(json.dumps(said, ensure_ascii=False)[1:-1]) in whole
+def _holds(bare: str, said: str) -> bool:
+    """Return whether a text without white space holds another, as it is or as JSON writes it."""
+    return _bare(said) in bare or _bare(json.dumps(said, ensure_ascii=False)[1:-1]) in bare
 
 
 def _bare(text: str) -> str:

@@ -219,6 +219,7 @@ class Rounds:
                 input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=True, top_k=0, top_p=1.0,
                 temperature=options.temperature, num_return_sequences=options.generations, use_cache=True,
                 max_new_tokens=options.new_tokens, pad_token_id=self._tokenizer.eos_token_id,
+                eos_token_id=sorted(self._stops),
             )  # fmt: skip
         whole.train()
         return [self._tokenizer.decode(text, skip_special_tokens=True) for text in found[:, tokens.shape[1] :]]
