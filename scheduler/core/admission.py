@@ -1,4 +1,4 @@
-"""Admission: the only place that says yes to metered time."""
+"""Admission: the only function that allows the use of metered time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
-from scheduler.core.quota import ObservedLimit, in_force, longest
+from scheduler.core.quota import ObservedLimit, current_quotas, longest
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The longest session a pool admits at one instant, and what limits it.
+    """The longest session that a pool admits at one instant, and the limit that binds.
 
     ``limited_by`` is a quota's name, ``"session cap"``, ``"opening hours"`` or ``"concurrency"``.
     """
@@ -29,23 +29,22 @@ def room(
     observed: Sequence[ObservedLimit] = (),
     devices: int = 1,
 ) -> Room:
-    """Return the longest chargeable session whose lanes have ``devices`` that ``pool`` admits from ``start``.
+    """Return the longest billable session on ``devices`` that ``pool`` admits from ``start``.
 
-    ``charges`` are all charges of the pool, holds included; ``live_ends`` the ends of holds still open, one for each
-    place that they take. The figure includes ``pool.overrun_seconds``, which the caller must hold on top of the session
-    it plans.
+    ``charges`` are all charges of the pool, holds included. ``live_ends`` are the ends of open holds, one per place in
+    use. The result includes ``pool.overrun_seconds``, which the caller must hold in addition to the planned session.
     """
-    taken = pool.places_of(devices)
-    if sum(1 for end in live_ends if end > start) + taken > pool.places:
+    places = pool.places_of(devices)
+    if sum(1 for end in live_ends if end > start) + places > pool.places:
         return Room(0, "concurrency")
-    found = Room(pool.session_cap_seconds + pool.overrun_seconds, "session cap")
-    openings = pool.open_windows(start, start + found.seconds)
+    best = Room(pool.session_cap_seconds + pool.overrun_seconds, "session cap")
+    openings = pool.open_windows(start, start + best.seconds)
     if not openings or openings[0].start > start:
         return Room(0, "opening hours")
-    if openings[0].end - start < found.seconds:
-        found = Room(openings[0].end - start, "opening hours")
-    for quota in in_force(pool, observed):
-        seconds = longest(quota, charges, start, found.seconds, observed, pool.price_microdollars_per_hour, taken)
-        if seconds < found.seconds:
-            found = Room(seconds, quota.name)
-    return found
+    if openings[0].end - start < best.seconds:
+        best = Room(openings[0].end - start, "opening hours")
+    for quota in current_quotas(pool, observed):
+        seconds = longest(quota, charges, start, best.seconds, observed, pool.price_microdollars_per_hour, places)
+        if seconds < best.seconds:
+            best = Room(seconds, quota.name)
+    return best

@@ -1,4 +1,4 @@
-"""Waits after trouble: exponential with a cap; those of jobs are spread, so that they do not all return at once."""
+"""Delays after failures: exponential with a cap. Delays of jobs have jitter, so that not all retry at once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def retry_delay(name: str, failures: int, base_seconds: int, cap_seconds: int) -
 
 
 def rest_seconds(before: tuple[int, int] | None, now: int, first_seconds: int, cap_seconds: int) -> int:
-    """Return how long to leave a place alone after trouble at ``now``.
+    """Return the seconds for which a pool is not used after a failure at ``now``.
 
-    ``before`` is when the same trouble was met last and how long was waited then: twice as long when it is back at the
-    first try or soon after, as long for one that was on its way all the same, and from the beginning after good times.
+    ``before`` is (instant, delay) of the same failure's last occurrence. The delay stays if the failure occurred during
+    it, doubles if it occurred within twice the delay after it, and is ``first_seconds`` otherwise.
     """
     if before is None:
         return first_seconds

@@ -1,4 +1,4 @@
-"""Closure causes: the reasons for which a pool is closed, as code decides by them; sentences are for people alone."""
+"""Closure causes: why a pool is closed. Code decides by the cause; sentences are for people only."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ class Cause(StrEnum):
     """Why a pool is closed. A stored value is never renamed."""
 
     PERSON = "person"
-    CREDENTIALS = "credentials"  # the platform cannot be made, or does not let us in
+    CREDENTIALS = "credentials"  # the platform cannot be created, or rejects our credentials
     QUOTA_UNREADABLE = "quota_unreadable"
-    QUOTA_REFUSED = "quota_refused"  # unreadable until a person mends our access
-    QUOTA_DENIED = "quota_denied"  # the platform refused a launch for want of quota
+    QUOTA_REFUSED = "quota_refused"  # unreadable until a person corrects our access
+    QUOTA_DENIED = "quota_denied"  # the platform refused a launch for lack of quota
     REFUSED = "refused"  # the platform refused a launch for now
     WRONG_DEVICE = "wrong_device"
-    NEVER_BEGAN = "never_began"  # a session ended before the command of its job had begun
-    PLANNING = "planning"  # no plan can be made with the pool
+    NEVER_BEGAN = "never_began"  # a session ended before its job's command began
+    PLANNING = "planning"  # the planner fails with the pool
 
     @property
     def waits_for_person(self) -> bool:
-        """Whether a person must mend something outside; the pool opens by itself when that was done."""
+        """Whether a person must correct something outside; the pool then opens by itself."""
         return self in {Cause.CREDENTIALS, Cause.QUOTA_REFUSED}
 
     @property

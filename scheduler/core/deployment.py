@@ -1,8 +1,8 @@
-"""Deployment: which versions are due at which targets now, and why others wait. Pure: rows in, decisions out.
+"""Deployment: the versions that are due at deployment targets now, and why others wait. Pure: rows in, decisions out.
 
-What is in force is wanted at every automatic target. One version is on its way to a target at a time. Where a target
-names a first model, the others follow once that one's newest version has served for a while. A version that was
-returned is not tried again by itself, nor is any other of its model, until a person resumes it.
+The promoted version of a model is deployed to every automatic target, one version per target at a time. Where a target
+names a first model, the other models follow after its newest version has served for ``watch_seconds``. After a rollback
+no version of the model is deployed automatically until a person resumes it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _ALL = "*"
 
 
 class Row(Protocol):
-    """What is recorded of one deployment; times are UTC seconds."""
+    """The record of one deployment; times are UTC seconds."""
 
     @property
     def model(self) -> str:
-        """Whose version it was."""
+        """The model."""
 
     @property
     def number(self) -> int:
-        """Of the version."""
+        """The version's number."""
 
     @property
     def target(self) -> str:
-        """Where to."""
+        """The deployment target."""
 
     @property
     def state(self) -> str:
@@ -35,20 +35,20 @@ class Row(Protocol):
 
     @property
     def why(self) -> str:
-        """Of how it ended."""
+        """Why it ended."""
 
     @property
     def served_at(self) -> int | None:
-        """When it was first seen to answer."""
+        """When it first answered."""
 
     @property
     def ended_at(self) -> int | None:
-        """When it was over."""
+        """When it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a target's settings say of when something is brought there."""
+    """The settings of a target that decide when a version is deployed to it."""
 
     name: str
     models: tuple[str, ...] = (_ALL,)
@@ -57,13 +57,13 @@ class Rule:
     watch_seconds: int = 3_600
 
     def serves(self, model: str) -> bool:
-        """Tell whether a model is served there."""
+        """Return whether the target serves ``model``."""
         return model in self.models or _ALL in self.models
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A version is to be brought to a target now."""
+    """A version is to be deployed to a target now."""
 
     model: str
     number: int
@@ -72,7 +72,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A version is wanted at a target and waits; ``paused`` until a person resumes the model."""
+    """A version waits for its deployment; ``paused``: until a person resumes the model."""
 
     model: str
     number: int
@@ -84,24 +84,24 @@ class Waits:
 def decide(
     rules: Sequence[Rule], in_force: Mapping[str, int], rows: Sequence[Row], resumed: Mapping[str, int], now: int
 ) -> list[Due | Waits]:
-    """Return what is due or waits, by target. ``in_force`` are numbers, ``resumed`` the newest times, both by model."""
+    """Return what is due or waits, by target. By model: ``in_force`` promoted numbers, ``resumed`` newest instants."""
     return [decision for rule in rules if rule.automatic for decision in _at(rule, in_force, rows, resumed, now)]
 
 
 def paused_by(rows: Sequence[Row], model: str, target: str, number: int, resumed_at: int | None) -> Row | None:
-    """Return the end of a deployment that keeps a version from being tried at a target by itself; None for none.
+    """Return the deployment whose end blocks an automatic deployment of a version to a target, None if there is none.
 
-    ``rows`` are oldest first. What was returned anywhere pauses its model everywhere; what failed is not tried again
-    where it did. Whatever served there since has ended the pause.
+    ``rows`` are oldest first. A rollback at any target pauses the model at all targets. A failed version is not tried
+    again at the same target. A version that served at the target since then ends the pause.
     """
     ours = [row for row in rows if row.model == model]
     for place, row in reversed(list(enumerate(ours))):
         if row.ended_at is None or row.state not in {"returned", "failed"}:
             continue
-        here = row.target == target and row.number == number
+        same_version = row.target == target and row.number == number
         served_since = any(later.target == row.target and later.served_at is not None for later in ours[place + 1 :])
         asleep = resumed_at is None or resumed_at < row.ended_at
-        if asleep and not served_since and (row.state == "returned" or here):
+        if asleep and not served_since and (row.state == "returned" or same_version):
             return row
     return None
 
@@ -109,9 +109,9 @@ def paused_by(rows: Sequence[Row], model: str, target: str, number: int, resumed
 def _at(
     rule: Rule, in_force: Mapping[str, int], rows: Sequence[Row], resumed: Mapping[str, int], now: int
 ) -> Iterator[Due | Waits]:
-    here = [row for row in rows if row.target == rule.name]
-    serving = {row.model: row for row in here if row.state == "serving"}
-    under_way = {row.model: row for row in here if row.state == "intended"}
+    local_rows = [row for row in rows if row.target == rule.name]
+    serving = {row.model: row for row in local_rows if row.state == "serving"}
+    under_way = {row.model: row for row in local_rows if row.state == "intended"}
     busy = next((f"{row.model}@{row.number}" for row in under_way.values()), "")
     for model in sorted(filter(rule.serves, in_force), key=lambda one: (one != rule.first, one)):
         number = in_force[model]
@@ -132,12 +132,12 @@ def _at(
 
 
 def _staged(rule: Rule, model: str, in_force: Mapping[str, int], serving: Mapping[str, Row], now: int) -> str:
-    """Return why a model has to wait for the one that goes first; empty when it need not."""
+    """Return why a model waits for the target's first model; empty if it does not wait."""
     first = rule.first
     if not first or model == first or first not in in_force:
         return ""
     ahead = serving.get(first)
     if ahead is None or ahead.number != in_force[first]:
         return f"{first}@{in_force[first]} goes first"
-    left = (ahead.served_at or now) + rule.watch_seconds - now
-    return f"{first}@{ahead.number} goes first and is watched for {left} s more" if left > 0 else ""
+    remaining = (ahead.served_at or now) + rule.watch_seconds - now
+    return f"{first}@{ahead.number} goes first and is watched for {remaining} s more" if remaining > 0 else ""

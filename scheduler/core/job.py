@@ -36,7 +36,7 @@ class IllegalArrow(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Waiting for a place; not before ``retry_at`` when the last run failed."""
+    """Waits to be planned; after a failure not before ``retry_at``."""
 
     since: int
     retry_at: int | None = None
@@ -97,7 +97,7 @@ def activate(state: JobState, run: str, now: int) -> Active:
 
 
 def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | Held | Cancelled:
-    """Active -> Queued; a wish noted meanwhile is carried out instead."""
+    """Active -> Queued, or the state that was requested meanwhile."""
     if not isinstance(state, Active):
         raise IllegalArrow("requeue", state)
     match state.wish:
@@ -110,21 +110,21 @@ def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | 
 
 
 def finish(state: JobState, now: int) -> Done:
-    """Active -> Done: a verified checkpoint at the target step exists. Without a lane too, when it was found late."""
+    """Active -> Done: a verified checkpoint at the target step exists. Other states: it was found late."""
     if isinstance(state, Active | Queued | Held | Failed):
         return Done(now)
     raise IllegalArrow("finish", state)
 
 
 def park(state: JobState, by: str, why: str, now: int) -> Held | Cancelled:
-    """Active -> Held: a failure that needs a person. A cancel wished meanwhile wins."""
+    """Active -> Held: a failure that needs a person; Cancelled if that was requested meanwhile."""
     if not isinstance(state, Active):
         raise IllegalArrow("park", state)
     return Cancelled(state.by, now) if state.wish == "cancel" else Held(by, why, now)
 
 
 def fail(state: JobState, why: str, message: str, now: int) -> Failed | Cancelled:
-    """Active -> Failed: no retry makes sense. A cancel wished meanwhile wins."""
+    """Active -> Failed: a retry is useless; Cancelled if that was requested meanwhile."""
     if not isinstance(state, Active):
         raise IllegalArrow("fail", state)
     return Cancelled(state.by, now) if state.wish == "cancel" else Failed(why, message, now)
@@ -182,7 +182,7 @@ def retry(state: JobState, now: int) -> Queued:
 
 
 def restart(state: JobState, now: int) -> Queued:
-    """Any state without a session -> Queued: the job begins anew, as its next generation."""
+    """Any state without a session -> Queued: the job starts from scratch, as its next generation."""
     if isinstance(state, Active):
         raise IllegalArrow("restart", state)
     return Queued(now)

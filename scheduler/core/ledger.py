@@ -1,7 +1,7 @@
-"""The ledger: append-only facts about metered time, and what they add up to.
+"""The ledger: append-only entries of metered time, and their sums.
 
-Every entry is an interval of density one: it stands for exactly ``end - start`` metered seconds at exactly that
-time, so the same arithmetic serves calendar and rolling windows. Correcting history means appending an ``adjust``.
+Every entry is an interval of density one: exactly ``end - start`` metered seconds at that time, so that calendar and
+rolling windows use the same arithmetic. History is corrected by appending an ``adjust`` entry.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from scheduler.core.window import Window
 
 
 class EntryKind(StrEnum):
-    """What an entry says about its interval."""
+    """The meaning of an entry's interval."""
 
-    HOLD = "hold"  # set aside before a launch; a run's newest counts until it is spent or released
-    SPEND = "spend"  # what the run was charged; replaces its hold
-    RELEASE = "release"  # the hold is given back without any charge
-    ADJUST = "adjust"  # correction with evidence; ``credit`` gives time back, otherwise it takes more
+    HOLD = "hold"  # reserved before a launch; a run's newest hold counts until a spend or release
+    SPEND = "spend"  # billed to the run; replaces its hold
+    RELEASE = "release"  # ends the hold without a charge
+    ADJUST = "adjust"  # a correction with evidence; ``credit`` subtracts time, otherwise it adds time
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One append-only fact.
+    """One append-only entry.
 
-    ``run`` is the launch key; only an ``adjust`` may have none (time the platform reports and no run of ours
-    explains). ``price_microdollars_per_hour`` is the price at the time, zero where hours are free.
-    ``evidence`` says where the figure comes from, in words for people. ``devices`` are those of its run's first lane,
-    which on a pool with device counts are all that the session held; they are the run's, and not written here.
+    ``run`` is the run ID; only an ``adjust`` may have none (time that the platform reports and no run explains).
+    ``price_microdollars_per_hour`` is the price at that time, zero where hours are free. ``evidence`` is the source of
+    the figure, for people. ``devices`` are those of the run's first lane, read from the run, not stored here; on a pool
+    with device counts they are all devices of the session.
     """
 
     kind: EntryKind
@@ -57,12 +57,12 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Seconds that count against a pool's quotas: the fold of one or more entries.
+    """Seconds that count against a pool's quotas: the sum of one or more entries.
 
-    ``sign`` is -1 for a credit, 0 for a use that was given up, counts nothing and may have been all the same. ``held``
-    marks time that is only set aside and may be given back. ``told`` is False when the platform did not say when it
-    was: it lies somewhere inside, and may be shorter. ``devices`` count only in a quota that charges by device.
-    ``waited`` marks what was billed of a run before its session began.
+    ``sign`` is -1 for a credit and 0 for a possible charge, which counts nothing but may open a span. ``held`` marks
+    reserved time that may be released. ``told`` is False if the platform did not report the times: the use lies within
+    the interval and may be shorter. ``devices`` count only in a quota by device. ``waited`` marks time billed before
+    the session began.
     """
 
     start: int
@@ -77,7 +77,7 @@ class Charge:
 
     @property
     def is_certain(self) -> bool:
-        """Whether all of it was used just then."""
+        """Whether the whole interval was certainly used."""
         return self.told and not self.held
 
     def within(self, start: int, end: int) -> int:
@@ -99,29 +99,29 @@ class _RunEntries:
 
 
 def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
-    """Add entries up: pool name -> charges, sorted by start.
+    """Return the charges by pool name, sorted by start.
 
-    A run's newest hold counts until a spend or a release of the same run appears, in whatever order entries are read.
+    A run's newest hold counts until it has a spend or a release. The order of ``entries`` does not matter.
     """
     runs: dict[tuple[str, str | None], _RunEntries] = defaultdict(_RunEntries)
     for entry in entries:
-        seen = runs[entry.pool, entry.run]
+        run_entries = runs[entry.pool, entry.run]
         match entry.kind:
             case EntryKind.HOLD:
-                seen.holds.append(entry)
+                run_entries.holds.append(entry)
             case EntryKind.SPEND:
-                seen.spends.append(entry)
+                run_entries.spends.append(entry)
             case EntryKind.RELEASE:
-                seen.released = True
+                run_entries.released = True
             case EntryKind.ADJUST:
-                seen.adjusts.append(entry)
+                run_entries.adjusts.append(entry)
     charges: dict[str, list[Charge]] = defaultdict(list)
-    for (pool, _), seen in runs.items():
-        holds = sorted(seen.holds, key=lambda hold: (hold.at, hold.end, hold.start))
-        counted = seen.spends or ([] if seen.released else holds[-1:])
+    for (pool, _), run_entries in runs.items():
+        holds = sorted(run_entries.holds, key=lambda hold: (hold.at, hold.end, hold.start))
+        counted = run_entries.spends or ([] if run_entries.released else holds[-1:])
         filled = {hold.end for hold in holds} | {hold.start for hold in holds[:1]}
-        corrected = any(entry.credit for entry in seen.adjusts)
-        began = min((entry.start for entry in seen.spends), default=0)
+        corrected = any(entry.credit for entry in run_entries.adjusts)
+        began = min((entry.start for entry in run_entries.spends), default=0)
         charges[pool].extend(
             Charge(
                 start=entry.start,
@@ -130,29 +130,29 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
                 held=entry.kind is EntryKind.HOLD,
                 price_microdollars_per_hour=entry.price_microdollars_per_hour,
                 run=entry.run,
-                told=entry.run is not None and not corrected and _is_told(entry, filled),
+                told=entry.run is not None and not corrected and _has_exact_times(entry, filled),
                 devices=entry.devices,
                 waited=entry.run is not None and not entry.credit and entry.end <= began,
             )
-            for entry in (*counted, *seen.adjusts)
+            for entry in (*counted, *run_entries.adjusts)
             if entry.end > entry.start
         )
-    return {pool: tuple(sorted(found, key=_by_start)) for pool, found in charges.items()}
+    return {pool: tuple(sorted(rows, key=_by_start)) for pool, rows in charges.items()}
 
 
-def _is_told(entry: LedgerEntry, filled: set[int]) -> bool:
-    """Return whether the platform said when it was.
+def _has_exact_times(entry: LedgerEntry, filled: set[int]) -> bool:
+    """Return whether the platform reported the entry's times.
 
-    What it leaves out is filled in from the hold, or with the moment of writing. A platform that tells just those
-    instants is taken for one that tells nothing, which only makes admission careful.
+    Missing times are filled in from the hold or the time of writing. Reported times that are equal to these count as
+    missing, which only makes admission stricter.
     """
     return not {entry.start, entry.end} & {*filled, entry.at}
 
 
 def corrections(charges: Iterable[Charge], start: int, end: int) -> list[tuple[int, int, bool]]:
-    """Return what makes a run's ``charges`` stand for exactly [start, end): intervals, and whether each is a credit.
+    """Return (start, end, is credit) of the adjustments that make a run's ``charges`` equal to [start, end).
 
-    Time that was charged elsewhere is given back where it was charged, so that every window comes out right.
+    Time charged outside is credited where it was charged, so that every window is correct.
     """
     counts: dict[int, int] = defaultdict(int)
     for charge in charges:
@@ -160,12 +160,12 @@ def corrections(charges: Iterable[Charge], start: int, end: int) -> list[tuple[i
         counts[charge.end] -= charge.sign
     counts[start] -= 1
     counts[end] += 1
-    found: list[tuple[int, int, bool]] = []
+    intervals: list[tuple[int, int, bool]] = []
     instants, surplus = sorted(counts), 0
     for instant, following in pairwise(instants):
         surplus += counts[instant]
-        found.extend([(instant, following, surplus > 0)] * abs(surplus))
-    return found
+        intervals.extend([(instant, following, surplus > 0)] * abs(surplus))
+    return intervals
 
 
 def seconds_within(charges: Iterable[Charge], window: Window) -> int:
@@ -184,10 +184,7 @@ def cost_within(charges: Iterable[Charge], window: Window) -> int:
 
 
 class RunningTotal:
-    """The signed seconds of some charges until an instant, in O(log n) after sorting the edges once.
-
-    With ``by_device`` a second counts once for each device.
-    """
+    """The signed seconds of charges before an instant, in O(log n); with ``by_device``, device seconds."""
 
     def __init__(self, charges: Iterable[Charge], *, by_device: bool = False) -> None:
         slopes: dict[int, int] = {}
@@ -215,7 +212,7 @@ class RunningTotal:
 
 
 def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int, bool, int, bool]:
-    """Every field counts, so that equal books give equal tuples in whatever order they are read."""
+    """Return all fields as a sort key, so that equal ledgers give equal tuples in any order of reading."""
     run = charge.run or ""
     price = charge.price_microdollars_per_hour
     return charge.start, charge.end, run, charge.sign, charge.held, price, charge.told, charge.devices, charge.waited

@@ -1,4 +1,4 @@
-"""Plan: the frozen output of every planner."""
+"""Plan: the immutable output of every planner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.core.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class PlannedLane:
-    """One job's share of a placement: how many devices, and the steps it is expected to checkpoint."""
+    """One job's lane in a placement: its devices, and the steps that it is expected to checkpoint."""
 
     job: str
     devices: int
@@ -29,7 +29,7 @@ class Placement:
 
     @property
     def devices(self) -> int:
-        """The devices of all lanes together."""
+        """The sum of the devices of all lanes."""
         return sum(lane.devices for lane in self.lanes)
 
 
@@ -43,10 +43,10 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True)
 class KeptHours:
-    """The next job of ``kind`` is expected at ``expected_at``, with ``seconds`` of work where it is fastest.
+    """The next job of ``kind`` is expected at ``expected_at``, with ``seconds`` of work on its fastest pool.
 
-    Plans of older versions name the ``pool`` whose hours they reserved for it; it is empty otherwise. ``sure`` is
-    between 0 and 1: how regularly the kind came so far, 1 if its user has ``said`` when it comes.
+    ``pool`` is set only in plans of older versions, which reserved hours on it. ``sure`` is a probability from 0 to 1;
+    it is 1 if the user ``said`` when the job comes.
     """
 
     kind: str
@@ -61,9 +61,9 @@ class KeptHours:
 class Plan:
     """Placements from ``made_at`` to the horizon, and a reason for every job that waits.
 
-    ``value`` is the weighted discounted useful hours of the placements; ``bound`` is what no plan can exceed, when a
-    layer that can prove one was at hand. ``warnings`` name layers that failed and were done without.
-    ``kept`` is the work that is expected within the horizon; the plan does not reserve hours for it.
+    ``value`` is in weighted, discounted useful hours; ``bound`` is an upper bound of any plan's value, None without a
+    solver. ``warnings`` name layers that failed. ``kept`` is the work expected within the horizon; the plan does not
+    reserve hours for it.
     """
 
     made_at: int
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def due_now(self) -> tuple[Placement, ...]:
-        """The sessions to launch at once."""
+        """The sessions to launch now."""
         return tuple(placement for placement in self.placements if placement.start <= self.made_at)
 
     @property

@@ -1,4 +1,4 @@
-"""Pools: metered places where sessions run, described entirely by data."""
+"""Pools: where sessions run, described entirely by data."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from scheduler.core.window import DailyHours, Window, merge
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One metered place: platform, account and accelerator. All times in seconds.
+    """One platform, account and accelerator. All times are in seconds.
 
-    A session holds all ``devices_per_session`` devices for one charge; its lanes share them. With ``device_counts`` it
-    holds one of these counts instead, for one job, and all sessions together at most ``devices_max``; then
-    ``devices_per_session`` is the largest count, and ``sessions_max`` follows from them. ``speed`` is the prior
-    relative to the reference device and is replaced by what is measured. ``session_seconds_min`` is the shortest
-    session worth a launch, set-up and checkpoint excluded.
+    A session uses all ``devices_per_session`` devices for one charge; its lanes share them. With ``device_counts`` it
+    uses one of these counts, for one job, and all sessions together at most ``devices_max``; then
+    ``devices_per_session`` is the largest count, and ``sessions_max`` follows. ``speed`` is the prior relative to the
+    reference device, until speeds are measured. ``session_seconds_min`` is the shortest useful training time of a
+    session, without set-up and checkpoints.
     """
 
     name: str
@@ -48,20 +48,20 @@ class Pool:
 
     @property
     def places(self) -> int:
-        """What sessions share: devices where their counts differ, else one place for each session."""
+        """The capacity for sessions: devices on a pool with ``device_counts``, else sessions."""
         return self.devices_max if self.device_counts else self.sessions_max
 
     @property
     def devices_at_once(self) -> int:
-        """How many devices all sessions hold together at most."""
+        """The most devices that all sessions use together."""
         return self.devices_max if self.device_counts else self.sessions_max * self.devices_per_session
 
     def places_of(self, devices: int) -> int:
-        """Return how many places a session takes whose lanes have so many devices; 0: as few as can be."""
+        """Return the places used by a session whose lanes have ``devices``; 0 means the fewest possible."""
         return max(devices, self.device_counts[0]) if self.device_counts else 1
 
     def held_devices(self, devices: int) -> int:
-        """Return how many devices a session holds whose lanes have so many."""
+        """Return the devices used by a session whose lanes have ``devices``."""
         return devices if self.device_counts else self.devices_per_session
 
     def open_windows(self, start: int, end: int) -> list[Window]:

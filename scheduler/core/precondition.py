@@ -1,4 +1,4 @@
-"""Preconditions of a launch: what may be missing when a plan wants a session now."""
+"""Preconditions of a launch: what may be missing when a planned session is due."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Precondition(StrEnum):
 
     @property
     def comes_by_itself(self) -> bool:
-        """Whether work of the daemon is under way that meets it."""
+        """Whether the daemon's own work will meet it."""
         return self in {
             Precondition.DATA,
             Precondition.INPUTS,

@@ -110,7 +110,7 @@ ACCOUNT = "account"
 """The quota of which platforms tell that others use it too; it holds also where none of this name is declared."""
 
 
-def in_force(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota, ...]:
+def current_quotas(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota, ...]:
     """Return a pool's quotas with what its platform told of the account, unless one of that name is declared.
 
     Platforms tell device seconds of a pool whose sessions differ in devices.
@@ -121,10 +121,10 @@ def in_force(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota, ...]
             replace(quota, by_device=True) if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT else quota
             for quota in quotas
         )
-    told = [seen for seen in observed if seen.quota == ACCOUNT and (seen.start, seen.end) == (EVER.start, EVER.end)]
-    if not told or any(quota.name == ACCOUNT for quota in quotas):
+    account = [one for one in observed if one.quota == ACCOUNT and (one.start, one.end) == (EVER.start, EVER.end)]
+    if not account or any(quota.name == ACCOUNT for quota in quotas):
         return quotas
-    return (*quotas, CalendarQuota(ACCOUNT, told[-1].limit, AllTime(), told[-1].source, by_device=by_device))
+    return (*quotas, CalendarQuota(ACCOUNT, account[-1].limit, AllTime(), account[-1].source, by_device=by_device))
 
 
 def declared_limit(quota: Quota) -> int:
@@ -144,14 +144,14 @@ def charged_within(quota: Quota, charges: Iterable[Charge], window: Window) -> i
     return device_seconds_within(charges, window) if charges_by_device(quota) else seconds_within(charges, window)
 
 
-def told_by_device(pool: Pool) -> bool:
+def shows_device_hours(pool: Pool) -> bool:
     """Tell whether people are told device hours of a pool: as its first quota counts, or if it has none."""
     return bool(pool.device_counts) and (not pool.quotas or charges_by_device(pool.quotas[0]))
 
 
-def as_told(pool: Pool, charges: Sequence[Charge]) -> Sequence[Charge]:
+def displayed_charges(pool: Pool, charges: Sequence[Charge]) -> Sequence[Charge]:
     """Return a pool's charges as people are told of them: where they are told device hours, one for each device."""
-    if not told_by_device(pool):
+    if not shows_device_hours(pool):
         return charges
     return [replace(charge, devices=1) for charge in charges for _ in range(charge.devices)]
 
@@ -159,10 +159,10 @@ def as_told(pool: Pool, charges: Sequence[Charge]) -> Sequence[Charge]:
 def limit_at(quota: Quota, instant: int, observed: Sequence[ObservedLimit] = ()) -> int:
     """Return the limit in force at ``instant``: the newest observation that covers it, else the declared one."""
     newest: ObservedLimit | None = None
-    for seen in observed:
-        covers = seen.quota == quota.name and seen.start <= instant < seen.end
-        if covers and (newest is None or seen.at >= newest.at):
-            newest = seen
+    for one in observed:
+        covers = one.quota == quota.name and one.start <= instant < one.end
+        if covers and (newest is None or one.at >= newest.at):
+            newest = one
     return declared_limit(quota) if newest is None else newest.limit
 
 
@@ -212,7 +212,7 @@ def longest(
         case RollingQuota():
             return _longest_rolling(quota, charges, start, cap_seconds, limit_at(quota, start, observed), devices)
         case FirstUseQuota():
-            edges = {edge for seen in observed if seen.quota == quota.name for edge in (seen.start, seen.end)}
+            edges = {edge for one in observed if one.quota == quota.name for edge in (one.start, one.end)}
             return longest_first_use(
                 charges, start, cap_seconds, quota.span_seconds, lambda at: limit_at(quota, at, observed), edges
             )
@@ -268,15 +268,15 @@ def _start(charge: Charge) -> int:
 
 
 def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
-    found = [span for span in _opened_spans(quota, charges) if span.start < end and span.end > start]
+    spans = [span for span in _opened_spans(quota, charges) if span.start < end and span.end > start]
     covered = start
-    for span in found:
+    for span in spans:
         if span.start > covered:
             break
         covered = span.end
-    if covered < end and not any(span.start <= covered < span.end for span in found):
-        found.append(Window(covered, covered + quota.span_seconds))
-    return sorted(found)
+    if covered < end and not any(span.start <= covered < span.end for span in spans):
+        spans.append(Window(covered, covered + quota.span_seconds))
+    return sorted(spans)
 
 
 def _longest_rolling(
@@ -315,8 +315,8 @@ def longest_rolling(
     def use(instant: int) -> int:
         return metered.until(instant) - metered.until(instant - span)
 
-    previous, known = start, use(start)
-    if known > limit:
+    previous, used = start, use(start)
+    if used > limit:
         return 0
     uses = []
     for point in points:
@@ -326,12 +326,12 @@ def longest_rolling(
         uses.append(reached)
         total = reached + pace * (point - start)
         if total > limit:
-            before = known + pace * (previous - start)
+            before = used + pace * (previous - start)
             slope_times_run = total - before
             room = limit - before
             length = min(length, previous + room * (point - previous) // slope_times_run - start)
             break
-        previous, known = point, reached
+        previous, used = point, reached
     for number, point in enumerate(points):
         if point >= start + length:
             reached = uses[number] if number < len(uses) else use(point)
@@ -402,14 +402,14 @@ def openings(
     ``idle`` are the instants at which it may be that none is open. Such a state goes on until something is used: at the
     latest until the next certain use, or until any possible one before it.
     """
-    found: list[Instants] = []
+    instants: list[Instants] = []
     beyond: list[Instants] = []
-    left = list(idle)
-    heapify(left)
+    heap = list(idle)
+    heapify(heap)
     ends = [end for _, end in uses.certain]
     settled, last_gap = -_NEVER, -1
-    while left:
-        first, last = heappop(left)
+    while heap:
+        first, last = heappop(heap)
         if last >= until:
             beyond.append((max(first, until), last))
             last = until - 1
@@ -431,10 +431,10 @@ def openings(
                     else:
                         beyond.append((until, until))
                 instant = begins
-            found += opened
+            instants += opened
             for one in opened:
-                heappush(left, (one[0] + span, one[1] + span))
-    return found, beyond
+                heappush(heap, (one[0] + span, one[1] + span))
+    return instants, beyond
 
 
 def longest_first_use(
@@ -450,11 +450,11 @@ def longest_first_use(
     forgotten = span if first < start - BOOKS_SECONDS + span else 0
     unused = first - 1
     before, idle = openings(uses, span, [(unused, unused + forgotten)], start)
-    asked = _Asked(charges, start, span, limit_at, edges, uses.since(start), before, idle)
+    check = _ExcessCheck(charges, start, span, limit_at, edges, uses.since(start), before, idle)
     low, high = 0, min(cap, span)
     length, halves = high, True
     while low < high:
-        excess = asked.excess(length)
+        excess = check.excess(length)
         if excess == 0:
             low = length
         else:
@@ -466,7 +466,7 @@ def longest_first_use(
     return low
 
 
-class _Asked:
+class _ExcessCheck:
     """The question how much too long a session from ``start`` is."""
 
     def __init__(
@@ -488,38 +488,38 @@ class _Asked:
         turns = {edge for charge in near for edge in (charge.start, charge.end)}
         self._turns = turns | {turn - span for turn in turns} | {edge - back for edge in edges for back in (0, 1)}
         # When spans may open, from the start on, without the session; just beside them it may be to blame.
-        self._known = openings(uses, span, idle)[0]
-        self._turns |= {beside for first, last in self._known for beside in (first - 1, last + 1)}
+        self._openings = openings(uses, span, idle)[0]
+        self._turns |= {beside for first, last in self._openings for beside in (first - 1, last + 1)}
 
     def excess(self, length: int) -> int:
         """Return by how many seconds at least a session of ``length`` is too long."""
         start, end, span = self._start, self._start + length, self._span
-        found = openings(self._uses.with_possible(start, end), span, self._idle)[0]
+        opened = openings(self._uses.with_possible(start, end), span, self._idle)[0]
         turns = sorted(self._turns | {start, end, start - span, end - span})
         excess = 0
-        for first, last in (*self._reaching, *found):
+        for first, last in (*self._reaching, *opened):
             inner = turns[bisect_right(turns, first) : bisect_right(turns, last)]
             for opens in {first, *inner, last}:
                 own = max(0, min(end, opens + span) - max(start, opens))
                 if own <= excess and opens < start:
                     continue  # it can say nothing new
                 used = self._total.until(opens + span) - self._total.until(opens)
-                over = used + own - self._limit_at(max(opens, start))
-                if over > 0 and own:
-                    excess = max(excess, min(own, over))
-                elif over > 0 and opens >= start and not any(one <= opens <= other for one, other in self._known):
+                beyond = used + own - self._limit_at(max(opens, start))
+                if beyond > 0 and own:
+                    excess = max(excess, min(own, beyond))
+                elif beyond > 0 and opens >= start and not any(one <= opens <= other for one, other in self._openings):
                     excess = max(excess, 1)
         return excess
 
 
 def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    found: list[Interval] = []
+    merged: list[Interval] = []
     for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def _since(intervals: Sequence[Interval], instant: int) -> list[Interval]:

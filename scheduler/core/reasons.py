@@ -1,6 +1,6 @@
-"""Reasons: why a job waits or a run was stopped, as data that feeds the CLI, logs, reports and pages alike.
+"""Reasons: why a job waits, as data for the CLI, logs, reports and pages.
 
-"Why is my job not running?" has one answer, the first that applies, in the order of the classes below.
+A job has one reason: the first that applies, in the order of the classes below.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from zoneinfo import ZoneInfo
 from jobs.plural import counted
 from scheduler.core.precondition import Precondition
 
-_SHOWN_SHARE = 0.005  # up to here it would read as 0 %
+_SHOWN_SHARE = 0.005  # a smaller share is displayed as 0 %
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Base of all reasons: ``code`` is stable for machines, :meth:`sentence` is for people.
 
-    ``words`` are the sentence of a reason in which no instant stands and nothing is left out; ``0`` is the reason.
-    ``planned_start`` and ``planned_pool`` are the job's first session in the plan. Where the plan has none for it,
-    ``unplanned_until`` is the end of the plan's horizon. Neither is set where only a person can change something.
+    ``words`` is the format string of a sentence without instants; ``0`` is the reason. ``planned_start`` and
+    ``planned_pool`` are the job's first session in the plan. If it has none, ``unplanned_until`` is the end of its
+    horizon. Neither is set for a reason that only a person can resolve.
     """
 
     code: ClassVar[str] = ""
@@ -44,12 +44,12 @@ class Reason:
         return self.words.format(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the code, the fields and the sentence in UTC; fields that say nothing are left out."""
-        found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        """Return the code, the fields and the sentence in UTC; empty optional fields are left out."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for name in ("planned_pool", "planned_start", "unplanned_until", "no_weight"):
-            if name in found and not found[name]:
-                del found[name]
-        return {"code": self.code, **found, "sentence": self.sentence()}
+            if name in values and not values[name]:
+                del values[name]
+        return {"code": self.code, **values, "sentence": self.sentence()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +186,12 @@ class DoesNotFit(Reason):
     code: ClassVar[str] = "does_not_fit"
     needs: str
     best_offer: str
-    advice: str = ""  # which part is too big, and the nearest setting that fits
+    advice: str = ""  # what is too large, and the nearest setting that fits
 
     def text(self, zone: str = "UTC") -> str:
         del zone
-        told = f"needs {self.needs}; the best pool offers {self.best_offer}"
-        return f"{told} ({self.advice})" if self.advice else told
+        text = f"needs {self.needs}; the best pool offers {self.best_offer}"
+        return f"{text} ({self.advice})" if self.advice else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class ConcurrencyFull(Reason):
 
 @dataclass(frozen=True, slots=True)
 class DevicesTaken(Reason):
-    """Of the ``devices`` that the pool's sessions may hold together, fewer are free than the job needs at least."""
+    """Fewer of the pool's ``devices`` are free than the job needs."""
 
     code: ClassVar[str] = "devices"
     pool: str
@@ -268,7 +268,7 @@ class DevicesTaken(Reason):
 
 @dataclass(frozen=True, slots=True)
 class LeftoverTooShort(Reason):
-    """What is left of the window would be eaten by set-up and the final checkpoint."""
+    """The rest of the window is too short for set-up, training and the final checkpoint."""
 
     code: ClassVar[str] = "leftover_too_short"
     pool: str

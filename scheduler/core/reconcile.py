@@ -1,9 +1,8 @@
-"""Reconcile: what was observed against what we recorded gives the steps to take. Pure.
+"""Reconcile: the steps that bring our records of live runs in line with observations. Pure.
 
-Four rules are kept here and nowhere else: silence is "unknown", and changes or ends nothing; a run is over only with
-proof; an intent is void only when the platform's visibility delay and a margin have passed, or the platform proves
-absence; a session that cannot be asked to save is ended by force only where that costs less than waiting for its own
-end.
+Four rules are applied here and nowhere else. No answer means "unknown" and changes nothing. A run ends only with proof.
+An intent is void only after the platform's visibility delay and a margin, or if the platform proves absence. A session
+that cannot be asked to save is ended by force only if that costs less than waiting for its own end.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ StopWay = Literal["store", "platform", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a platform said about one launch key. Times are UTC seconds, None when it did not tell.
+    """What a platform reports about one run ID. Times are UTC seconds, None if not reported.
 
-    ``stop_channel`` is how the session can be asked to save: by the stop flag in the store, by the platform, or not.
-    ``told`` is False when ``ended`` is only the latest that the end can have been. ``wait`` is told of a session in the
-    platform's queue, ``price_microdollars_per_hour`` of one that ended, by the platform's own reckoning.
-    ``deadline`` is told of a running one whose length counts from its real start, ``taken`` of one that its platform
-    took away.
+    ``stop_channel`` is how the session can be asked to save: the stop flag in the store, the platform, or none.
+    ``told`` is False if ``ended`` is only the latest possible end. ``wait`` is set for a session in the platform's
+    queue, ``price_microdollars_per_hour`` (by the platform) for one that ended, ``deadline`` for a running one whose
+    length counts from its real start, ``taken`` for one that its platform preempted.
     """
 
     state: SightingState
@@ -48,17 +46,17 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything known about one live run.
+    """The observations of one live run.
 
-    ``sighting`` is None when the platform did not name the key; ``reachable`` is False when it did not answer at all.
-    ``asked_at`` is when the question was put that it answered, which may be some cycles ago; None: just now. ``ran_at``
-    is when the platform last showed the session running, as far as it is known.
-    ``complete`` is False when the artifact store did not tell everything that the run's lanes left there; ``heard`` is
-    True when one of them has left a sign of life.
-    ``lost`` is what the session left and nobody waits for any more. ``declared`` is a person's word that it is over:
-    until when it is charged, and how they know.
-    ``results`` holds final words of lanes by index; ``wishes`` what people want of the lanes' jobs, by job name.
-    ``begun`` holds the lanes whose command has begun, as far as they have told.
+    ``sighting`` is None if the platform does not list the run; ``reachable`` is False if it did not answer at all.
+    ``asked_at`` is when the answered query was sent, perhaps some cycles ago; None: now. ``ran_at`` is when the
+    platform last reported the session as running.
+    ``complete`` is False if the artifact store did not return everything that the run's lanes wrote; ``heard`` is True
+    if one of them wrote anything.
+    ``lost`` names the outputs that are given up. ``declared`` is a person's statement that the session ended: (end of
+    the charge, how they know).
+    ``results`` are the final reports of lanes by index; ``wishes`` are requests of people by job name.
+    ``begun`` are the lanes whose command is known to have begun.
     """
 
     run: Run
@@ -92,7 +90,7 @@ class LaneEnd:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The platform shows the session."""
+    """The platform lists the session."""
 
     run: Run
     remote_id: str
@@ -101,7 +99,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class CloseLane:
-    """A lane has said its last word while its run goes on."""
+    """A lane has written its final report while its run continues."""
 
     run: Run
     end: LaneEnd
@@ -109,11 +107,11 @@ class CloseLane:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over: ``started`` .. ``ended`` is charged; ``started`` None means it never ran.
+    """The run has ended: ``started`` .. ``ended`` is charged; ``started`` None means that it never ran.
 
-    ``proven`` is False when time passed instead of the platform giving its word, so it may be wrong yet. ``may_live``
-    is True where a session that reaches the artifact store has left no last word: a platform calls what it lost sight
-    of ended too, and its payload may train on.
+    ``proven`` is False if a timeout decided instead of the platform, so that it may be wrong. ``may_live`` is True if a
+    session with access to the artifact store left no final report: a platform also reports lost sessions as ended, and
+    the payload may still train.
     """
 
     run: Run
@@ -124,7 +122,7 @@ class Finish:
     why: str
     proven: bool = True
     may_live: bool = False
-    price_microdollars_per_hour: int | None = None  # by the platform's own reckoning, where it tells
+    price_microdollars_per_hour: int | None = None  # as reported by the platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,7 @@ class AskStop:
 
 @dataclass(frozen=True, slots=True)
 class ForceStop:
-    """End the session from outside: it overstayed, or did not follow a stop."""
+    """End the session by force: it passed its deadline, or did not follow a stop."""
 
     run: Run
     why: str
@@ -156,20 +154,20 @@ def _steps(fact: Facts, now: int) -> list[Step]:
     run, state = fact.run, fact.run.state
     if fact.declared is not None and isinstance(state, Submitting | Running | Stopping):
         ended, why = fact.declared
-        over = Sighting("ended", "", None, ended, why)
-        # A person may be wrong: it is looked for as long as one that vanished.
-        return [replace(_finish(fact, over, now), proven=False)] if fact.complete else []
+        declared_end = Sighting("ended", "", None, ended, why)
+        # A person may be wrong: the session is polled as long as one that vanished.
+        return [replace(_finish(fact, declared_end, now), proven=False)] if fact.complete else []
     match state:
         case Reserved():
-            # Submitting is committed before the platform is called, so this was never sent anywhere.
+            # Submitting is committed before the platform is called, so this run was never sent.
             return [_never_ran(fact, now, "left over from a restart before it was submitted")]
         case Submitting(since=since):
             if fact.sighting is None:
                 patience = fact.visibility_seconds + fact.overdue_seconds
-                if _looked_at(fact, now) <= since + patience:
+                if _polled_at(fact, now) <= since + patience:
                     return []
                 if fact.heard:
-                    # Late is the platform's list, not the session: it has written to the artifact store.
+                    # The session wrote to the artifact store, so only the platform's list is late.
                     return [Accept(run, run.key, run.planned_start)]
                 if fact.reachable and fact.complete:
                     given_up = _never_ran(fact, now, f"not on the platform {patience} s after the launch")
@@ -191,15 +189,15 @@ def _steps(fact: Facts, now: int) -> list[Step]:
 def _steps_of_session(fact: Facts, now: int) -> list[Step]:
     run, state = fact.run, fact.run.state
     if fact.sighting is not None and fact.sighting.state == "ended":
-        # Until the store has told all that is in it, a step that was published would count as lost.
+        # With an incomplete answer of the store, a published step would count as lost.
         return [_finish(fact, fact.sighting, now)] if fact.complete else []
     if fact.sighting is not None and fact.sighting.state == "absent":
-        # Accepted into a platform's queue, and proven never to leave it.
+        # Accepted into the platform's queue, and proven never to have started.
         return [_never_ran(fact, now, fact.sighting.detail or "the platform proves it never started")]
     gone_from = run.held_until + fact.visibility_seconds + fact.overdue_seconds
-    if fact.sighting is None and fact.reachable and _looked_at(fact, now) > gone_from:
-        gone = Sighting("ended", "", None, run.held_until, "gone from the platform after its deadline")
-        return [replace(_finish(fact, gone, now), proven=False)] if fact.complete else []
+    if fact.sighting is None and fact.reachable and _polled_at(fact, now) > gone_from:
+        vanished = Sighting("ended", "", None, run.held_until, "gone from the platform after its deadline")
+        return [replace(_finish(fact, vanished, now), proven=False)] if fact.complete else []
     steps: list[Step] = [
         CloseLane(run, _lane_end(lane, fact, None))
         for lane in run.lanes
@@ -214,7 +212,7 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
     elif isinstance(state, Stopping):
         stops.extend(_enforced_stop(fact, state, now))
     stops.extend(_wished_stops(fact, now))
-    # Both would change the state that the other was decided for: a session that is stopped moves in the next cycle.
+    # A stop and a moved span would both change the run's state: a stopped session's span moves in the next cycle.
     stopped = isinstance(state, Running) and any(isinstance(stop, ForceStop) or stop.lane is None for stop in stops)
     if moved is not None and not stopped:
         steps.append(moved)
@@ -222,15 +220,15 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
 
 
 def _enforced_stop(fact: Facts, state: Stopping, now: int) -> list[ForceStop]:
-    """End a session that does not follow its stop, or that cannot be asked and has more to cost than to lose.
+    """Return a forced stop for a session that ignores its stop, or cannot be asked and costs more than it would lose.
 
-    One that is not seen now is not ended: it may be over, and force may destroy what it left.
+    Without a sighting there is none: the session may have ended, and force may destroy its outputs.
     """
     if fact.sighting is None:
         return []
     if _cannot_be_asked(fact):
-        lost, waiting = _costs(fact, now)
-        return [ForceStop(fact.run, state.why)] if lost < waiting else []
+        loss, waiting = _costs(fact, now)
+        return [ForceStop(fact.run, state.why)] if loss < waiting else []
     if now > state.since + 2 * fact.overdue_seconds:
         return [ForceStop(fact.run, f"did not follow the stop: {state.why}")]
     return []
@@ -248,11 +246,11 @@ def _wished_stops(fact: Facts, now: int) -> list[AskStop | ForceStop]:
         return [AskStop(fact.run, lane.index, why) for lane in wished]
     if not _cannot_be_asked(fact):
         return [AskStop(fact.run, None, why)]
-    lost, waiting = _costs(fact, now)
+    loss, waiting = _costs(fact, now)
     why += "; it cannot be asked to save"
-    if lost < waiting:
-        return [ForceStop(fact.run, f"{why}: the {lost} s it trained are lost, waiting would cost {waiting} s")]
-    why += f" and ends by itself in {waiting} s, which costs less than {lost} s lost"
+    if loss < waiting:
+        return [ForceStop(fact.run, f"{why}: the {loss} s it trained are lost, waiting would cost {waiting} s")]
+    why += f" and ends by itself in {waiting} s, which costs less than {loss} s lost"
     return [AskStop(fact.run, None, why)]
 
 
@@ -261,14 +259,16 @@ def _cannot_be_asked(fact: Facts) -> bool:
 
 
 def _costs(fact: Facts, now: int) -> tuple[int, int]:
-    seen = fact.sighting
-    return costs_of_stop(fact.run, None if seen is None or seen.state == "queued" else _started(fact, seen), now)
+    sighting = fact.sighting
+    return costs_of_stop(
+        fact.run, None if sighting is None or sighting.state == "queued" else _started(fact, sighting), now
+    )
 
 
 def costs_of_stop(run: Run, began: int | None, now: int) -> tuple[int, int]:
-    """Return the seconds that are lost when a session that cannot be asked to save is ended, and those it has left.
+    """Return (seconds lost by a forced stop, seconds until the deadline) of a session that cannot be asked to save.
 
-    It is ended where the first are fewer. ``began`` is when it began to train, None when it has not.
+    It is stopped by force if the first is smaller. ``began`` is when it began to train, None if it has not.
     """
     return 0 if began is None else max(0, now - began), max(0, run.deadline - now)
 
@@ -300,35 +300,35 @@ def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
 
 
 def _why_ended(lanes: Sequence[Lane | LaneEnd], sighting: Sighting) -> str:
-    """Return why a session ended: what its lanes say, for a place may call well done what ended badly inside it.
+    """Return why a session ended: by its lanes first, because a platform may report success for a failed command.
 
-    ``lanes`` are those that end with it and those that had ended before.
+    ``lanes`` are those that end with it and those that ended before.
     """
     own = dict.fromkeys(lane.message for lane in lanes if lane.error_class and lane.message)
     return "; ".join(own) or sighting.detail or "session ended"
 
 
-def _looked_at(fact: Facts, now: int) -> int:
+def _polled_at(fact: Facts, now: int) -> int:
     return now if fact.asked_at is None else fact.asked_at
 
 
 def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
-    """Return until when a session is charged.
+    """Return the instant until which a session is charged.
 
-    Without the platform's word that is when we saw its end, but never past what was held, or past the last word of its
-    lanes by more than the platform may take to end a session. What the platform showed running is charged in any case.
+    If the platform does not report it, that is when we saw the end, limited by the hold and by the last report of its
+    lanes plus the platform's overrun. Time for which the platform reported the session as running is always charged.
     """
     if sighting.told and sighting.ended is not None:
         return sighting.ended
     run = fact.run
-    # A list may be as old as it takes a session to show up; until then it ran, whatever it says.
+    # The platform's list may be as old as its visibility delay.
     ran = 0 if fact.ran_at is None else fact.ran_at - fact.visibility_seconds
     latest = min(now, max(ran, run.held_until) if sighting.ended is None else sighting.ended)
     words = [fact.results[lane.index].ended_at for lane in run.lanes if lane.index in fact.results]
-    # A word from shortly before the start comes from another clock: the session ended as it had begun.
-    left = [max(word, started) for word in words if word is not None and word >= started - CLOCKS_SECONDS]
-    if len(left) == len(run.lanes):
-        latest = min(latest, max(ran, max(left) + run.held_until - run.deadline))
+    # A report from shortly before the start comes from another clock; it counts as the start.
+    ends = [max(word, started) for word in words if word is not None and word >= started - CLOCKS_SECONDS]
+    if len(ends) == len(run.lanes):
+        latest = min(latest, max(ran, max(ends) + run.held_until - run.deadline))
     return max(started, latest)
 
 
@@ -339,11 +339,11 @@ def _started(fact: Facts, sighting: Sighting) -> int:
 
 
 def _lane_end(lane: Lane, fact: Facts, sighting: Sighting | None) -> LaneEnd:
-    end = _said_end(lane, fact.results.get(lane.index), fact, sighting)
+    end = _reported_end(lane, fact.results.get(lane.index), fact, sighting)
     return replace(end, message=f"lost: {fact.lost}; {end.message}"[:_MESSAGE_MAX]) if fact.lost else end
 
 
-def _said_end(lane: Lane, result: LaneReport | None, fact: Facts, sighting: Sighting | None) -> LaneEnd:
+def _reported_end(lane: Lane, result: LaneReport | None, fact: Facts, sighting: Sighting | None) -> LaneEnd:
     run = fact.run
     if result is None:
         detail = sighting.detail if sighting is not None else ""
@@ -359,9 +359,9 @@ def _said_end(lane: Lane, result: LaneReport | None, fact: Facts, sighting: Sigh
             return LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, why, place_failed=failed)
         return LaneEnd(lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip())
     lines = [line for line in result.message.splitlines() if line.strip()]
-    # A traceback ends in what went wrong, which is said first: lists have room for the beginning alone.
+    # The last line of a traceback names the error. It is put first, because lists show only the beginning.
     why = f"{result.why}: {lines[-1].strip()}" if result.why and len(lines) > 1 else result.why
-    # A failure's reason may be all that there is to say: it is said once.
+    # The reason and the message may be equal.
     message = "; ".join(dict.fromkeys(part for part in (why, result.message) if part))[:_MESSAGE_MAX]
     outcome = Outcome(result.outcome or "failed")
     return LaneEnd(lane.index, lane.job, outcome, result.checkpoint_step, result.error_class, message)
@@ -379,5 +379,5 @@ _GRAVITY: Sequence[Outcome] = (
 
 
 def summary(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the gravest of the lanes' outcomes, which stands for the run."""
+    """Return the most severe outcome of the lanes, which is the run's outcome."""
     return max(outcomes, key=_GRAVITY.index, default=Outcome.LOST)

@@ -1,6 +1,6 @@
-"""Retention: which saved states a job still needs, and why each of the others may go. Pure.
+"""Retention: the checkpoints that a job still needs, and why each other one may be deleted. Pure.
 
-The order of the rules is the order of the answers: the first that applies is the reason that people see.
+The rules apply in order; the first that applies is the reason that people see.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long what is kept. Times are scheduled seconds.
+    """The periods for which things are kept, in seconds.
 
-    ``newest`` checkpoints of a job stay, and the first at or past each of ``milestones`` equal parts of its way to the
-    target. What may go is deleted only after ``grace_seconds``; a damaged one stays ``damaged_seconds`` for a look.
+    The ``newest`` checkpoints of a job stay, and the first one at or past each of ``milestones`` equal parts of its
+    target step. Others are deleted after ``grace_seconds``, damaged ones after ``damaged_seconds``.
     """
 
     newest: int = 5
@@ -30,7 +30,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What retention must know of one checkpoint that has not expired."""
+    """The facts of one checkpoint that retention needs."""
 
     key: str
     step: int
@@ -40,12 +40,12 @@ class SavedState:
     seen_at: int
     run: str
     why: str = ""
-    fenced: bool = False  # of a removed job of the same name or an earlier generation: nothing goes on from it
+    fenced: bool = False  # of a removed job of the same name or an earlier generation: no run resumes from it
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one checkpoint stays, and why or why not."""
+    """Whether one checkpoint stays, and the reason."""
 
     stays: bool
     why: str
@@ -59,10 +59,10 @@ def verdicts(
     rule: Retention,
     now: int,
 ) -> dict[str, Verdict]:
-    """Judge all unexpired checkpoints of one job; returns a verdict for each key.
+    """Return the verdict on each unexpired checkpoint of one job, by key.
 
-    ``resumes_from`` is the checkpoint that the job goes on from, ``needed`` says of others why they
-    must stay: a live session may read them, a job starts from them.
+    ``resumes_from`` is the checkpoint that the job resumes from. ``needed`` gives the reason for others that must stay:
+    a live session may read them, or another job is initialised from them.
     """
     good = sorted(
         (state for state in saved if state.good and not state.fenced),
@@ -71,34 +71,34 @@ def verdicts(
     )
     newest = {state.key: rank for rank, state in enumerate(good[: rule.newest], start=1)}
     milestones = _milestones(good, target_step, rule.milestones)
-    found = {}
+    result = {}
     for state in saved:
         if state.pinned:
-            found[state.key] = Verdict(stays=True, why="pinned")
+            result[state.key] = Verdict(stays=True, why="pinned")
         elif state.key == resumes_from:
-            found[state.key] = Verdict(stays=True, why="the job goes on from it")
+            result[state.key] = Verdict(stays=True, why="the job goes on from it")
         elif state.key in needed:
-            found[state.key] = Verdict(stays=True, why=needed[state.key])
+            result[state.key] = Verdict(stays=True, why=needed[state.key])
         elif state.fenced:
-            found[state.key] = Verdict(stays=False, why="from before the job was restarted")
+            result[state.key] = Verdict(stays=False, why="from before the job was restarted")
         elif not state.good and now < state.seen_at + rule.damaged_seconds:
-            found[state.key] = Verdict(stays=True, why=f"damaged, kept for a look: {state.why}")
+            result[state.key] = Verdict(stays=True, why=f"damaged, kept for a look: {state.why}")
         elif not state.good:
-            found[state.key] = Verdict(stays=False, why=f"damaged: {state.why}")
+            result[state.key] = Verdict(stays=False, why=f"damaged: {state.why}")
         elif state.key in newest:
-            found[state.key] = Verdict(stays=True, why=f"number {newest[state.key]} of the newest {rule.newest}")
+            result[state.key] = Verdict(stays=True, why=f"number {newest[state.key]} of the newest {rule.newest}")
         elif state.key in milestones:
-            found[state.key] = Verdict(stays=True, why=f"the first past {milestones[state.key]} of the target")
+            result[state.key] = Verdict(stays=True, why=f"the first past {milestones[state.key]} of the target")
         else:
-            found[state.key] = Verdict(stays=False, why=f"{len(newest)} newer ones are good, and it is no milestone")
-    return found
+            result[state.key] = Verdict(stays=False, why=f"{len(newest)} newer ones are good, and it is no milestone")
+    return result
 
 
 def may_be_read(saved: Sequence[SavedState], run: str, launched_at: int, candidates: int) -> set[str]:
-    """Return the keys that the session ``run``, launched at ``launched_at``, may start from.
+    """Return the keys from which the session ``run``, launched at ``launched_at``, may resume.
 
-    It was told the newest ``candidates`` that were known then. What others published and became known later counts as
-    well: between the reservation and the launch a few seconds pass. What it published itself it never reads again.
+    These are the newest ``candidates`` at that time, and checkpoints of other runs that became known later, because a
+    few seconds pass between reservation and launch. Its own checkpoints are not among them.
     """
     then = [state for state in saved if state.good and not state.fenced and state.seen_at <= launched_at]
     later = {state.key for state in saved if state.seen_at > launched_at and state.run != run and not state.fenced}
@@ -107,14 +107,14 @@ def may_be_read(saved: Sequence[SavedState], run: str, launched_at: int, candida
 
 
 def _milestones(newest_first: Sequence[SavedState], target_step: int, parts: int) -> dict[str, str]:
-    """Return the first checkpoint at or past each part of the way, with that part in percent."""
-    found: dict[str, str] = {}
+    """Return the first checkpoint at or past each part of the target step, with that part in percent, by key."""
+    milestones: dict[str, str] = {}
     part = 1
     for state in reversed(newest_first):
         passed = part
         while passed <= parts and state.step * parts >= target_step * passed:
             passed += 1
         if passed > part:
-            found[state.key] = f"{round(100 * part / parts)} %"
+            milestones[state.key] = f"{round(100 * part / parts)} %"
             part = passed
-    return found
+    return milestones

@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"  # a person cancelled the job or the run
 
 
-# The class of a failure that is the place's: it gave another accelerator than it promises.
+# The error class of a session that received another accelerator than its pool declares; a failure of the pool.
 WRONG_DEVICE = "wrong_device"
 PARENT = "parent"  # the error class of a session that could not start from another job's checkpoint
 CLOCKS_SECONDS = 3_600  # how far another machine's clock may be from ours
@@ -39,7 +39,7 @@ NextJob = Literal["requeue", "retry", "finish"]
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """What an outcome means: for the job, for the charge and for the retry counter."""
+    """The effect of an outcome on the job, the charge and the retry counter."""
 
     job: NextJob
     charged: bool
@@ -59,14 +59,14 @@ CONSEQUENCES: dict[Outcome, Consequence] = {
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Quota is set aside; nothing was sent anywhere."""
+    """Quota is reserved; the platform was not called."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Submitting:
-    """The platform may have been called; the launch key tells."""
+    """The platform may have been called; it can be queried by the run ID."""
 
     since: int
     attempts: int
@@ -74,7 +74,7 @@ class Submitting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The platform knows the session as ``remote_id``; its meter began at ``started``."""
+    """The platform lists the session as ``remote_id``; its charge began at ``started``."""
 
     remote_id: str
     started: int
@@ -82,7 +82,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """We asked it to save and leave."""
+    """The session was asked to save and exit."""
 
     remote_id: str
     started: int
@@ -92,7 +92,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Over. ``started`` is None when it never began."""
+    """The run has ended; ``started`` is None if it never began."""
 
     outcome: Outcome
     at: int
@@ -104,7 +104,7 @@ RunState = Reserved | Submitting | Running | Stopping | Ended
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One job's lane in a run. ``restore_step`` is the checkpoint it started from, until it tells the one planned."""
+    """One job's lane in a run. ``restore_step`` is the step that it resumed from; until reported, the planned one."""
 
     index: int
     job: str
@@ -115,17 +115,17 @@ class Lane:
     end_step: int | None = None
     error_class: str | None = None
     message: str = ""
-    code: str | None = None  # the digest of what its command runs in
-    # What it is given besides: folders of the artifact store by purpose, as {"input.base": "input/<digest>"}.
+    code: str | None = None  # the digest of its code
+    # Its other folders in the artifact store, by purpose: {"input.base": "input/<digest>"}.
     trees: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a run's session waits in its platform's queue, and when that expects to start it (None: not told).
+    """Why a session waits in its platform's queue, and when the platform expects to start it (None: not reported).
 
-    ``place`` is its place in the queue, 1 for the next; ``since`` is when it was first seen to wait. Where its platform
-    can move its deadline on, ``deadline`` is that, and ``length_seconds`` how long it may run at most.
+    ``place`` is its queue position, 1 for the next; ``since`` is when it was first seen waiting. If the platform can
+    move the deadline, ``deadline`` is the current one and ``length_seconds`` the longest run time.
     """
 
     why: str
@@ -140,7 +140,7 @@ class Wait:
 class Run:
     """One launch. ``planned_start`` .. ``deadline`` is the session, ``held_until`` the end of its hold.
 
-    ``wait`` says for people why its session waits in its platform's queue; no decision reads it.
+    ``wait`` is why its session waits in the platform's queue, for people only; no decision reads it.
     """
 
     key: str
@@ -154,19 +154,19 @@ class Run:
 
     @property
     def devices(self) -> int:
-        """The devices of all lanes together."""
+        """The sum of the devices of all lanes."""
         return sum(len(lane.devices) for lane in self.lanes)
 
 
 def launch_key(prefix: str, job: str, attempt: int) -> str:
-    """Return the platform-side name of a launch: lower case, digits and hyphens, at most 50 characters.
+    """Return the run ID: lower case, digits and hyphens, at most 50 characters. Platforms list the session under it.
 
-    The job is the run's first lane. Attempts of a job are never reused, so neither is a key.
+    ``job`` is that of the run's first lane. Attempt numbers of a job are never reused, so IDs are unique.
     """
     cleaned = "".join(c if c.isascii() and c.isalnum() else "-" for c in job.lower()).strip("-")
     name, tail = f"{prefix}-{cleaned}", f"-{attempt:04d}"
     if cleaned != job or len(name) + len(tail) > 50:
-        # Names that look alike once cleaned or cut must not share a key.
+        # Different names that are equal after cleaning or cutting must not share an ID.
         tail = f"-{hashlib.sha256(job.encode()).hexdigest()[:8]}{tail}"
     return name[: 50 - len(tail)].rstrip("-") + tail
 
@@ -183,14 +183,14 @@ def submit(state: RunState, now: int) -> Submitting:
 
 
 def accept(state: RunState, remote_id: str, started: int) -> Running:
-    """Submitting -> Running: the platform confirmed the launch, now or when we found it by its key."""
+    """Submitting -> Running: the platform confirmed the launch, or lists the run ID."""
     if isinstance(state, Submitting):
         return Running(remote_id, started)
     raise IllegalArrow("accept", state)
 
 
 def begin(state: RunState, started: int) -> RunState:
-    """Correct when a session's meter began, which is known only once it has left its platform's queue."""
+    """Return the state with the real start of the charge, which is known after the platform's queue."""
     return replace(state, started=started) if isinstance(state, Running | Stopping) else state
 
 
@@ -202,7 +202,7 @@ def stop(state: RunState, why: str, now: int) -> Stopping:
 
 
 def end(state: RunState, outcome: Outcome, at: int, started: int | None) -> Ended:
-    """Any live state -> Ended. ``started`` is when the meter began; None says that it never did."""
+    """Any live state -> Ended. ``started`` is when the charge began, None if it never did."""
     never_ran = outcome in {Outcome.REJECTED, Outcome.CANCELLED}
     match state:
         case Running() | Stopping() if started is not None or never_ran:

@@ -1,4 +1,4 @@
-"""Snapshot: the frozen input of every decision. Built in one read transaction; nothing here does I/O."""
+"""Snapshot: the immutable input of every plan, built in one read transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.core.reasons import Reason
 class Rate:
     """Speed of one job on one device of one pool, in steps per second of training time.
 
-    ``sigma`` is the relative standard error, zero for a speed known exactly; ``samples`` is zero for a prior.
+    ``sigma`` is the relative standard error, zero for an exact speed; ``samples`` is zero for a prior.
     """
 
     steps_per_second: float
@@ -26,10 +26,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class HourShare:
-    """What a job shall have of the device hours of its ``group``, named after the job that keeps the rest.
+    """A job's share of the device hours of its ``group``, which is named after the job that keeps the rest.
 
-    ``part`` is between 0 and 1; ``seconds`` are the device seconds that it had so far, those of a live run in full, and
-    ``of_seconds`` those of all together.
+    ``part`` is from 0 to 1. ``seconds`` are the device seconds that the job received so far, including those of a live
+    run in full; ``of_seconds`` are those of the whole group.
     """
 
     group: str
@@ -39,18 +39,18 @@ class HourShare:
 
     @property
     def so_far(self) -> float | None:
-        """What part of the hours it had; None when nobody had any."""
+        """The share received so far; None if the group received nothing."""
         return self.seconds / self.of_seconds if self.of_seconds > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as the planner sees it: every open job, running ones included.
+    """An open job as the planner's input; running jobs included.
 
-    ``done_step`` counts checkpointed steps only. ``blocked`` is set for jobs that must not start whatever the
-    hours are (held by a person). ``running`` is the launch key of its live run. ``rates``, ``setup_seconds`` (from the
-    launch to the first step) and ``checkpoint_seconds`` are per pool name and hold every pool the job may use; the
-    sigmas are their relative spreads between sessions, and hold those pools where they are not known exactly.
+    ``done_step`` counts checkpointed steps only. ``blocked`` is set for a job that must not start at all, for example
+    one on hold. ``running`` is the run ID of its live run. ``rates``, ``setup_seconds`` (from launch to first step) and
+    ``checkpoint_seconds`` have an entry for each pool that the job may use, by name. The sigmas are their relative
+    spreads between sessions, for pools where they are not exact.
     """
 
     name: str
@@ -62,33 +62,33 @@ class JobView:
     setup_seconds: Mapping[str, int]
     checkpoint_seconds: Mapping[str, int]
     device_speedup: tuple[float, ...] = (1.0,)
-    allowed_pools: tuple[str, ...] = ()  # as the job's owner wrote it; empty: any
+    allowed_pools: tuple[str, ...] = ()  # as set by the job's owner; empty: any
     gate: Gate | None = None
     not_before: int | None = None
     retry_at: int | None = None
-    last_error: str = ""  # one line of the failure after which it waits until ``retry_at``
+    last_error: str = ""  # last line of the failure because of which it waits until ``retry_at``
     deadline: int | None = None
     blocked: Reason | None = None
     running: str | None = None
     last_pool: str | None = None
     share: HourShare | None = None
-    position: int = 0  # place in the queue: breaks ties between jobs of equal worth
-    reference_rate: float = 0.0  # steps per second of the reference device, the unit of value; 0: the fastest pool's
+    position: int = 0  # queue position; breaks ties
+    reference_rate: float = 0.0  # steps per second of the reference device; 0: of the fastest pool
     setup_sigma: Mapping[str, float] = field(default_factory=dict)
     checkpoint_sigma: Mapping[str, float] = field(default_factory=dict)
-    misfit: str = ""  # what is too big for every pool, and what would fit, where the adviser knows
-    urgency: float = 1.0  # how much more than its weight an hour is worth because it brings a finished model nearer
-    kind: str = ""  # what Arrivals know it by; empty: its name
+    misfit: str = ""  # what is too large for every pool, and what would fit, by the adviser
+    urgency: float = 1.0  # factor on the priority, higher for a job that is close to its end
+    kind: str = ""  # its kind in Arrivals; empty: its name
 
     def why_not_before(self, release: int) -> str:
-        """Return why the job may not start before ``release``, to be followed by "until" and that instant."""
+        """Return why the job may not start before ``release``; a message appends "until" and the instant."""
         if release != self.retry_at:
             return "not to start"
         return f"waits after a failure ({self.last_error})" if self.last_error else "waits after a failure"
 
     @property
     def importance(self) -> float:
-        """What a useful hour on the reference device is worth."""
+        """The value of a useful hour on the reference device."""
         return self.weight * self.urgency
 
     @property
@@ -97,16 +97,16 @@ class JobView:
         return max(0, self.target_step - self.done_step)
 
     def speed(self, pool: str, devices: int) -> float:
-        """Return steps per second on ``devices`` devices of ``pool``; raises KeyError for a pool it may not use."""
+        """Return the steps per second on ``devices`` of ``pool``; raises KeyError for a pool it may not use."""
         gain = self.device_speedup[min(devices, len(self.device_speedup)) - 1]
         return self.rates[pool].steps_per_second * gain
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """A run that holds quota now: its session is [start, deadline), its hold ends at ``held_until``.
+    """A run with a quota hold: its session is [start, deadline), its hold ends at ``held_until``.
 
-    ``devices`` are those of its lanes together.
+    ``devices`` is the sum over its lanes.
     """
 
     key: str
@@ -119,7 +119,7 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool with what counts against it. ``closed_until`` is set while it must not be used at all."""
+    """A pool with its charges, live runs and observed limits. ``closed_until`` is set while it must not be used."""
 
     pool: Pool
     charges: tuple[Charge, ...] = ()
@@ -131,9 +131,9 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When jobs of one kind came into the queue, oldest first; ``latest`` is the last of them, with nothing trained.
+    """When jobs of one kind were added, oldest first; ``latest`` is the last of them, as it was before any training.
 
-    ``said`` holds when its user expects the next ones, soonest first; they count instead of what is learned.
+    ``said`` are the instants at which the user expects the next ones, soonest first; they replace the forecast.
     """
 
     kind: str
@@ -144,9 +144,9 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan may depend on. ``finished`` holds the done fraction of parents that are no longer open.
+    """Everything that a plan depends on. ``finished`` is the completed fraction of parents that are no longer open.
 
-    ``arrivals`` are the queue's history: of kinds that come again and again what comes next is expected.
+    ``arrivals`` is the history of the queue, from which the next jobs of each kind are forecast.
     """
 
     now: int
@@ -157,7 +157,7 @@ class Snapshot:
     arrivals: tuple[Arrivals, ...] = ()
 
     def progress(self, job: str) -> float | None:
-        """Return the checkpointed fraction of a job's target, or None for a name nobody knows."""
+        """Return the checkpointed fraction of a job's target, or None for an unknown name."""
         for view in self.jobs:
             if view.name == job:
                 return view.done_step / view.target_step if view.target_step > 0 else 1.0

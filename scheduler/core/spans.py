@@ -1,4 +1,4 @@
-"""Spans: from when until when a run's session may last, where that follows from its real start. Pure."""
+"""Spans: the start and deadline of a run's session, where they depend on its real start. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scheduler.core.run import Run, Running, Stopping
 if TYPE_CHECKING:
     from scheduler.core.reconcile import Sighting
 
-_ALIKE_SECONDS = 60  # by how much a start may differ from the recorded one
-_AHEAD = 4  # a waiting session's hold moves on by this part of its length at a time
+_ALIKE_SECONDS = 60  # smaller differences from the recorded start are ignored
+_AHEAD = 4  # the hold of a waiting session moves by one part in this many of its length
 
 
 @dataclass(frozen=True, slots=True)
 class Postpone:
-    """The session waits in its platform's queue: its hold, and then its deadline, move on, so that it loses no time."""
+    """The session waits in its platform's queue: its hold, and then its deadline, move, so that it loses no time."""
 
     run: Run
     length_seconds: int
@@ -25,7 +25,7 @@ class Postpone:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The session began at another time than was known; ``deadline`` is until when it may run now."""
+    """The session began at another time than recorded; ``deadline`` is its new deadline."""
 
     run: Run
     started: int
@@ -33,9 +33,9 @@ class Begin:
 
 
 def moved_span(run: Run, sighting: Sighting | None, now: int, least_seconds: int) -> Postpone | Begin | None:
-    """Return how a run's span moves: with a session that waits, or that began at another time than was known.
+    """Return the change of a run's span for a session that waits or began at another time; None if there is none.
 
-    A waiting one moves on by ``least_seconds`` or more at a time.
+    The span of a waiting session moves by ``least_seconds`` or more at a time.
     """
     if sighting is None:
         return None
@@ -46,9 +46,9 @@ def moved_span(run: Run, sighting: Sighting | None, now: int, least_seconds: int
         needed = now + wait.length_seconds
         if needed <= min(run.deadline, wait.deadline):
             return None
-        held = needed <= run.deadline  # the platform was not told of it yet
+        within_hold = needed <= run.deadline  # the platform does not have the new deadline yet
         ahead = max(least_seconds, wait.length_seconds // _AHEAD)
-        return Postpone(run, wait.length_seconds, run.deadline if held else needed + ahead)
+        return Postpone(run, wait.length_seconds, run.deadline if within_hold else needed + ahead)
     deadline, started = deadline_of(run, sighting), sighting.started
     if started is None:
         started = started_of(run)
@@ -58,11 +58,11 @@ def moved_span(run: Run, sighting: Sighting | None, now: int, least_seconds: int
 
 
 def started_of(run: Run) -> int:
-    """Return when a run's meter began, as far as it is recorded."""
+    """Return the recorded start of a run's charge, or its planned start."""
     return run.state.started if isinstance(run.state, Running | Stopping) else run.planned_start
 
 
 def deadline_of(run: Run, sighting: Sighting | None) -> int:
-    """Return until when a session may run: what its platform tells of a running one comes before what is recorded."""
-    told = sighting.deadline if sighting is not None and sighting.state == "running" else None
-    return run.deadline if told is None else told
+    """Return the deadline of a session: the one its platform reports for a running session, else the recorded one."""
+    deadline = sighting.deadline if sighting is not None and sighting.state == "running" else None
+    return run.deadline if deadline is None else deadline

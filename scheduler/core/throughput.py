@@ -1,7 +1,7 @@
-"""Throughput: what runs teach about the speed of a job on a pool, and about what a session there loses.
+"""Throughput: estimates of a job's speed on a pool and of a session's overheads, learned from runs.
 
-The spread of a set-up or a checkpoint tells how far single sessions are from the estimate, relative to it. Nine in ten
-stay within ``SURENESS`` spreads above.
+The spread of a set-up or checkpoint time is the relative deviation of single sessions from the estimate. The P90 is
+``SURENESS`` spreads above the estimate.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-_MEMORY = 8  # samples after which older ones begin to fade: speeds drift with data, drivers and neighbours
+_MEMORY = 8  # samples after which older ones lose weight: speeds drift with data, drivers and neighbours
 SURENESS = 1.3
 # Assumed until measured: queues, downloads and installations make a set-up vary by about a third, stores a save.
 PRIOR_SIGMA = 0.3
 _SURE_SIGMA = 0.02
-# So many mean surprises make a spread: as an estimate moves half way with every session, nine in ten then stay within.
+# Mean deviations per spread, so that the P90 holds although the estimate moves half way with every session.
 _PER_SURPRISE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one run showed. ``steps_per_second`` is per lane as it ran; whatever was not seen is None.
+    """The measurements of one run; None if not measured. ``steps_per_second`` is per lane.
 
-    ``delay_seconds`` lie between the launch and the session's start, ``setup_seconds`` between that and the first
-    step. ``setup_at_least`` is for a session that ended before its first step: how long it had tried.
+    ``delay_seconds`` is from the launch to the session's start, ``setup_seconds`` from there to the first step.
+    ``setup_at_least`` is the length of a session that ended before its first step.
     """
 
     steps_per_second: float | None
@@ -35,7 +35,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A running estimate for one device used alone; ``samples`` counts speeds, and is zero for a prior.
+    """A running estimate for one device without sharing; ``samples`` counts speeds, zero for a prior.
 
     ``sigma`` is the relative standard error of the speed, ``setup_sigma`` the relative spread of delay and set-up
     together, ``checkpoint_sigma`` that of a checkpoint.
@@ -51,59 +51,61 @@ class Estimate:
     checkpoint_sigma: float = PRIOR_SIGMA
 
 
-def alone(observed: float, devices: int, device_speedup: tuple[float, ...], sharing: float) -> float:
-    """Turn an observed lane speed into the speed of one device used alone.
+def one_device_speed(observed: float, devices: int, device_speedup: tuple[float, ...], sharing: float) -> float:
+    """Return the speed of one device without sharing from an observed lane speed.
 
-    ``sharing`` is the pool's slow-down of lanes that share a session, one when the lane had it to itself.
+    ``sharing`` is the pool's speed factor of lanes that share a session, 1.0 for a lane alone.
     """
     gain = device_speedup[min(devices, len(device_speedup)) - 1]
     return observed / (gain * sharing)
 
 
 def within(seconds: float, sigma: float) -> int:
-    """Return the seconds that nine in ten stay within."""
+    """Return the P90 of a time with mean ``seconds`` and relative spread ``sigma``."""
     return ceil(seconds * (1 + SURENESS * sigma))
 
 
-def learn(known: Estimate, sample: Sample) -> Estimate:
-    """Fold one more run into what is known; the first sample replaces the prior at once."""
-    share = 1 / min(known.samples + 1, _MEMORY)
-    # Half at least of a new observation counts: set-up priors are guesses, and set-up changes with images and caches.
-    lost = _lost(known, sample, max(share, 0.5))
+def learn(estimate: Estimate, sample: Sample) -> Estimate:
+    """Return the estimate with one more run; the first sample replaces the prior."""
+    share = 1 / min(estimate.samples + 1, _MEMORY)
+    # A new observation counts at least half: set-up priors are guesses, and set-up changes with images and caches.
+    overheads = _learn_overheads(estimate, sample, max(share, 0.5))
     if sample.steps_per_second is None:
-        return lost
-    before = known.steps_per_second if known.samples else sample.steps_per_second
+        return overheads
+    before = estimate.steps_per_second if estimate.samples else sample.steps_per_second
     surprise = abs(sample.steps_per_second - before) / max(before, 1e-12)
     return replace(
-        lost,
+        overheads,
         steps_per_second=before + share * (sample.steps_per_second - before),
-        sigma=max(_SURE_SIGMA, (1 - share) * known.sigma + share * surprise) if known.samples else PRIOR_SIGMA,
-        samples=known.samples + 1,
+        sigma=max(_SURE_SIGMA, (1 - share) * estimate.sigma + share * surprise) if estimate.samples else PRIOR_SIGMA,
+        samples=estimate.samples + 1,
     )
 
 
-def _lost(known: Estimate, sample: Sample, share: float) -> Estimate:
-    """Fold what a session lost: the wait for its start, its set-up, its saves."""
+def _learn_overheads(estimate: Estimate, sample: Sample, share: float) -> Estimate:
+    """Return the estimate with a session's overheads: delay, set-up and checkpoints."""
     setup = sample.setup_seconds
-    if setup is None and sample.setup_at_least is not None and sample.setup_at_least > known.setup_seconds:
+    if setup is None and sample.setup_at_least is not None and sample.setup_at_least > estimate.setup_seconds:
         setup = sample.setup_at_least
-    delay = known.delay_seconds if sample.delay_seconds is None else sample.delay_seconds
-    expected = known.delay_seconds + known.setup_seconds
-    seen = None if setup is None else delay + setup
+    delay = estimate.delay_seconds if sample.delay_seconds is None else sample.delay_seconds
+    expected = estimate.delay_seconds + estimate.setup_seconds
+    total = None if setup is None else delay + setup
     return replace(
-        known,
-        setup_seconds=_blend(known.setup_seconds, setup, share),
-        delay_seconds=_blend(known.delay_seconds, sample.delay_seconds, share),
-        setup_sigma=_spread(known.setup_sigma, expected, seen, share),
-        checkpoint_seconds=_blend(known.checkpoint_seconds, sample.checkpoint_seconds, share),
-        checkpoint_sigma=_spread(known.checkpoint_sigma, known.checkpoint_seconds, sample.checkpoint_seconds, share),
+        estimate,
+        setup_seconds=_blend(estimate.setup_seconds, setup, share),
+        delay_seconds=_blend(estimate.delay_seconds, sample.delay_seconds, share),
+        setup_sigma=_spread(estimate.setup_sigma, expected, total, share),
+        checkpoint_seconds=_blend(estimate.checkpoint_seconds, sample.checkpoint_seconds, share),
+        checkpoint_sigma=_spread(
+            estimate.checkpoint_sigma, estimate.checkpoint_seconds, sample.checkpoint_seconds, share
+        ),
     )
 
 
 def _spread(sigma: float, expected: float, observed: float | None, share: float) -> float:
-    """Fold a surprise, relative to what was expected and one at most, into a spread.
+    """Return the spread with one more relative deviation, at most 1.
 
-    What replaces a prior (``share`` one) says nothing of the spread between sessions.
+    A sample that replaces a prior (``share`` 1) does not change the spread.
     """
     if observed is None or share >= 1:
         return sigma

@@ -1,8 +1,8 @@
-"""Versions of models: their states, and the arrows between these. A version itself never changes.
+"""Versions of models: their states, and the transitions between them. A version itself never changes.
 
-``candidate`` was made of a checkpoint; ``evaluating`` is being scored; ``accepted``, ``rejected`` and ``inconclusive``
-are what the judge or a person said; ``retired`` was in force until a newer one took its place. Which one is in force is
-no state: it is what the newest promotion says.
+``candidate`` was made from a checkpoint; ``evaluating`` is being scored; ``accepted``, ``rejected`` and
+``inconclusive`` are results of the evaluation or a person's decision; ``retired`` was promoted until a newer version
+replaced it. Which version is promoted is not a state: the newest promotion decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION_STATES: tuple[VersionState, ...] = get_args(VersionState)
 
 _ARROWS: Mapping[str, tuple[frozenset[VersionState], VersionState]] = {
     "evaluate": (frozenset({"candidate", "rejected", "inconclusive"}), "evaluating"),
-    "fail": (frozenset({"evaluating"}), "candidate"),  # no scores, hence no verdict: as if it had not been evaluated
+    "fail": (frozenset({"evaluating"}), "candidate"),  # without scores there is no result
     "accept": (frozenset({"evaluating"}), "accepted"),
     "reject": (frozenset({"evaluating"}), "rejected"),
     "leave_open": (frozenset({"evaluating"}), "inconclusive"),
@@ -32,14 +32,14 @@ OF_VERDICT = {"accepted": "accept", "rejected": "reject", "inconclusive": "leave
 
 
 class IllegalMove(IllegalArrow):
-    """A version cannot go that way from where it is."""
+    """The version's state does not allow the transition."""
 
     def __init__(self, arrow: str, state: VersionState) -> None:
         ValueError.__init__(self, f"{arrow} is not possible of a version that is {state}")
 
 
-def moved(state: VersionState, arrow: str) -> VersionState:
-    """Return the state after an arrow. Raises IllegalMove where it does not begin there."""
+def next_state(state: VersionState, arrow: str) -> VersionState:
+    """Return the state after a transition. Raises IllegalMove if the state does not allow it."""
     begins, ends = _ARROWS[arrow]
     if state not in begins:
         raise IllegalMove(arrow, state)
@@ -47,12 +47,12 @@ def moved(state: VersionState, arrow: str) -> VersionState:
 
 
 def version_name(model: str, number: int) -> str:
-    """Return what people and events call a version: ``ufm@3``."""
+    """Return the name of a version in texts and events: ``ufm@3``."""
     return f"{model}@{number}"
 
 
 def split_version(name: str) -> tuple[str, int] | None:
-    """Return model and number of ``ufm@3``; None when it is no version's name."""
+    """Return model and number of a name such as ``ufm@3``; None if it is not the name of a version."""
     model, at, number = name.rpartition("@")
     plain = digits(number, 10**9 - 1)
     return (model, plain) if at and model and plain else None

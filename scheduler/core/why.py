@@ -1,4 +1,4 @@
-"""Why: in one sentence, why a job is where it is. The command line and the status page say the same."""
+"""Why: the reason for a job's state in one sentence, for the command line and the status page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def why(state: JobState, waits: Mapping[str, Any] | None, zone: str, now: int) -> str:
-    """Return in one sentence why a job is where it is; ``waits`` is a stored reason, which may be out of date."""
+    """Return the reason for a job's state in one sentence; ``waits`` is a stored reason, which may be out of date."""
     match state:
         case Queued():
             return _now(waits, now) or sentence(waits, zone) if waits else ""
@@ -33,7 +33,7 @@ def why(state: JobState, waits: Mapping[str, Any] | None, zone: str, now: int) -
 
 
 def _now(waits: Mapping[str, Any], now: int) -> str:
-    """Return a stored reason that names an instant that is past in words of now; "" for any other reason."""
+    """Return the sentence for a stored reason whose instant has passed; empty for any other reason."""
     from scheduler.core.reasons import NotReleased
 
     until = waits.get("until")
@@ -43,7 +43,7 @@ def _now(waits: Mapping[str, Any], now: int) -> str:
 
 
 def in_queue(pool: str, run: str, wait: Wait, zone: str) -> str:
-    """Return in one sentence that a session waits in its platform's queue, why, and until when."""
+    """Return the sentence for a session in its platform's queue: since when, why, and until when it waits."""
     from scheduler.core.reasons import show
 
     since = f" since {show(wait.since, zone)}" if wait.since is not None else ""
@@ -53,7 +53,7 @@ def in_queue(pool: str, run: str, wait: Wait, zone: str) -> str:
 
 
 def sentence(stored: Mapping[str, Any], zone: str) -> str:
-    """Return a stored reason in words, with instants in ``zone``; one of a newer version keeps its own words."""
+    """Return a stored reason as a sentence, with instants in ``zone``; an unknown reason keeps its stored sentence."""
     from scheduler.core.reasons import from_json
 
     try:

@@ -1,8 +1,7 @@
-"""Windows: concrete half-open intervals of UTC seconds, and the calendars that make them.
+"""Windows: half-open intervals of UTC seconds, and the calendars that make them.
 
-A window is never computed by adding 86,400 seconds to a local time: a calendar day has 23, 24 or 25 hours.
-Boundaries are found by asking the zone for each local boundary and converting it to UTC, so consecutive
-windows tile time without gap or overlap in every zone.
+A window is never computed by adding 86,400 seconds to a local time, because a calendar day has 23, 24 or 25 hours. Each
+local boundary is converted to UTC, so that consecutive windows cover time without gap or overlap in every zone.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ class Window:
 
     @property
     def seconds(self) -> int:
-        """Length of the window."""
+        """The length of the window."""
         return self.end - self.start
 
     def __contains__(self, instant: int) -> bool:
         return self.start <= instant < self.end
 
     def overlap(self, start: int, end: int) -> int:
-        """Return how many seconds of [start, end) lie inside the window."""
+        """Return the seconds of [start, end) inside the window."""
         return max(0, min(self.end, end) - max(self.start, start))
 
 
@@ -113,7 +112,7 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class AllTime(Calendar):
-    """The calendar of what never renews by itself: one window that holds every instant, whatever the period."""
+    """The calendar of a quota that never renews: one window with every instant."""
 
     period: Period = "month"
 
@@ -123,7 +122,7 @@ class AllTime(Calendar):
         return EVER
 
     def windows(self, start: int, end: int) -> Iterator[Window]:
-        """Yield the window, unless nothing was asked about."""
+        """Yield the window, unless [start, end) is empty."""
         if end > start:
             yield EVER
 
@@ -156,7 +155,7 @@ class DailyHours:
 
 
 def merge(windows: Iterable[Window]) -> list[Window]:
-    """Join windows that touch or overlap; the result is sorted and disjoint."""
+    """Return the windows sorted, with those joined that touch or overlap."""
     merged: list[Window] = []
     for window in sorted(windows):
         if merged and window.start <= merged[-1].end:
@@ -173,9 +172,9 @@ def _zone(name: str) -> ZoneInfo:
 
 @lru_cache(maxsize=65_536)
 def _instant(zone: str, ordinal: int, offset_seconds: int) -> int:
-    """UTC second at which the wall clock of ``zone`` first shows (day, offset).
+    """Return the UTC second at which the wall clock of ``zone`` first shows (day, offset).
 
-    A wall time that is skipped counts on from the jump: where 02:00 becomes 03:00, 02:30 is shown as 03:30.
+    A skipped wall time is moved by the jump: where 02:00 becomes 03:00, 02:30 is 03:30.
     """
     local = datetime.fromordinal(ordinal) + timedelta(seconds=offset_seconds)
     return int(local.replace(tzinfo=_zone(zone)).timestamp())

@@ -10,7 +10,15 @@ from jobs.payload.store.manifest import Manifest
 from scheduler.core.ledger import Charge, LedgerEntry, cost_within, fold, seconds_within
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
-from scheduler.core.quota import Meter, MoneyQuota, RollingQuota, as_told, limit_at, told_by_device, windows
+from scheduler.core.quota import (
+    Meter,
+    MoneyQuota,
+    RollingQuota,
+    displayed_charges,
+    limit_at,
+    shows_device_hours,
+    windows,
+)
 from scheduler.core.run import Ended, Outcome
 from scheduler.core.window import Window
 from scheduler.report.facts import WeekFacts
@@ -218,8 +226,8 @@ def report_of(facts: ReportFacts) -> Report:
         needs=tuple(facts.needs),
         broken_rules=tuple(violations(replace(facts.week, entries=[*facts.week.entries, *facts.later]), corrected)),
         corrected_seconds=sum(
-            seconds_within(as_told(pool, corrected.get(name, ())), span)
-            - seconds_within(as_told(pool, charges.get(name, ())), span)
+            seconds_within(displayed_charges(pool, corrected.get(name, ())), span)
+            - seconds_within(displayed_charges(pool, charges.get(name, ())), span)
             for name, pool in facts.week.pools.items()
         ),
         so_far=facts.so_far,
@@ -228,7 +236,10 @@ def report_of(facts: ReportFacts) -> Report:
 
 
 def _all_spent(facts: ReportFacts, week: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> dict[str, Spent]:
-    return {name: _spent(facts, week, pool, as_told(pool, charges.get(name, ()))) for name, pool in week.pools.items()}
+    return {
+        name: _spent(facts, week, pool, displayed_charges(pool, charges.get(name, ())))
+        for name, pool in week.pools.items()
+    }
 
 
 def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Spent:
@@ -261,7 +272,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         untrained = max(0, share - round(trained[run.key]))
         speeds = [facts.speeds.get((lane.job, pool.name)) for lane in run.lanes]
         measured = max((speed.setup_seconds for speed in speeds if speed), default=pool.setup_seconds)
-        measured *= run.devices if told_by_device(pool) else 1
+        measured *= run.devices if shows_device_hours(pool) else 1
         preparing = min(measured, untrained) if began >= span.start else 0
         set_up += preparing
         if any(lane.outcome in LOSING for lane in run.lanes) or run.state.outcome in LOSING:

@@ -12,7 +12,7 @@ from jobs.payload.store.manifest import Manifest
 from jobs.plural import counted
 from scheduler.core.ledger import Charge, cost_within, fold, seconds_within
 from scheduler.core.pool import Pool
-from scheduler.core.quota import MoneyQuota, Quota, RollingQuota, as_told, charged_within, limit_at, windows
+from scheduler.core.quota import MoneyQuota, Quota, RollingQuota, charged_within, displayed_charges, limit_at, windows
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import Window
@@ -156,7 +156,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
         if not isinstance(quota, MoneyQuota)
         for window in _windows(quota, charges, facts.start, facts.end)
     )
-    charges, week = as_told(pool, charges), Window(facts.start, facts.end)
+    charges, week = displayed_charges(pool, charges), Window(facts.start, facts.end)
     first = pool.quotas[0].name if pool.quotas else None
     offered = sum(window.limit_seconds for window in shown if window.quota == first and window.start < facts.end)
     if not offered:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from scheduler.core.version import VersionState, moved, version_name
+from scheduler.core.version import VersionState, next_state, version_name
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import model_versions, models, promotions
@@ -136,7 +136,7 @@ def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: s
 
     Raises IllegalArrow, Stale.
     """
-    state = moved(version.state, arrow)
+    state = next_state(version.state, arrow)
     columns = model_versions.c
     still = (columns.model == version.model, columns.number == version.number, columns.state == version.state)
     if not tx.execute(update(model_versions).where(*still).values(state=state, why=why)).rowcount:

@@ -8,7 +8,7 @@ from scheduler.core import job, run
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, IllegalArrow, JobState, Queued
 from scheduler.core.reconcile import costs_of_stop, summary
 from scheduler.core.run import CONSEQUENCES, Ended, Outcome, Reserved, Run, Running, RunState, Stopping, Submitting
-from scheduler.core.version import VERSION_STATES, IllegalMove, moved, split_version
+from scheduler.core.version import VERSION_STATES, IllegalMove, next_state, split_version
 
 NOW = 1_000
 
@@ -246,9 +246,9 @@ def test_every_arrow_of_a_version(arrow: str) -> None:
         expected = VERSION_LEGAL.get((arrow, state))
         if expected is None:
             with pytest.raises(IllegalMove, match=f"^{arrow} is not possible of a version that is {state}$"):
-                moved(state, arrow)
+                next_state(state, arrow)
         else:
-            assert moved(state, arrow) == expected
+            assert next_state(state, arrow) == expected
 
 
 @pytest.mark.parametrize(

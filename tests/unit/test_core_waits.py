@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.core.backoff import rest_seconds, retry_delay
-from scheduler.core.blame import BURNT, again, fingerprint
+from scheduler.core.blame import BURNT, fingerprint, hold_reason
 from scheduler.core.reconcile import LaneEnd
 from scheduler.core.run import WRONG_DEVICE, Lane, Outcome
 
@@ -63,7 +63,7 @@ def ended(outcome: Outcome, error: str | None = "code", message: str = "ValueErr
 
 
 def asked(failures: int, *earlier: Lane, error: str = "code", message: str = "ValueError: 8", same: int = 2) -> str:
-    return again(LaneEnd(0, "job", Outcome.FAILED, None, error, message), failures, earlier, same)
+    return hold_reason(LaneEnd(0, "job", Outcome.FAILED, None, error, message), failures, earlier, same)
 
 
 FAILED, YIELDED, LOST = (ended(outcome) for outcome in (Outcome.FAILED, Outcome.YIELDED, Outcome.LOST))

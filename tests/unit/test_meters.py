@@ -15,7 +15,7 @@ from scheduler.core.quota import (
     MoneyQuota,
     ObservedLimit,
     RollingQuota,
-    in_force,
+    current_quotas,
 )
 from scheduler.core.window import DAY, EVER, HOUR, AllTime, Calendar
 from scheduler.service.quota.usage import meters, meters_of
@@ -117,6 +117,6 @@ def test_meters_stand_by_pool_and_count_what_a_month_ago_still_uses_a_month(data
 def test_of_what_platforms_told_of_the_account_the_last_is_in_force_unless_it_is_declared() -> None:
     told = [ObservedLimit("account", EVER.start, EVER.end, hours * HOUR, NOON, f"{hours} h") for hours in (30, 20)]
     pool = Pool("desk", "fake", "T4", (CalendarQuota("day", 8 * HOUR, Calendar("day")),))
-    assert in_force(pool, told) == (*pool.quotas, CalendarQuota("account", 20 * HOUR, AllTime(), "20 h"))
+    assert current_quotas(pool, told) == (*pool.quotas, CalendarQuota("account", 20 * HOUR, AllTime(), "20 h"))
     declared = Pool("desk", "fake", "T4", (CalendarQuota("account", 9 * HOUR, Calendar("week")),))
-    assert in_force(declared, told) == declared.quotas
+    assert current_quotas(declared, told) == declared.quotas

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler.core.backoff import retry_delay
-from scheduler.core.throughput import Estimate, Sample, alone, learn, within
+from scheduler.core.throughput import Estimate, Sample, learn, one_device_speed, within
 
 PRIOR = Estimate(0.0, 0.3, 0, setup_seconds=600, checkpoint_seconds=60, delay_seconds=180)
 
@@ -75,9 +75,9 @@ def test_a_session_that_never_trained_teaches_how_long_it_tried() -> None:
 
 
 def test_the_speed_of_one_device_alone_takes_out_devices_and_sharing() -> None:
-    assert alone(3.6, 2, (1.0, 1.8), 1.0) == pytest.approx(2.0)
-    assert alone(0.9, 1, (1.0, 1.8), 0.9) == pytest.approx(1.0)
-    assert alone(5.4, 4, (1.0, 1.8), 1.0) == pytest.approx(3.0), "counts beyond the table use its last entry"
+    assert one_device_speed(3.6, 2, (1.0, 1.8), 1.0) == pytest.approx(2.0)
+    assert one_device_speed(0.9, 1, (1.0, 1.8), 0.9) == pytest.approx(1.0)
+    assert one_device_speed(5.4, 4, (1.0, 1.8), 1.0) == pytest.approx(3.0), "counts beyond the table use its last entry"
 
 
 def test_retry_delays_double_up_to_a_cap_and_differ_between_jobs() -> None:

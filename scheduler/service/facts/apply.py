@@ -13,14 +13,14 @@ from jobs.payload.store.manifest import Manifest, split_key
 from scheduler.core import job as arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.backoff import retry_delay
-from scheduler.core.blame import BURNT, again, last_line
+from scheduler.core.blame import BURNT, hold_reason, last_line
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.spans import Begin, Postpone
-from scheduler.core.throughput import PRIOR_SIGMA, Sample, alone, learn
+from scheduler.core.throughput import PRIOR_SIGMA, Sample, learn, one_device_speed
 from scheduler.core.window import DAY, HOUR
 from scheduler.service.facts import spans
 from scheduler.service.facts.observation import Observation
@@ -204,7 +204,7 @@ def _needs_person(
         events.append(tx, "job.stalled", end.job, now, run=run.key, rule=end.error_class, why=end.message[:500])
     attempt = next(lane.attempt for lane in run.lanes if lane.index == end.index)
     earlier = [lane for lane in runs.ended_lanes(tx, end.job) if lane.attempt < attempt]
-    return again(end, failures, earlier, record.spec.stall.same_error)
+    return hold_reason(end, failures, earlier, record.spec.stall.same_error)
 
 
 def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: int) -> None:
@@ -360,7 +360,7 @@ def _was_cut_short(report: LaneReport) -> bool:
 
 def _alone(speed: float, run: Run, lane: Lane, record: JobRecord, pool: Pool) -> float:
     sharing = pool.sharing if len(run.lanes) > 1 else 1.0
-    return alone(speed, len(lane.devices), record.spec.device_speedup, sharing)
+    return one_device_speed(speed, len(lane.devices), record.spec.device_speedup, sharing)
 
 
 def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: str = "") -> None:

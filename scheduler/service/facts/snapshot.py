@@ -16,7 +16,7 @@ from platforms.registry import secret_way
 from scheduler.core.blame import last_line
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.pool import Pool
-from scheduler.core.quota import in_force
+from scheduler.core.quota import current_quotas
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, Reason, SecretMissing
 from scheduler.core.run import Ended, Run, Running, Stopping
 from scheduler.core.snapshot import Arrivals, HourShare, JobView, LiveRun, PoolView, Rate, Snapshot
@@ -101,7 +101,7 @@ def gather(
         jobs=tuple(_in_left_overs(views, records, now)),
         pools=tuple(
             PoolView(
-                pool=replace(pool, quotas=in_force(pool, observed.get(name, ()))),
+                pool=replace(pool, quotas=current_quotas(pool, observed.get(name, ()))),
                 charges=(*charges.get(name, ()), *possible.get(name, ())),
                 live=tuple(lives[name]),
                 observed=observed.get(name, ()),

@@ -9,7 +9,16 @@ from sqlalchemy import Connection
 
 from scheduler.core.ledger import Charge, cost_within, seconds_within
 from scheduler.core.pool import Pool
-from scheduler.core.quota import FirstUseQuota, Meter, MoneyQuota, ObservedLimit, Quota, RollingQuota, in_force, usage
+from scheduler.core.quota import (
+    FirstUseQuota,
+    Meter,
+    MoneyQuota,
+    ObservedLimit,
+    Quota,
+    RollingQuota,
+    current_quotas,
+    usage,
+)
 from scheduler.core.window import EVER, Window
 from scheduler.store import ledger, limits
 
@@ -29,7 +38,7 @@ def meters_of(
     return [
         _meter(name, quota, charges.get(name, ()), now, observed.get(name, ()))
         for name, pool in sorted(pools.items())
-        for quota in in_force(pool, observed.get(name, ()))
+        for quota in current_quotas(pool, observed.get(name, ()))
     ]
 
 
