@@ -30,8 +30,8 @@ test: .venv/ready-dev ## Run every check and test, real services included (ARGS=
 	.ci/kagglesdk.sh
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning on tiny models (ten minutes; ARGS=options of pytest)
-	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training --numprocesses 2 $(ARGS)
+test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning on tiny models (ten minutes; ARGS="-m nightly": what is left out)
+	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training --numprocesses 2 -m "not nightly" $(ARGS)
 
 test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, and note the commit in .ci/nightly.txt (an hour)
 	.ci/services.sh nightly

@@ -33,8 +33,9 @@ _ODD_LOGITS = (
     "output_router_logits",
 )  # fmt: skip
 # What peft cannot adapt: the kernels of these families read such weights past the layer, or the layer gives a pair.
-_NOT_ADAPTED = dict.fromkeys(("falcon_h1", "falcon_mamba", "mamba", "mamba2"), r".*\.(out_proj|conv1d)")
-_NOT_ADAPTED |= {"llama4_text": r".*\.router"}
+_NOT_ADAPTED = dict.fromkeys(("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"), r".*\.(out_proj|conv1d)")
+_NOT_ADAPTED |= dict.fromkeys(("llama4_text", "phimoe"), r".*\.router")
+NOT_IN_4_BITS = ("mamba", "rwkv")  # transformers reads their weights past the layers that give them back
 _TOKENS_AT_ONCE = 2_048  # logits of so many are held at a time
 _NAMED_MAX = 4  # kinds of weights that are named
 _EDGE_BYTES = 1 << 20
@@ -175,7 +176,7 @@ def make_model(
     held = card.dtype if options.lora or options.zero else torch.float32
     loading: dict[str, Any] = {"dtype": held, "attn_implementation": attention_kind(source)}
     if options.bits == 4:
-        loading["quantization_config"] = _four_bits(held)
+        loading["quantization_config"] = _four_bits(held, AutoConfig.from_pretrained(source).model_type)
     if (card.accelerated and not options.shared) or options.bits == 4:
         loading["device_map"] = {"": card.device}
     sees = AutoConfig.from_pretrained(source).model_type in KINDS
@@ -279,7 +280,9 @@ def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None, *,
     )
 
 
-def _four_bits(computed_in: Any) -> Any:
+def _four_bits(computed_in: Any, kind: str) -> Any:
+    if kind in NOT_IN_4_BITS:
+        raise Refused(f"--use-4bit: transformers cannot compute {kind} from 4 bits. Leave it out: it is small in 16")
     try:
         import bitsandbytes  # noqa: F401 - transformers says less clearly that it is missing
     except ImportError:
