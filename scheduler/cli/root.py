@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -14,12 +15,7 @@ from typer.main import get_command
 from config.layers import own_file
 from scheduler.cli.guesses import ALIASES, meant
 from scheduler.cli.shell.command import Group
-from scheduler.cli.shell.context import Cli
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.context import Cli, Options
 
 # name -> module and summary. The module has an ``app``; an app of one command is that command.
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -6,15 +6,14 @@ The same alert about the same subject is told once in six hours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import Connection
 
 from scheduler.service.faults.places import NEVER_BEGAN, WRONG_DEVICE
 from scheduler.store import events
 from scheduler.store.events import Event
 from scheduler.views.needs import RAISED
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _TOLD_ONCE_SECONDS = 6 * 3_600
 _EVENTS_AT_ONCE = 500

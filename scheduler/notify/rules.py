@@ -10,16 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import Connection
 
 from scheduler.notify.letter import redacted
 from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox, runs
 from scheduler.store.events import Event
 from scheduler.store.runs import UnknownRun
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 RULES = "rules"
 _READ = "{}-read"  # of a reader of the event log: the id of the newest event that it has read, kept among what is due

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.ledger import Charge, fold
 from scheduler.core.plan import Plan
@@ -18,9 +19,6 @@ from scheduler.report.report import Report
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg, upcoming
 from scheduler.store import events, jobs, ledger, limits, plans, prices, queue_waits, runs
 from scheduler.store.engine import Database
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _CLOSURES_SHOWN = 50
 _WIDTH, _SMALL = 1_000, 640

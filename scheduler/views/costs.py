@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
 from scheduler.core.window import Calendar, Window
 from scheduler.store import ledger, plans, prices, runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 OTHERS = ""
 """The job of hours that the platform bills and no run of ours explains."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.store import due, lease
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 # So many cycles may be missed before something is said; real time, since a platform may take a minute to answer.
 _CYCLES_MISSED = 3

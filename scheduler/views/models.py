@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import split_key
 from scheduler.core.ledger import fold
@@ -13,9 +15,6 @@ from scheduler.store import deployments, evaluations, generations, jobs, ledger,
 from scheduler.store.deployments import Deployment
 from scheduler.store.evaluations import Evaluation, Overrule, StoredVerdict
 from scheduler.store.versions import Promotion, Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ stand on it, and what leaves it, is an event.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.plural import counted
 from scheduler.core.closure import Cause
@@ -38,9 +39,6 @@ from scheduler.store import (
 from scheduler.store.events import Event
 from scheduler.store.jobs import JobRecord
 from scheduler.views.long_work import long_work
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 RAISED, SETTLED = conditions.RAISED, "need.settled"
 TAKEN = "session.taken"

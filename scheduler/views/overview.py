@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.spec import EVALUATE
 from scheduler.core.job import Done
@@ -24,9 +25,6 @@ from scheduler.views.needs import needs
 from scheduler.views.pools_now import PoolNow, pools_now
 from scheduler.views.training import Training, trainings
 from scheduler.views.verdict import Verdict, verdict
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 @dataclass(frozen=True, slots=True)

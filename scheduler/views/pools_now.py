@@ -6,14 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from sqlalchemy import Connection
 
 from scheduler.core.pool import Pool
 from scheduler.core.run import Run
 from scheduler.store import limits, runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
 from scheduler.core.job import Active
@@ -20,9 +22,6 @@ from scheduler.store import rates, runs, series
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.store.series import Point
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 Health = Literal["", "waits", "sets up", "trains", "saves", "stops", "silent"]
 """What the live session of a job does; empty without one.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import Manifest
 from scheduler.core.job import Failed, Held
@@ -14,9 +15,6 @@ from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.store import checkpoints, generations, jobs, ledger, limits, queue_waits, runs
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:

@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import Literal, assert_never
 from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
 
 from jobs.payload.bounds import digits
 from scheduler.core.pool import Pool
@@ -26,9 +28,6 @@ from scheduler.store.engine import Database
 from scheduler.store.evaluations import StoredVerdict
 from scheduler.views.needs import needs
 from scheduler.views.week_facts import facts_within
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
 _LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window

@@ -6,20 +6,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from sqlalchemy import Connection
 
 from scheduler.store import counts, queue_waits, runs
 from scheduler.views import models
 from scheduler.web import quota
 from scheduler.web.source import Source
 from scheduler.web.status import newest_needs, pools, scheduler_health
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from sqlalchemy import Connection
 
 from scheduler.core.version import VersionState, split_version
 from scheduler.store import versions
@@ -10,9 +10,6 @@ from scheduler.views import models as views
 from scheduler.views.models import VersionFacts
 from scheduler.web.shapes import Data, Shape
 from scheduler.web.source import Source
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 class Models(Shape):

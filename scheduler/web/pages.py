@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from sqlalchemy import Connection
 
 from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.size import gpu_use, size
@@ -27,27 +29,19 @@ from scheduler.store import jobs, outbox, plans
 from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
+from scheduler.views.training import Training
 from scheduler.web import archive, assets, plan, quota, week
 from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
-from scheduler.web.actors import forms
+from scheduler.web.actors import Actors, forms
 from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
+from scheduler.web.log_tail import LogTails
 from scheduler.web.paging import Paging
+from scheduler.web.shapes import Fault
+from scheduler.web.source import Source
 from scheduler.web.status import newest_needs, pools, scheduler_health
 from scheduler.web.training import training_now
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sqlalchemy import Connection
-
-    from scheduler.views.training import Training
-    from scheduler.web.actors import Actors
-    from scheduler.web.log_tail import LogTails
-    from scheduler.web.shapes import Fault
-    from scheduler.web.source import Source
-
 
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]

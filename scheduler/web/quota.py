@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.quota import Meter
 from scheduler.report.burn_down import BurnDown, burn_down_svg
@@ -13,9 +14,6 @@ from scheduler.views import chart_facts
 from scheduler.web.paging import Paging
 from scheduler.web.shapes import Ledger, Quotas
 from scheduler.web.source import Source
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def meters(source: Source, tx: Connection, now: int) -> list[Meter]:

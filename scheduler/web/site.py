@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import parse_qs, quote
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request
@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
 
 from jobs.ranges import RANGES
 from platforms.artifacts.base import StoreError
@@ -32,9 +33,6 @@ from scheduler.web.guard import PROBLEM, Guard
 from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Health
 from scheduler.web.source import Source
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
 
 _MISSING = (UnknownJob, UnknownRun, UnknownVersion, NoPlanToCompare)
 BY = "the status page"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.window import WEEK
 from scheduler.report.report import Need
@@ -16,9 +17,6 @@ from scheduler.views.needs import needs
 from scheduler.views.pools_now import PoolNow, pools_now
 from scheduler.web.shapes import Health, Status
 from scheduler.web.source import Source
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def status(source: Source) -> Status:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.spec import EVALUATE
 from scheduler.core.job import Done
@@ -15,9 +16,6 @@ from scheduler.web.queue import rows
 from scheduler.web.quota import meters
 from scheduler.web.shapes import TrainingNow, TrainingRow
 from scheduler.web.source import Source
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _SHOWN = 12
 _FINISHED_SHOWN = 6

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
 
 from scheduler.core.window import DAY, Window
 from scheduler.report.timeline import Session, Timeline
 from scheduler.views import chart_facts
 from scheduler.web.shapes import SessionRow, Span
 from scheduler.web.source import Source
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 DAYS = 7
 SETTLED_SECONDS = 7 * DAY

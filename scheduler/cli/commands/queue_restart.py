@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.bounds import STEP_MAX, digits
 from jobs.payload.store.manifest import Manifest
@@ -19,9 +20,6 @@ from scheduler.store.engine import Database
 from scheduler.store.generations import Generation
 from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_json
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:

@@ -6,17 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, assert_never
+from typing import Annotated, Any, assert_never
 
 import typer
 
 from scheduler.cli.shell.command import command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
-from scheduler.host.installation import Step
-
-if TYPE_CHECKING:
-    from scheduler.host.installation import Place
+from scheduler.host.installation import Place, Step
 
 app = group("The daemon as a service of systemd: install, remove, look.", "status")
 

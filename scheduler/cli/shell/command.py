@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import lru_cache, wraps
 from inspect import Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _JOB_FILE = (
     'name = "tiny"',

@@ -9,17 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.payload.redact import Redactor
+from jobs.payload.redact import Redact, Redactor
 from scheduler.cli.shell.table import column_of, drawn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from jobs.payload.redact import Redact
 
 # Colours and cursor movements (ESC [ ... letter), and titles and links (ESC ] ... BEL or ESC \\).
 _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)"

@@ -7,11 +7,8 @@ command to copy, is never cut: it gets a line of its own below its row.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _ROOM_COLUMNS = 30  # columns are left out until text that may be wrapped has so much room
 _LEAST_COLUMNS = 12  # and it gets so much even where that makes lines too long

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from sqlalchemy import Connection
 
 from jobs.ab_test import AbTest, arm_of
 from jobs.catalogue import job_from_table
@@ -18,9 +20,6 @@ from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.making import VersionRefused
 from scheduler.service.versions.reading import NoScores, scores_of
 from scheduler.store import evaluations, jobs, versions
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 ARMS = ("a", "b")
 Pair = tuple["Scores", "Scores"]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import Manifest, blob_key, sha256_file
 from platforms.artifacts.base import BlobStore
 from scheduler.store import checkpoints, jobs
 from scheduler.store.checkpoints import CheckpointRecord
 from scheduler.store.engine import Database
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 class PullRefused(Exception):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from scheduler.core.job import Active
 from scheduler.service.requests.queue import QueueError
 from scheduler.store import jobs, runs, trees
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def take_up(database: Database, name: str, version: str, now: int, by: str, grace_seconds: int) -> JobRecord:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from platforms.targets.base import Served, TargetError
 from scheduler.service.deploy.carry import deploy_now
@@ -13,9 +14,6 @@ from scheduler.service.versions.making import VersionRefused
 from scheduler.store import deployments, events, versions
 from scheduler.store.deployments import Deployment
 from scheduler.store.versions import Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _SERVED_STATES = {"accepted", "retired"}
 

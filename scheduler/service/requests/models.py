@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from sqlalchemy import Connection
 
 from jobs.corpus.folder import CorpusFolder
 from platforms.artifacts.base import BlobStore
@@ -16,9 +18,6 @@ from scheduler.service.versions.making import VersionRefused
 from scheduler.store import jobs, versions
 from scheduler.store.engine import Database
 from scheduler.store.versions import Version
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 def meant(tx: Connection, name: str) -> Version:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import Connection
 
 from jobs.catalogue import wrong_share
 from jobs.spec import JobSpec
@@ -17,9 +19,6 @@ from scheduler.service.launch.inputs import note
 from scheduler.store import checkpoints, jobs
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 
 class QueueError(Exception):

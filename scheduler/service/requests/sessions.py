@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
+
+from sqlalchemy import Connection
 
 from platforms.artifacts.base import BlobStore, StoreError
 from platforms.base import Platform
@@ -15,9 +17,6 @@ from scheduler.service.facts.observation import DECLARED, declare
 from scheduler.service.launch.lanes import put_stop_flag
 from scheduler.store import conditions, events, runs, watched
 from scheduler.store.engine import Database
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 _PIECE_BYTES = 1 << 20
 _LINE_MAX_BYTES = 1 << 20
