@@ -1,21 +1,21 @@
-"""Arguments: what each verb takes. Whatever is not named here is refused, and nothing is guessed."""
+"""Arguments: what each verb takes, as the function that answers it declares it. All else is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from jobs.ranges import RANGES
+from scheduler.bridge.errors import BadRequest
+from scheduler.web.shapes import Name, Position
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+_SAID_MAX = 3  # of a request's mistakes
 Words = Annotated[str, Field(max_length=500)]
 Line = Annotated[str, Field(min_length=1, max_length=4_096)]
-Page = Annotated[int, Field(ge=1, le=1_000_000)]
-Rows = Annotated[int, Field(ge=1, le=500)]
-Position = Annotated[int, Field(ge=0, le=2**53)]
 Week = Annotated[str, Field(pattern=r"^([0-9]{4}-W[0-9]{2}|this|last)$", description="2026-W47, this or last.")]
-State = Literal["queued", "active", "held", "done", "failed", "cancelled"]
 
 
 def _weight(value: float) -> float:
@@ -62,85 +62,11 @@ class Nothing(Arguments):
     """No arguments."""
 
 
-class QueueList(Arguments):
-    """A page of the queue."""
-
-    page: Page = 1
-    rows: Rows = 50
-    state: State | None = None
-    name: Annotated[str, Field(max_length=200, description="A part of the names.")] = ""
-
-
-class OneJob(Arguments):
-    """A job by its name."""
-
-    job: Name
-
-
-class Hold(OneJob):
-    """A job, and why it is held."""
-
-    why: Words = ""
-
-
-class Priority(OneJob):
-    """A job, and what one hour of it is worth; others have 1."""
-
-    weight: Weight
-
-
-class RunsList(Arguments):
-    """A page of the runs, newest first."""
-
-    page: Page = 1
-    rows: Rows = 50
-    pool: Name | None = None
-    job: Name | None = None
-
-
-class OneRun(Arguments):
-    """A run by its launch key."""
-
-    run: Name
-
-
-class StopRun(OneRun):
-    """A run, and why it is stopped."""
-
-    why: Words = ""
-
-
-class ReadLog(OneRun):
+class ReadLog(Arguments):
     """What a run printed from byte ``after`` on."""
 
+    run: Name
     after: Position = 0
-
-
-class OneVersion(Arguments):
-    """A version, such as ``ufm@3``."""
-
-    version: Name
-
-
-class Since(Arguments):
-    """The plan before the newest, or that in force at ``since`` (UTC seconds)."""
-
-    since: Annotated[int, Field(ge=0, le=253_402_300_799)] | None = None
-
-
-class ReportWeek(Arguments):
-    """A week; the last one that is over unless another is named."""
-
-    week: Week = "last"
-
-
-class EventsList(Arguments):
-    """Events after the one numbered ``after``, oldest first; of some kinds or of one subject if asked."""
-
-    after: Position = 0
-    limit: Annotated[int, Field(ge=1, le=500)] = 200
-    kinds: Annotated[list[Name], Field(max_length=50)] | None = None
-    subject: Name | None = None
 
 
 class SubscribeEvents(Arguments):
@@ -214,21 +140,22 @@ class Preview(Arguments):
     policy: Name | None = None
 
 
-class Promote(OneVersion):
-    """An accepted version to put in force, and why."""
+def arguments_of(verb: str, answer: Callable[..., Any]) -> type[Arguments]:
+    """Return what a verb takes: the parameters of its ``answer`` behind the first, or the arguments that it names."""
+    _, *parameters = signature(answer, eval_str=True).parameters.values()
+    for one in parameters:
+        if isinstance(one.annotation, type) and issubclass(one.annotation, Arguments):
+            return one.annotation
+    fields: dict[str, Any] = {
+        one.name: (one.annotation, ... if one.default is Parameter.empty else one.default) for one in parameters
+    }
+    return create_model(verb.title().replace(".", ""), __base__=Arguments, **fields)
 
-    reason: Words = ""
 
-
-class Deploy(Promote):
-    """A version or a model to bring to a target."""
-
-    target: Name
-    dry_run: bool = False
-
-
-class SyncTarget(Arguments):
-    """A target to bring to what is in force."""
-
-    target: Name
-    dry_run: bool = False
+def checked(takes: type[Arguments], args: Mapping[str, Any]) -> Any:
+    """Return what was given as ``takes``. Raises BadRequest, which says what is wrong, and shows no value."""
+    try:
+        return takes.model_validate(args)
+    except ValidationError as error:
+        said = [f"{'.'.join(map(str, one['loc'])) or 'args'}: {one['msg']}" for one in error.errors(include_url=False)]
+        raise BadRequest("; ".join(said[:_SAID_MAX])) from None

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from scheduler.bridge import arguments as given
+from scheduler.bridge.arguments import Weight, Words
+from scheduler.bridge.surface import Surface
 from scheduler.service.requests import queue, sessions
 from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import run_json
 from scheduler.wake import wake
-from scheduler.web.queue import rows
-from scheduler.web.shapes import JobRow, RunRow, Shape
-
-if TYPE_CHECKING:
-    from scheduler.bridge.surface import Surface
+from scheduler.web.questions import job_rows
+from scheduler.web.shapes import JobRow, Name, RunRow, Shape
 
 
 class JobChanged(Shape):
@@ -29,33 +25,32 @@ class RunStopped(Shape):
     told: bool
 
 
-def hold(surface: Surface, asked: given.Hold) -> JobChanged:
+def hold(surface: Surface, job: Name, why: Words = "") -> JobChanged:
     """Keep a job from running; a running one saves, leaves and is then held."""
-    why = surface.app.redact(asked.why) or "held by hand"
-    return _changed(surface, queue.hold(surface.app.database, asked.job, why, surface.now, surface.who))
+    why = surface.app.redact(why) or "held by hand"
+    return _changed(surface, queue.hold(surface.app.database, job, why, surface.now, surface.who))
 
 
-def release(surface: Surface, asked: given.OneJob) -> JobChanged:
+def release(surface: Surface, job: Name) -> JobChanged:
     """Let a held, failed or cancelled job run again."""
-    return _changed(surface, queue.release(surface.app.database, asked.job, surface.now, surface.who))
+    return _changed(surface, queue.release(surface.app.database, job, surface.now, surface.who))
 
 
-def cancel(surface: Surface, asked: given.OneJob) -> JobChanged:
+def cancel(surface: Surface, job: Name) -> JobChanged:
     """Cancel a job; a running one saves and leaves first. Its checkpoints stay."""
-    return _changed(surface, queue.cancel(surface.app.database, asked.job, surface.now, surface.who))
+    return _changed(surface, queue.cancel(surface.app.database, job, surface.now, surface.who))
 
 
-def priority(surface: Surface, asked: given.Priority) -> JobChanged:
+def priority(surface: Surface, job: Name, weight: Weight) -> JobChanged:
     """Change what one hour of a job is worth."""
-    found = queue.change(surface.app.database, asked.job, surface.now, surface.who, weight=asked.weight)
-    return _changed(surface, found)
+    return _changed(surface, queue.change(surface.app.database, job, surface.now, surface.who, weight=weight))
 
 
-def stop(surface: Surface, asked: given.StopRun) -> RunStopped:
+def stop(surface: Surface, run: Name, why: Words = "") -> RunStopped:
     """Ask a running session to save and end; its jobs go back to the queue."""
     app = surface.app
-    why = app.redact(asked.why) or "stopped by hand"
-    done = sessions.stop(app.database, app.artifacts, asked.run, why, surface.now, surface.who)
+    why = app.redact(why) or "stopped by hand"
+    done = sessions.stop(app.database, app.artifacts, run, why, surface.now, surface.who)
     wake(app.settings.state_dir)
     return RunStopped(run=RunRow(**run_json(done.run)), told=done.told)
 
@@ -63,4 +58,4 @@ def stop(surface: Surface, asked: given.StopRun) -> RunStopped:
 def _changed(surface: Surface, record: JobRecord) -> JobChanged:
     wake(surface.app.settings.state_dir)
     with surface.source.read() as tx:
-        return JobChanged(job=rows(surface.source, tx, [record])[0])
+        return JobChanged(job=job_rows(surface.source, tx, [record])[0])

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from scheduler.bridge.surface import Surface, checked
-from scheduler.bridge.verbs import VERBS, Verb, document
+from scheduler.bridge.arguments import checked
+from scheduler.bridge.surface import Surface, Verb
+from scheduler.bridge.verbs import VERBS, ask, document
 from scheduler.clock import stopwatch
 from scheduler.web.log_tail import printable
 
@@ -87,16 +88,16 @@ class Tokens:
 def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> Any:
     """Return what a change would do, or what it would be done to. Nothing is changed. Raises as the verbs do."""
     if "dry_run" in verb.takes.model_fields:
-        return surface.ask(verb.name, {**args, "dry_run": True})
+        return ask(surface, verb.name, {**args, "dry_run": True})
     match verb.name:
         case "queue.priority":
-            return surface.ask("plan.preview", {"weights": {args["job"]: args["weight"]}})
+            return ask(surface, "plan.preview", {"weights": {args["job"]: args["weight"]}})
         case "runs.stop":
-            return surface.ask("runs.show", {"run": args["run"]})
+            return ask(surface, "runs.show", {"run": args["run"]})
         case "models.promote":
-            return surface.ask("models.show", {"version": args["version"]})
+            return ask(surface, "models.show", {"version": args["version"]})
         case _:
-            found = surface.ask("queue.show", {"job": args["job"]})
+            found = ask(surface, "queue.show", {"job": args["job"]})
             return {name: found[name] for name in ("name", "state", "why", "done_step", "target_step", "weight")}
 
 
@@ -169,7 +170,7 @@ class Tools:
                 what = f"{why}Nothing was done. To do it, call again with the same arguments and this token."
                 return {"done": False, "what": f"{verb.name}: {verb.summary} {what}", _CONFIRM: again, **told}
             expected = {"expect": fingerprint} if fingerprint else {}
-            found = marked(self.surface.ask(verb.name, {**args, **expected}))
+            found = marked(ask(self.surface, verb.name, {**args, **expected}))
             return {"done": True, **found} if verb.changes else found
         except Exception as error:  # noqa: BLE001 - every error is told to the agent, as it would be to a person
             told = self.surface.tell(error)
@@ -227,7 +228,7 @@ def _resources(made: MCPServer[Any], surface: Surface, manual: Callable[[], str]
     @made.resource("report://weekly/{week}", mime_type="application/json")
     def weekly(week: str) -> str:
         """Return what a week's hours became: 2026-W47, this or last."""
-        return json.dumps(marked(surface.ask("report.weekly", {"week": week})))
+        return json.dumps(marked(ask(surface, "report.weekly", {"week": week})))
 
     @made.resource("docs://manual", mime_type="text/plain")
     def manual_page() -> str:

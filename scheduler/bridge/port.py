@@ -20,8 +20,8 @@ from typing import Any
 from scheduler.bridge import arguments as given
 from scheduler.bridge.errors import BadRequest, Busy
 from scheduler.bridge.frames import FRAME_MAX_BYTES, Reader, TooLong, Writer, object_of
-from scheduler.bridge.surface import Surface, checked
-from scheduler.bridge.verbs import PROTOCOL, VERBS, Verb, document
+from scheduler.bridge.surface import Surface, Verb
+from scheduler.bridge.verbs import PROTOCOL, VERBS, document
 from scheduler.store import events
 from scheduler.store.events import Event
 from scheduler.web.shapes import EventRow
@@ -108,7 +108,7 @@ class Port:
             if not verb.slow:
                 self._reply(tag, self.surface.answer(verb, args))
                 return
-            checked(verb.takes, args)  # said at once, not when its turn comes
+            given.checked(verb.takes, args)  # said at once, not when its turn comes
             try:
                 self._slow.put_nowait((tag, verb, args))
             except Full:
@@ -117,7 +117,7 @@ class Port:
         takes = OF_THE_PORT.get(name)
         if takes is None:
             raise BadRequest(f"there is no verb {name[:50]!r}")
-        asked = checked(takes, args)
+        asked = given.checked(takes, args)
         match asked:
             case given.Echo():
                 self._reply(tag, json.dumps(asked.data, allow_nan=False).encode())

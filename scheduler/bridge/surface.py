@@ -6,22 +6,56 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from scheduler.app import App
-from scheduler.bridge.arguments import Arguments
-from scheduler.bridge.commands import Commands
-from scheduler.bridge.errors import BadRequest
-from scheduler.bridge.verbs import VERBS, Verb
+from scheduler.bridge.arguments import Arguments, arguments_of, checked
+from scheduler.bridge.processes import Processes
 from scheduler.clock import stopwatch
 from scheduler.web.log_tail import LogTails
 from scheduler.web.source import Source
 
-_SAID_MAX = 3  # of a request's mistakes
+
+@dataclass(frozen=True)
+class Verb:
+    """One thing that may be asked: its name, and who answers; it takes what the answer has as parameters.
+
+    An answer is made of the surface, or of its source alone, as the first parameter says. It ``changes`` something; is
+    ``slow``, so that others are answered meanwhile; is given again for ``kept_seconds`` unless something was changed
+    here.
+    """
+
+    name: str
+    answer: Callable[..., Any]
+    changes: bool = False
+    slow: bool = False
+    kept_seconds: float = 0.0
+
+    @cached_property
+    def takes(self) -> type[Arguments]:
+        """What may be given."""
+        return arguments_of(self.name, self.answer)
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a line."""
+        return (self.answer.__doc__ or "").strip().splitlines()[0]
+
+    @cached_property
+    def _annotations(self) -> list[Any]:
+        return [one.annotation for one in signature(self.answer, eval_str=True).parameters.values()]
+
+    def ask(self, surface: Surface, asked: Arguments) -> Any:
+        """Return the answer to what was ``asked``. Raises what it raises."""
+        place = surface.source if self._annotations[0] is Source else surface
+        if self.takes in self._annotations:
+            return self.answer(place, asked)
+        return self.answer(place, **{name: getattr(asked, name) for name in self.takes.model_fields})
 
 
 @dataclass
@@ -51,9 +85,9 @@ class Surface:
         return LogTails(self.source)
 
     @cached_property
-    def commands(self) -> Commands:
+    def commands(self) -> Processes:
         """The commands that run on behalf of requests."""
-        return Commands(self.config)
+        return Processes(self.config)
 
     @property
     def now(self) -> int:
@@ -69,7 +103,7 @@ class Surface:
         asked = checked(verb.takes, args)
         before = self._changed
         try:
-            found = verb.answer(self, asked)
+            found = verb.ask(self, asked)
         finally:
             if verb.changes:
                 with self._lock:
@@ -82,20 +116,7 @@ class Surface:
                     self._kept[verb.name] = (stopwatch() + verb.kept_seconds, body)
         return body
 
-    def ask(self, name: str, args: Mapping[str, Any]) -> Any:
-        """Return the answer as values. Raises as :meth:`answer` does, KeyError for an unknown verb."""
-        return json.loads(self.answer(VERBS[name], args))
-
     def text_of(self, found: Any) -> bytes:
         """Return shapes or plain values as JSON text in which no known secret stands."""
         value = found.model_dump(mode="json") if isinstance(found, BaseModel) else found
         return self.app.redact(json.dumps(value, allow_nan=False)).encode()
-
-
-def checked(takes: type[Arguments], args: Mapping[str, Any]) -> Any:
-    """Return what was given as ``takes``. Raises BadRequest, which says what is wrong, and shows no value."""
-    try:
-        return takes.model_validate(args)
-    except ValidationError as error:
-        said = [f"{'.'.join(map(str, one['loc'])) or 'args'}: {one['msg']}" for one in error.errors(include_url=False)]
-        raise BadRequest("; ".join(said[:_SAID_MAX])) from None

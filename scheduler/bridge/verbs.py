@@ -2,70 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, get_type_hints
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from inspect import signature
+from typing import Any
 
-from scheduler.bridge import arguments as given
-from scheduler.bridge import changes, commands, reads
+from scheduler.bridge import changes, commands
+from scheduler.bridge.arguments import Arguments, ReadLog, Week
+from scheduler.bridge.errors import BadRequest
+from scheduler.bridge.surface import Surface, Verb
+from scheduler.views.weekly_report import last_week, make_report, this_week, week_named
+from scheduler.web import questions
+from scheduler.web.shapes import Log, finite
+from scheduler.web.source import Source
 
 PROTOCOL = 1
 """Grows when something that was promised goes; what is new is named in the capabilities."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """One thing that may be asked: its name, what it takes and who answers.
+def runs_log(surface: Surface, asked: ReadLog) -> Log:
+    """The end of what a session printed, from a byte on."""
+    return surface.tails.read(asked.run, asked.after)
 
-    ``changes`` something; is ``slow``, so that others are answered meanwhile; an answer is given again for
-    ``kept_seconds`` unless something was changed here.
-    """
 
-    name: str
-    takes: type[given.Arguments]
-    answer: Callable[[Any, Any], Any]
-    changes: bool = False
-    slow: bool = False
-    kept_seconds: float = 0.0
-
-    @property
-    def summary(self) -> str:
-        """What it does, in a line."""
-        return (self.answer.__doc__ or "").strip().splitlines()[0]
+def report_weekly(source: Source, week: Week = "last") -> dict[str, Any]:
+    """What a week's hours became, as ``schedctl report weekly --json`` has it."""
+    now, zone = source.now, source.zone
+    try:
+        named = {"last": last_week, "this": this_week}.get(week)
+        span = named(now, zone) if named else week_named(week, zone)
+    except (ValueError, OverflowError):
+        raise BadRequest(f"there is no week {week}", "Write it like 2026-W47, this or last") from None
+    found: dict[str, Any] = finite(asdict(make_report(source.app.reading, source.pools, span, zone, now)))
+    return found
 
 
 _TABLE = (
-    Verb("status", given.Nothing, reads.status, kept_seconds=0.25),
-    Verb("training", given.Nothing, reads.training, kept_seconds=0.25),
-    Verb("queue.list", given.QueueList, reads.queue_list),
-    Verb("queue.show", given.OneJob, reads.queue_show),
-    Verb("queue.add", given.AddJob, commands.add, changes=True, slow=True),
-    Verb("queue.hold", given.Hold, changes.hold, changes=True),
-    Verb("queue.release", given.OneJob, changes.release, changes=True),
-    Verb("queue.cancel", given.OneJob, changes.cancel, changes=True),
-    Verb("queue.priority", given.Priority, changes.priority, changes=True),
-    Verb("submit", given.Submit, commands.submit, changes=True, slow=True),
-    Verb("plan.show", given.Nothing, reads.plan_show),
-    Verb("plan.difference", given.Since, reads.plan_difference, slow=True),
-    Verb("plan.explain", given.OneJob, commands.explain, slow=True),
-    Verb("plan.preview", given.Preview, commands.preview, slow=True),
-    Verb("quota", given.Nothing, reads.quotas, kept_seconds=0.25),
-    Verb("runs.list", given.RunsList, reads.runs_list),
-    Verb("runs.show", given.OneRun, reads.runs_show),
-    Verb("runs.log", given.ReadLog, reads.runs_log, slow=True),
-    Verb("runs.stop", given.StopRun, changes.stop, changes=True, slow=True),
-    Verb("models.list", given.Nothing, reads.models_list),
-    Verb("models.show", given.OneVersion, reads.models_show),
-    Verb("models.promote", given.Promote, commands.promote, changes=True, slow=True),
-    Verb("models.deploy", given.Deploy, commands.deploy, changes=True, slow=True),
-    Verb("models.sync", given.SyncTarget, commands.sync, changes=True, slow=True),
-    Verb("report.weekly", given.ReportWeek, reads.report_weekly, slow=True),
-    Verb("events.list", given.EventsList, reads.events_list),
+    Verb("status", questions.status, kept_seconds=0.25),
+    Verb("training", questions.training, kept_seconds=0.25),
+    Verb("queue.list", questions.queue_list),
+    Verb("queue.show", questions.queue_show),
+    Verb("queue.add", commands.add, changes=True, slow=True),
+    Verb("queue.hold", changes.hold, changes=True),
+    Verb("queue.release", changes.release, changes=True),
+    Verb("queue.cancel", changes.cancel, changes=True),
+    Verb("queue.priority", changes.priority, changes=True),
+    Verb("submit", commands.submit, changes=True, slow=True),
+    Verb("plan.show", questions.plan_show),
+    Verb("plan.difference", questions.plan_difference, slow=True),
+    Verb("plan.explain", commands.explain, slow=True),
+    Verb("plan.preview", commands.preview, slow=True),
+    Verb("quota", questions.quotas, kept_seconds=0.25),
+    Verb("runs.list", questions.runs_list),
+    Verb("runs.show", questions.runs_show),
+    Verb("runs.log", runs_log, slow=True),
+    Verb("runs.stop", changes.stop, changes=True, slow=True),
+    Verb("models.list", questions.models_list),
+    Verb("models.show", questions.models_show),
+    Verb("models.promote", commands.promote, changes=True, slow=True),
+    Verb("models.deploy", commands.deploy, changes=True, slow=True),
+    Verb("models.sync", commands.sync, changes=True, slow=True),
+    Verb("report.weekly", report_weekly, slow=True),
+    Verb("events.list", questions.events_list),
 )
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in _TABLE}
 
 
-def document(of_the_port: Mapping[str, type[given.Arguments]]) -> dict[str, Any]:
+def ask(surface: Surface, name: str, args: Mapping[str, Any]) -> Any:
+    """Return the answer as values. Raises what the verb raises, KeyError for an unknown verb."""
+    return json.loads(surface.answer(VERBS[name], args))
+
+
+def document(of_the_port: Mapping[str, type[Arguments]]) -> dict[str, Any]:
     """Return the table as one JSON document: of each verb its arguments and its answer, as JSON schemas.
 
     ``of_the_port`` are the verbs that only a port has, with their arguments.
@@ -75,7 +84,7 @@ def document(of_the_port: Mapping[str, type[given.Arguments]]) -> dict[str, Any]
         for name, takes in of_the_port.items()
     }
     for verb in _TABLE:
-        answers = get_type_hints(verb.answer, _names())["return"]
+        answers = signature(verb.answer, eval_str=True).return_annotation
         schema = (
             answers.model_json_schema() if isinstance(answers, type) and hasattr(answers, "model_json_schema") else {}
         )
@@ -86,14 +95,3 @@ def document(of_the_port: Mapping[str, type[given.Arguments]]) -> dict[str, Any]
             "answer": schema,  # {}: an object as the command's --json has it
         }
     return {"protocol": PROTOCOL, "verbs": dict(sorted(verbs.items()))}
-
-
-def _names() -> dict[str, Any]:
-    """Return what annotations of answers may name; most modules import it for the type checker alone."""
-    from scheduler.bridge.surface import Surface
-    from scheduler.web import models, shapes
-
-    found: dict[str, Any] = {"Surface": Surface, "given": given, "Any": Any}
-    for module in (shapes, models, reads, changes):
-        found |= {name: value for name, value in vars(module).items() if isinstance(value, type)}
-    return found

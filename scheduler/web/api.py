@@ -3,53 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import date
+from inspect import Signature, signature
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import PlainTextResponse
 
 from scheduler.views.weekly_report import render
-from scheduler.web import archive, plan, quota, week
-from scheduler.web import models as versions
-from scheduler.web import queue as queues
-from scheduler.web import runs as sessions
+from scheduler.web import archive, questions, week
 from scheduler.web.guard import PROBLEM
 from scheduler.web.log_tail import LogTails
-from scheduler.web.models import Models, VersionDetail
-from scheduler.web.paging import PAGE_ROWS, Paging
-from scheduler.web.shapes import (
-    Fault,
-    JobDetail,
-    Ledger,
-    Letter,
-    Log,
-    NewestPlan,
-    PlanDifference,
-    Quotas,
-    Reports,
-    Revision,
-    RunDetail,
-    Runs,
-    Span,
-    Status,
-    TrainingNow,
-    finite,
-)
-from scheduler.web.shapes import Queue as QueueShape
+from scheduler.web.shapes import Fault, Letter, Log, Name, Position, Reports, Revision, Span, finite
 from scheduler.web.source import Source
-from scheduler.web.status import newest_needs, status
-from scheduler.web.training import training_now
 
-Page = Annotated[int, Query(ge=1, le=1_000_000, description="From 1.")]
-Rows = Annotated[int, Query(ge=1, le=500, description="How many entries a page holds.")]
-JobName = Annotated[str, Path(min_length=1, max_length=200)]
-JobState = Literal["queued", "active", "held", "done", "failed", "cancelled"]
 Week = Annotated[str, Path(pattern=r"^[0-9]{4}-W[0-9]{2}$", description="ISO week, such as 2026-W47.")]
 Channel = Annotated[str, Path(min_length=1, max_length=100, description="As `/reports` names it: email, slack ...")]
-Text = Annotated[str | None, Query(max_length=200)]
-_INSTANT_MAX = 253_402_300_799  # the end of the year 9999
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PROBLEM = {PROBLEM: {"schema": Fault.model_json_schema()}}
 _MISSING: dict[int | str, dict[str, Any]] = {
@@ -61,27 +32,37 @@ _ALWAYS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # noqa: C901 - a list of addresses, one function each
+# Address, name in the schema, and what answers.
+_QUESTIONS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("/status", "whole", questions.status),
+    ("/training", "training", questions.training),
+    ("/queue", "queue", questions.queue_list),
+    ("/jobs/{name}", "job", questions.queue_show),
+    ("/runs", "runs", questions.runs_list),
+    ("/runs/{key}", "run", questions.runs_show),
+    ("/models", "all_models", questions.models_list),
+    ("/models/{name}", "version", questions.models_show),
+    ("/quota", "quotas", questions.quotas),
+    ("/ledger", "ledger", questions.ledger_list),
+    ("/plan", "newest", questions.plan_show),
+    ("/plan/difference", "difference", questions.plan_difference),
+)
+
+
+def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:
     """Return the routes below /api/v1: those that answer with JSON, and those with text."""
     api = APIRouter(prefix="/api/v1", responses=_ALWAYS)
     plain = APIRouter(prefix="/api/v1", responses=_ALWAYS)
+
+    for path, name, answer in _QUESTIONS:
+        missing = _MISSING if "{" in path or answer is questions.plan_difference else None
+        api.add_api_route(path, _asked(source, answer, path), name=name, methods=["GET"], responses=missing)
 
     @api.get("/revision")
     def revision() -> Revision:
         """A word that changes when anything does: ask for it often, and for the rest when it changed."""
         with source.read() as tx:
             return Revision(revision=source.revision(tx), now=source.now)
-
-    @api.get("/status")
-    def whole() -> Status:
-        """Return whether the scheduler does its work, the pools, and the actions required."""
-        return status(source)
-
-    @api.get("/training")
-    def training() -> TrainingNow:
-        """Return in one line how it goes, and the jobs that matter most: what is saved and live, loss, speed, end."""
-        with source.read() as tx:
-            return training_now(source, tx, newest_needs(source, tx, source.now), source.now)
 
     @api.get("/sessions", responses=_MISSING)
     def span(
@@ -95,61 +76,10 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
         """Return the sessions of seven days, past, running and planned; those around now unless a day is named."""
         return week.span(source, None if day is None else day_of(day))
 
-    @api.get("/queue")
-    def queue(page: Page = 1, rows: Rows = PAGE_ROWS, state: JobState | None = None, name: Text = None) -> QueueShape:
-        """Return the jobs in queue order with what each waits for, in one state or with a part of a name if asked."""
-        return queues.queue(source, Paging(page, rows), state, name or "")
-
-    @api.get("/jobs/{name}", responses=_MISSING)
-    def job(name: JobName) -> JobDetail:
-        """Return all there is to know about one job."""
-        return queues.job(source, name)
-
-    @api.get("/runs")
-    def runs(page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text = None, job: Text = None) -> Runs:
-        """Return the runs, newest first."""
-        return sessions.listed(source, Paging(page, rows), pool, job)
-
-    @api.get("/runs/{key}", responses=_MISSING)
-    def run(key: JobName) -> RunDetail:
-        """Return one run with its lanes, their newest heartbeats, and what happened to it."""
-        return sessions.run(source, key)
-
     @api.get("/runs/{key}/log", responses=_MISSING)
-    def log(key: JobName, after: Annotated[int, Query(ge=0, le=2**53)] = 0) -> Log:
+    def log(key: Name, after: Position = 0) -> Log:
         """Return the end of what a session printed, from byte ``after`` on."""
         return tails.read(key, after)
-
-    @api.get("/models")
-    def all_models() -> Models:
-        """Return models with their versions: state, what is in force, what each began with."""
-        with source.read() as tx:
-            return versions.everything(tx)
-
-    @api.get("/models/{name}", responses=_MISSING)
-    def version(name: JobName) -> VersionDetail:
-        """Return one version, such as ``ufm@3``, with its verdicts and what they rest on."""
-        return versions.detail(source, name)
-
-    @api.get("/quota")
-    def quotas() -> Quotas:
-        """Return every quota of every pool, and how it burns down."""
-        return quota.quotas(source)
-
-    @api.get("/ledger")
-    def ledger(page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text = None) -> Ledger:
-        """Return the facts about metered time, newest first."""
-        return quota.entries(source, Paging(page, rows), pool)
-
-    @api.get("/plan")
-    def newest() -> NewestPlan:
-        """Return the newest plan."""
-        return plan.newest(source)
-
-    @api.get("/plan/difference", responses=_MISSING)
-    def difference(since: Annotated[int | None, Query(ge=0, le=_INSTANT_MAX)] = None) -> PlanDifference:
-        """Return what the newest plan changed of the one before, or of that in force at ``since`` (UTC seconds)."""
-        return plan.difference(source, since)
 
     @api.get("/reports")
     def reports() -> Reports:
@@ -173,6 +103,23 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
         return render(archive.report(source, known_week(week)), form)
 
     return api, plain
+
+
+def _asked(source: Source, answer: Callable[..., Any], path: str) -> Callable[..., Any]:
+    """Return a question of ``source`` as FastAPI takes it; what an address names has the name that stands there."""
+    _, *parameters = signature(answer, eval_str=True).parameters.values()
+    in_path = re.findall(r"{(\w+)}", path)
+    given = [*in_path, *(one.name for one in parameters[len(in_path) :])]
+
+    def asked(**values: Any) -> Any:
+        return answer(source, **{one.name: values[name] for one, name in zip(parameters, given, strict=True)})
+
+    renamed = [one.replace(name=name) for one, name in zip(parameters, given, strict=True)]
+    asked.__signature__ = Signature(  # type: ignore[attr-defined]  # what FastAPI looks for
+        renamed, return_annotation=signature(answer, eval_str=True).return_annotation
+    )
+    asked.__doc__ = answer.__doc__
+    return asked
 
 
 def day_of(text: str) -> date:

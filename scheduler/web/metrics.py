@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 
 from scheduler.store import counts, queue_waits, runs
 from scheduler.views import models
-from scheduler.web import quota
+from scheduler.web.questions import meters as all_meters
+from scheduler.web.questions import newest_needs, pools, scheduler_health
 from scheduler.web.source import Source
-from scheduler.web.status import newest_needs, pools, scheduler_health
 
 _STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 
@@ -127,7 +127,7 @@ def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
     waiting = Counter(run.pool for run in queue_waits.shown(tx, runs.live(tx)) if run.wait is not None)
     samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in found]
     yield _metric("uff_pool_sessions_waiting", "gauge", "Live sessions in their platform's queue.", samples_waiting)
-    meters = quota.meters(source, tx, now)
+    meters = all_meters(source, tx, now)
     for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
         for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):
             samples: list[Sample] = [

@@ -30,18 +30,14 @@ from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.views.training import Training
-from scheduler.web import archive, assets, plan, quota, week
-from scheduler.web import models as versions
-from scheduler.web import queue as queues
-from scheduler.web import runs as sessions
+from scheduler.web import archive, assets, questions, week
 from scheduler.web.actors import Actors, forms
-from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
+from scheduler.web.api import Channel, Week, day_of, known_week
 from scheduler.web.log_tail import LogTails
-from scheduler.web.paging import Paging
-from scheduler.web.shapes import Fault
+from scheduler.web.questions import newest_needs, pools, scheduler_health, training_now
+from scheduler.web.shapes import Fault, JobState, Page
+from scheduler.web.shapes import Name as JobName
 from scheduler.web.source import Source
-from scheduler.web.status import newest_needs, pools, scheduler_health
-from scheduler.web.training import training_now
 
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
@@ -186,8 +182,8 @@ class Pages:
                 picture=picture,
                 most=max(_SESSIONS_MIN, min(_SESSIONS_SHOWN, (_PICTURE_BYTES - len(picture)) // _SESSION_BYTES)),
                 sessions=sorted(timeline.sessions, key=lambda found: (found.start, found.pool), reverse=True),
-                meters=quota.meters(source, tx, now),
-                sparks=quota.sparks(source, tx, now),
+                meters=questions.meters(source, tx, now),
+                sparks=questions.sparks(source, tx, now),
                 pools=pools(source, tx, now),
                 training=training,
                 verdict=training.line,
@@ -197,16 +193,16 @@ class Pages:
 
     def queue(self, page: Page = 1, state: JobState | None = None, name: Name = None) -> HTMLResponse:
         """The jobs with what each waits for."""
-        found = queues.queue(self._source, Paging(page), state, name or "")
+        found = questions.queue_list(self._source, page, state=state, name=name or "")
         with self._source.read() as tx:
             return self._page(
-                "queue.html", "queue", tx, found=found, state=state, name=name or "", order=queues.STATES,
+                "queue.html", "queue", tx, found=found, state=state, name=name or "", order=questions.STATES,
                 everything=sum(found.states.values()),
             )  # fmt: skip
 
     def job(self, request: Request, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
         """One job with its loss curve, checkpoints and sessions."""
-        found, log = queues.job(self._source, name), scale == "log"
+        found, log = questions.queue_show(self._source, name), scale == "log"
         picture = loss_curve_svg(
             found.name,
             found.losses,
@@ -222,7 +218,7 @@ class Pages:
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
         """The sessions, newest first."""
-        found = sessions.listed(self._source, Paging(page), pool or None, job or None)
+        found = questions.runs_list(self._source, page, pool=pool or None, job=job or None)
         with self._source.read() as tx:
             return self._page(
                 "runs.html", "runs", tx, found=found, pool=pool or "", job=job or "", pools=sorted(self._source.pools)
@@ -230,7 +226,7 @@ class Pages:
 
     def run(self, request: Request, key: JobName) -> HTMLResponse:
         """One session with its log."""
-        found = sessions.run(self._source, key)
+        found = questions.runs_show(self._source, key)
         log = self._tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
         with self._source.read() as tx:
             return self._page("run.html", "runs", tx, run=found, log=log, act=forms(self._actors, request))
@@ -245,20 +241,20 @@ class Pages:
     def version(self, name: JobName) -> HTMLResponse:
         """One version, with what it was judged by."""
         with self._source.read() as tx:
-            return self._page("model.html", "models", tx, found=versions.facts(tx, name))
+            return self._page("model.html", "models", tx, found=questions.version_facts(tx, name))
 
     def quota(self) -> HTMLResponse:
         """What is left of every quota."""
         source, now = self._source, self._source.now
         with source.read() as tx:
-            charts = quota.burn_downs(source, tx, now)
+            charts = questions.burn_downs(source, tx, now)
             pictures = [burn_down_svg(chart, source.zone) for chart in charts]
             return self._page(
                 "quota.html",
                 "quota",
                 tx,
                 charts=list(zip(charts, pictures, strict=True)),
-                meters=quota.meters(source, tx, now),
+                meters=questions.meters(source, tx, now),
                 pools=pools(source, tx, now),
             )
 
@@ -267,7 +263,7 @@ class Pages:
         with self._source.read() as tx:
             found = self._source.plan(tx)
         try:
-            difference = plan.difference(self._source) if found else None
+            difference = questions.plan_difference(self._source) if found else None
         except NoPlanToCompare:
             difference = None
         with self._source.read() as tx:
@@ -297,7 +293,7 @@ class Pages:
 
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
         """The facts about metered time."""
-        found = quota.entries(self._source, Paging(page), pool or None)
+        found = questions.ledger_list(self._source, page, pool=pool or None)
         with self._source.read() as tx:
             return self._page(
                 "ledger.html", "ledger", tx, found=found, pool=pool or "", pools=sorted(self._source.pools)

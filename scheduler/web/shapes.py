@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from scheduler.core.ledger import LedgerEntry
 from scheduler.core.plan import KeptHours, Placement
@@ -17,6 +17,7 @@ from scheduler.report.burn_down import BurnDown
 from scheduler.report.report import Need
 from scheduler.store.generations import Generation
 from scheduler.views.long_work import Work
+from scheduler.views.models import Model
 from scheduler.views.plan_history import SessionChange
 from scheduler.views.pools_now import PoolNow
 from scheduler.views.share_now import ShareNow
@@ -39,6 +40,16 @@ def finite(value: Any) -> Any:
 
 Data = Annotated[dict[str, Any], BeforeValidator(finite)]
 Number = Annotated[float | None, BeforeValidator(finite)]
+
+# What the API, the port and coding agents may ask by.
+Page = Annotated[int, Field(ge=1, le=1_000_000, description="From 1.")]
+Rows = Annotated[int, Field(ge=1, le=500, description="How many entries a page holds.")]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=200)]
+Position = Annotated[int, Field(ge=0, le=2**53)]
+Instant = Annotated[int, Field(ge=0, le=253_402_300_799)]  # to the end of the year 9999
+JobState = Literal["queued", "active", "held", "done", "failed", "cancelled"]
+PAGE_ROWS = 50
 
 
 class Shape(BaseModel):
@@ -90,13 +101,23 @@ class TrainingNow(Shape):
     finished: list[JobRow]
 
 
-class Queue(Shape):
-    """One page of the queue. ``states`` counts all jobs by state, ``total`` those that were asked for."""
+class Paged(Shape):
+    """Page ``page`` of ``pages``, from 1, of a list of ``total`` entries."""
 
-    jobs: list[JobRow]
     total: int
     page: int
     pages: int
+
+
+def paged(page: Page, rows: Rows, total: int) -> dict[str, int]:
+    """Return the fields of a list that is shown ``rows`` at a time; an empty one has one page."""
+    return {"total": total, "page": page, "pages": max(1, -(-total // rows))}
+
+
+class Queue(Paged):
+    """One page of the queue. ``states`` counts all jobs by state, ``total`` those that were asked for."""
+
+    jobs: list[JobRow]
     states: dict[str, int]
 
 
@@ -139,13 +160,10 @@ class RunRow(Shape):
     lanes: list[LaneRow]
 
 
-class Runs(Shape):
+class Runs(Paged):
     """One page of runs, newest first."""
 
     runs: list[RunRow]
-    total: int
-    page: int
-    pages: int
 
 
 class EventRow(Shape):
@@ -157,6 +175,14 @@ class EventRow(Shape):
     subject: str
     by: str
     data: Data
+
+
+class Events(Shape):
+    """Events, oldest first. Ask for more after ``position``; ``missed_up_to``: older ones were removed, 0 for none."""
+
+    events: list[EventRow]
+    position: int
+    missed_up_to: int
 
 
 class RunDetail(RunRow):
@@ -240,13 +266,10 @@ class Quotas(Shape):
     burn_down: list[BurnDown]
 
 
-class Ledger(Shape):
+class Ledger(Paged):
     """One page of the ledger, newest first."""
 
     entries: list[LedgerEntry]
-    total: int
-    page: int
-    pages: int
 
 
 class Status(Shape):
@@ -266,6 +289,18 @@ class Status(Shape):
     pools: list[PoolNow]
     needs: list[Need]
     work: list[Work]
+
+
+class Models(Shape):
+    """All models that have versions or say how they are evaluated."""
+
+    models: list[Model]
+
+
+class VersionDetail(Shape):
+    """One version, with the keys of ``schedctl models show --json``."""
+
+    version: Data
 
 
 class ReportRow(Shape):
@@ -327,14 +362,19 @@ class DeferralRow(Shape):
     reason: Data
 
 
-class PlanRow(Shape):
-    """A plan."""
+class PlanHead(Shape):
+    """A plan without its sessions."""
 
     made_at: int
     made_by: str
-    digest: str
     value: float
     bound: float | None
+
+
+class PlanRow(PlanHead):
+    """A plan."""
+
+    digest: str
     warnings: list[str]
     placements: list[Placement]
     deferrals: list[DeferralRow]
@@ -345,15 +385,6 @@ class NewestPlan(Shape):
     """The newest plan, null when there is none yet."""
 
     plan: PlanRow | None
-
-
-class PlanHead(Shape):
-    """A plan without its sessions."""
-
-    made_at: int
-    made_by: str
-    value: float
-    bound: float | None
 
 
 class FinishChange(Shape):

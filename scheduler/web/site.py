@@ -26,7 +26,7 @@ from scheduler.store.runs import UnknownRun
 from scheduler.store.versions import UnknownVersion
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.wake import wake
-from scheduler.web import api, assets, metrics, pages, sign_in, status
+from scheduler.web import api, assets, metrics, pages, questions, sign_in
 from scheduler.web.actors import PREFIX, Actors, Refused
 from scheduler.web.bearer import Bearer
 from scheduler.web.guard import PROBLEM, Guard
@@ -78,7 +78,7 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
     def ready() -> Any:
         """Return whether a daemon leads and finishes cycles; 503 and why, when not."""
         try:
-            health = status.health(source)
+            health = questions.health(source)
         except StoreFailure as error:
             log.error("web.store_failed", why=str(error))
             health = Health(ok=False, problems=["The database cannot be read."])

@@ -9,7 +9,7 @@ import pytest
 from jobs.size import size
 from scheduler.core.window import DAY, HOUR
 from scheduler.web.pages import ago, duration, instant, plain, share
-from scheduler.web.paging import Paging
+from scheduler.web.shapes import paged
 from scheduler.web.week import span_around, span_from
 
 
@@ -59,5 +59,4 @@ def test_the_week_is_seven_local_days_whatever_the_clocks_do() -> None:
 
 
 def test_an_empty_list_has_one_page() -> None:
-    assert [Paging(1, 50).pages(total) for total in (0, 50, 51)] == [1, 1, 2]
-    assert Paging(3, 50).offset == 100
+    assert [paged(1, 50, total)["pages"] for total in (0, 50, 51)] == [1, 1, 2]

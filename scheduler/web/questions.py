@@ -1,0 +1,392 @@
+"""Questions: what may be asked of the database, one function each. API, port and coding agents are made of them.
+
+A function takes the source and what is asked by; its first line is what people and programs read of it. Each raises
+StoreFailure, and the error of a name that nothing has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version as version_of
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated, Any
+
+from pydantic import Field
+from sqlalchemy import Connection
+
+from jobs.spec import EVALUATE
+from scheduler.core.job import Active, Done
+from scheduler.core.quota import Meter
+from scheduler.core.reasons import Reason
+from scheduler.core.version import split_version
+from scheduler.core.why import in_queue
+from scheduler.core.window import WEEK
+from scheduler.report.burn_down import BurnDown, burn_down_svg
+from scheduler.report.report import Need
+from scheduler.service.quota.usage import meters_of
+from scheduler.store import (
+    checkpoints,
+    counts,
+    events,
+    generations,
+    jobs,
+    ledger,
+    limits,
+    plans,
+    queue_waits,
+    rates,
+    runs,
+    series,
+    training_data,
+    versions,
+)
+from scheduler.store.checkpoints import CheckpointRecord
+from scheduler.store.engine import revision
+from scheduler.store.jobs import JobRecord
+from scheduler.store.schema import REVISIONS
+from scheduler.views import chart_facts
+from scheduler.views import models as views
+from scheduler.views.daemon_health import daemon_health
+from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, plan_json, run_json, wait_json
+from scheduler.views.long_work import long_work
+from scheduler.views.models import VersionFacts
+from scheduler.views.needs import needs
+from scheduler.views.plan_history import compare
+from scheduler.views.pools_now import PoolNow, pools_now
+from scheduler.views.share_now import share_now
+from scheduler.views.verdict import sentence, verdict
+from scheduler.web.shapes import (
+    PAGE_ROWS,
+    EventRow,
+    Events,
+    FinishChange,
+    Health,
+    Instant,
+    JobDetail,
+    JobRow,
+    JobState,
+    Ledger,
+    Models,
+    Name,
+    NewestPlan,
+    Page,
+    PlanDifference,
+    Position,
+    Queue,
+    Quotas,
+    Rows,
+    RunDetail,
+    RunRow,
+    Runs,
+    Status,
+    Text,
+    TrainingNow,
+    TrainingRow,
+    VersionDetail,
+    paged,
+)
+from scheduler.web.source import Source
+
+_SHOWN = 12
+_FINISHED_SHOWN = 6
+STATES = ("active", "queued", "held", "failed", "done", "cancelled")
+_RUNS_SHOWN = 20
+_CHECKPOINTS_SHOWN = 50
+_EVENTS_SHOWN = 200
+
+
+def status(source: Source) -> Status:
+    """Whether the scheduler does its work, the pools, and the actions required."""
+    now = source.now
+    with source.read() as tx:
+        leader, cycled_at, problems = scheduler_health(source, tx, now)
+        plan = source.plan(tx)
+        return Status(
+            version=version_of("uff-scheduler"),
+            now=now,
+            zone=source.zone,
+            revision=source.revision(tx),
+            leader=leader,
+            last_cycle_at=cycled_at,
+            problems=problems,
+            jobs=counts.jobs_by_state(tx),
+            runs_live=counts.live_sessions(tx),
+            runs_waiting=queue_waits.count(tx),
+            plan_made_at=None if plan is None else plan.made_at,
+            pools=pools(source, tx, now),
+            needs=newest_needs(source, tx, now),
+            work=list(long_work(tx)),
+        )
+
+
+def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | None, int | None, list[str]]:
+    """Return who leads, when the last cycle was, and what keeps the scheduler from its work, in sentences."""
+    problems = []
+    found = revision(tx, source.app.reading.where)
+    if found != REVISIONS[-1]:
+        problems.append(
+            f"The database is at schema {found}, this page knows {REVISIONS[-1]}. Restart it after upgrades."
+        )
+    settings = source.app.settings
+    over, cycle_seconds = settings.clock.stopped_at is not None, settings.daemon.cycle_seconds
+    daemon = daemon_health(tx, now, cycle_seconds, source.app.clock.wall_seconds, over=over)
+    return daemon.leader, daemon.cycled_at, [*problems, *filter(None, [daemon.problem])]
+
+
+def health(source: Source) -> Health:
+    """Return whether the scheduler is ready. Raises StoreFailure."""
+    with source.read() as tx:
+        problems = scheduler_health(source, tx, source.now)[2]
+    return Health(ok=not problems, problems=problems)
+
+
+def pools(source: Source, tx: Connection, now: int) -> list[PoolNow]:
+    """Return the pools as they are now, by name."""
+    return pools_now(tx, source.pools, runs.live(tx), now)
+
+
+def newest_needs(source: Source, tx: Connection, now: int) -> list[Need]:
+    """Return what only a person can settle, of the last seven days."""
+    return source.kept(
+        "needs", source.news(tx), lambda: needs(tx, source.pools, now - WEEK, now, source.alarms(tx), source.plan)
+    )
+
+
+def training(source: Source) -> TrainingNow:
+    """How it goes in one line, and the jobs that matter most: saved and live steps, loss, speed, end."""
+    with source.read() as tx:
+        return training_now(source, tx, newest_needs(source, tx, source.now), source.now)
+
+
+def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int) -> TrainingNow:
+    """Return the jobs that train, then those that wait and those that failed or are held, and what is over."""
+    active, _ = jobs.page(tx, _SHOWN, states={"active"})
+    found = list(active)
+    for wanted in ({"failed", "held"}, {"queued"}, {"done"}):
+        room = _SHOWN - len(found)
+        found += jobs.page(tx, room, states=wanted)[0] if room > 0 else []
+    # What scored a version and is over says no more than the version does.
+    found = [record for record in found if record.spec.role != EVALUATE or not isinstance(record.state, Done)]
+    going = source.trainings(tx, found, now)
+    states = counts.training_by_state(tx)
+    over = source.app.settings.clock.stopped_at is not None
+    week = [
+        event.subject
+        for event in events.tail(tx, limit=_FINISHED_SHOWN, kinds=("job.finish",))
+        if event.at > now - WEEK
+    ]
+    over_now = [record for name in dict.fromkeys(reversed(week)) if (record := jobs.find(tx, name)) is not None]
+    coming, paused = {} if over else source.places(tx), limits.paused(tx) is not None
+    judged = verdict(going, states, coming, needs, meters(source, tx, now), now, paused=paused)
+    done = [one for one in over_now if isinstance(one.state, Done) and one.spec.role != EVALUATE]
+    return TrainingNow(
+        finished=job_rows(source, tx, done),
+        verdict=judged,
+        line=sentence(judged, now, source.zone),
+        jobs=[
+            TrainingRow(**row.model_dump(), training=each)
+            for row, each in zip(job_rows(source, tx, found), going, strict=True)
+        ],
+        more=sum(count for state, count in states.items() if state != "cancelled")
+        - sum(record.spec.role != EVALUATE for record in found),
+    )
+
+
+def queue_list(
+    source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, state: JobState | None = None, name: Text = ""
+) -> Queue:
+    """The jobs in queue order with what each waits for, in one state or with a part of a name if asked."""
+    with source.read() as tx:
+        found, total = jobs.page(tx, rows, (page - 1) * rows, {state} if state else (), name)
+        states = counts.jobs_by_state(tx)
+        return Queue(jobs=job_rows(source, tx, found), states=states, **paged(page, rows, total))
+
+
+def job_rows(source: Source, tx: Connection, found: Sequence[JobRecord]) -> list[JobRow]:
+    """Return jobs as the API shows them."""
+    return [JobRow(**document) for document in _shown(source, tx, found, listed_job_json)]
+
+
+def queue_show(source: Source, job: Name) -> JobDetail:
+    """All there is to know about one job: definition, losses, speeds, checkpoints, runs."""
+    with source.read() as tx:
+        record = jobs.get(tx, job)
+        saved = checkpoints.everything(tx, job)
+        sessions, _ = runs.page(tx, _RUNS_SHOWN, job=job)
+        curve = series.curve(series.of_job(tx, job, record.fenced_attempt + 1))
+        (document,) = _shown(source, tx, [record], job_json)
+        found = {
+            **document,
+            "training": source.trainings(tx, [record], source.now)[0],
+            "share": share_now(tx, job),
+            "training_data": training_data.of_job(tx, job),
+            "told": [(one.step, one.loss) for one in curve if one.loss is not None],
+            "sessions": [next(points).step for _, points in groupby(curve, attrgetter("attempt"))],
+            "speeds": rates.of_job(tx, job),
+            "losses": losses([one for one in saved if one.manifest.attempt > record.fenced_attempt]),
+            "generations": generations.of_job(tx, job),
+            "checkpoints": [checkpoint_json(found) for found in saved[:_CHECKPOINTS_SHOWN]],
+            "runs": [run_json(run) for run in queue_waits.shown(tx, sessions)],
+        }
+    return JobDetail.model_validate(found)
+
+
+def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
+    """Return (step, held-out loss) of the checkpoints that have one, by step; damaged ones prove nothing."""
+    found = {
+        record.manifest.step: loss
+        for record in reversed(saved)
+        if record.state != "quarantined"
+        and (loss := record.manifest.metrics.get("held_out_loss")) is not None
+        and math.isfinite(loss)
+    }
+    return sorted(found.items())
+
+
+def _shown(
+    source: Source,
+    tx: Connection,
+    found: Sequence[JobRecord],
+    document_of: Callable[[JobRecord, Reason | None], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return the documents of jobs, each with why the job is where it is, in a sentence."""
+    reasons, places = source.reasons(tx), source.places(tx)
+    run_of = {record.spec.name: record.state.run for record in found if isinstance(record.state, Active)}
+    waits = queue_waits.of(tx, run_of.values())
+    documents = []
+    for record in found:
+        name = record.spec.name
+        run, reason = run_of.get(name, ""), reasons.get(name)
+        wait = waits.get(run)
+        if wait is None:
+            why = source.why(record.state, reason, places.get(name))
+        else:
+            why = in_queue(record.last_pool or "", run, wait, source.zone)
+        documents.append({**document_of(record, reason), "why": why, "waiting": wait_json(wait)})
+    return documents
+
+
+def runs_list(
+    source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text | None = None, job: Text | None = None
+) -> Runs:
+    """The runs, newest first, of one pool or with one job if asked."""
+    with source.read() as tx:
+        found, total = runs.page(tx, rows, (page - 1) * rows, pool, job)
+        found = queue_waits.shown(tx, found)
+    return Runs(runs=[RunRow(**run_json(run)) for run in found], **paged(page, rows, total))
+
+
+def runs_show(source: Source, run: Name) -> RunDetail:
+    """One run with its lanes, their newest heartbeats, and what happened to it."""
+    with source.read() as tx:
+        (found,) = queue_waits.shown(tx, [runs.get(tx, run)])
+        beats = runs.heartbeats(tx, [run])
+        history = events.tail(tx, limit=_EVENTS_SHOWN, subject=run)
+    return RunDetail.model_validate({**run_json(found, beats), "events": history})
+
+
+def events_list(
+    source: Source,
+    after: Position = 0,
+    limit: Rows = 200,
+    kinds: Annotated[list[Name], Field(max_length=50)] | None = None,
+    subject: Name | None = None,
+) -> Events:
+    """What happened after an event, oldest first."""
+    with source.read() as tx:
+        found = events.after(tx, after, limit, kinds, subject)
+        newest, gone = events.newest_id(tx), events.pruned_up_to(tx)
+    # Fewer than asked for: nothing that fits is left up to the newest.
+    position = found[-1].id if len(found) == limit else max(newest, after)
+    rows = [EventRow.model_validate(event) for event in found]
+    return Events(events=rows, position=position, missed_up_to=gone if after < gone else 0)
+
+
+def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
+    """Return all meters, by pool."""
+    return meters_of(source.pools, source.charges(tx), limits.observed(tx), now)
+
+
+def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
+    """Return how each quota of each pool burns down, with what the newest plan will take of it."""
+    return chart_facts.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
+
+
+def sparks(source: Source, tx: Connection, now: int) -> Mapping[tuple[str, str], str]:
+    """Return of each pool and quota its burn-down as a line as small as a word, refreshed once a minute."""
+    return source.kept(
+        "sparks",
+        (ledger.newest_number(tx), plans.newest_number(tx), now // 60),
+        lambda: {
+            (chart.pool, chart.quota): burn_down_svg(chart, source.zone, height=28, axes=False)
+            for chart in burn_downs(source, tx, now)
+        },
+    )
+
+
+def quotas(source: Source) -> Quotas:
+    """Every quota of every pool, and how it burns down."""
+    now = source.now
+    with source.read() as tx:
+        found = {"quotas": meters(source, tx, now), "burn_down": burn_downs(source, tx, now)}
+    return Quotas.model_validate(found)
+
+
+def ledger_list(source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text | None = None) -> Ledger:
+    """Return a page of the ledger, newest facts first, of one pool if asked."""
+    with source.read() as tx:
+        found, total = ledger.page(tx, rows, (page - 1) * rows, pool)
+    return Ledger(entries=found, **paged(page, rows, total))
+
+
+def plan_show(source: Source) -> NewestPlan:
+    """The newest plan: sessions with their jobs, and why the others wait."""
+    with source.read() as tx:
+        plan = source.plan(tx)
+
+        def make() -> NewestPlan:
+            return NewestPlan.model_validate({"plan": None if plan is None else plan_json(plan)})
+
+        return source.kept("plan row", plans.newest_number(tx), make)
+
+
+def plan_difference(source: Source, since: Instant | None = None) -> PlanDifference:
+    """What the newest plan changed of the one before, or of that in force at ``since`` (UTC seconds)."""
+    app = source.app
+    with source.read() as tx:
+        version = plans.newest_number(tx)
+
+    def make() -> PlanDifference:
+        found = compare(app.reading, app.pools, source.now, app.policy.horizon_seconds, since)
+        finishes = [
+            FinishChange(job=change.job, before=before, after=after)
+            for change in found.difference.jobs
+            if (before := change.before.finish if change.before else None)
+            != (after := change.after.finish if change.after else None)
+        ]
+        heads = {"before": found.before, "after": found.after}
+        return PlanDifference.model_validate({**heads, "sessions": found.sessions, "finishes": finishes})
+
+    return source.kept(("difference", since), version, make)
+
+
+def models_list(source: Source) -> Models:
+    """Models with their versions, and which is in force."""
+    with source.read() as tx:
+        return Models(models=views.models(tx))
+
+
+def models_show(source: Source, version: Name) -> VersionDetail:
+    """One version, such as ``ufm@3``, with its verdicts and what they rest on."""
+    with source.read() as tx:
+        return VersionDetail(version=version_facts(tx, version).document())
+
+
+def version_facts(tx: Connection, name: str) -> VersionFacts:
+    """Return all there is to know of the version that ``ufm@3`` names. Raises UnknownVersion."""
+    named = split_version(name)
+    if named is None:
+        raise versions.UnknownVersion(name)
+    return views.facts(tx, versions.get(tx, *named))
