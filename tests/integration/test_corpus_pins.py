@@ -13,7 +13,7 @@ import pytest
 
 from jobs.corpus import NoSuchVersion
 from jobs.spec import JobSpec, Mixture
-from scheduler.cli.commands.queue_restart import restart
+from scheduler.cli.commands.queue_changes import restart
 from scheduler.core import job as arrows
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.core.window import DAY

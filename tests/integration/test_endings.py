@@ -7,7 +7,7 @@ import pytest
 
 from jobs.spec import JobSpec
 from platforms.base import Refused
-from scheduler.cli.parts.week_summary import show_week
+from scheduler.cli.commands.rehearse import show_week
 from scheduler.cli.shell.output import Output
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool

@@ -19,7 +19,7 @@ from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
 from platforms.registry import PlatformContext, load
 from platforms.relay import checkpoint_keys
-from scheduler.cli.commands.queue_restart import restart
+from scheduler.cli.commands.queue_changes import restart
 from scheduler.core.job import Queued, finish
 from scheduler.core.pool import Pool
 from scheduler.core.retention import Retention

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.size import size
+from scheduler.cli.commands.plan import gantt
 from scheduler.cli.main import plainly_asked
-from scheduler.cli.parts.gantt import gantt
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output, clean, hours, plain, share
 from scheduler.cli.shell.table import column_of, drawn, width_of

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.spec import Needs
-from scheduler.cli.parts.device_table import show_devices
+from scheduler.cli.commands.plan_changes import show_devices
 from scheduler.cli.shell.output import Output
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool

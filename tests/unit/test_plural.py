@@ -18,8 +18,8 @@ def test_no_text_counts_sessions_jobs_or_rows_without_asking_how_many(repository
         "scheduler/core/reasons.py",  # one is told apart
         "scheduler/cli/commands/checkpoints.py",  # of how many
         "scheduler/cli/commands/queue_list.py",  # a sweep has several
-        "scheduler/cli/parts/sweep.py",  # the most there may be
-        "scheduler/cli/parts/week_summary.py",  # of how many
+        "scheduler/cli/commands/submit_jobs.py",  # the most there may be
+        "scheduler/cli/commands/rehearse.py",  # of how many
         "scheduler/report/week.py",  # one is told apart
         "platforms/local/adapter.py",  # of how many
         "platforms/skypilot/adapter.py",  # of how many

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scheduler.cli.parts.versions_table import show_versions
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import amount, hours
@@ -18,11 +17,42 @@ from scheduler.views import models
 from scheduler.views.models import Cost, VersionFacts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.cli.shell.output import Output
     from scheduler.service.requests.model_export import Merge
+    from scheduler.views.models import ListedVersion, Model
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
 _SHOWN = 16  # characters of a digest
 _WORDS_SHOWN = 100
+
+
+def show_versions(out: Output, found: Sequence[Model]) -> bool:
+    """Write the versions of models, and which of these a person must promote; return whether there are versions."""
+    rows = [_row(out, version) for one in found for version in one.versions]
+    if rows:
+        out.table(
+            ("version", ">step", "state", "promoted", "-initialised from", "-deployed to", "--made", "~why"), rows
+        )
+    for one in found:
+        if one.paused:
+            remedy = f"schedctl models promote {one.name}@N"
+            out.say(f"{one.name}: a version was rolled back, so a person must promote the next one: {remedy}")
+    return bool(rows)
+
+
+def _row(out: Output, version: ListedVersion) -> tuple[str, ...]:
+    return (
+        version.name,
+        str(version.step),
+        version.state,
+        "yes" if version.in_force else "",
+        version.parent,
+        ", ".join(version.serving),
+        out.moment(version.created_at),
+        version.why,
+    )
 
 
 def list_models(cli: Cli, name: str | None) -> None:

@@ -127,9 +127,9 @@ def watch(
     rollback: Annotated[bool, typer.Option("--rollback", help="Take it back if harm is shown.")] = False,
 ) -> None:
     """Show what users' votes say of a version. Look as often as you like. Exits with 9 where they show harm."""
-    from scheduler.cli.commands import models_watch
+    from scheduler.cli.commands import models_deploy
 
-    models_watch.watch(cli, version, votes, usual, rollback=rollback)
+    models_deploy.watch(cli, version, votes, usual, rollback=rollback)
 
 
 @command(app, "schedctl models ab", "schedctl models ab lr", "schedctl models ab lr --start", kind=Tables)

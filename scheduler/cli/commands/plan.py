@@ -1,18 +1,21 @@
-"""`schedctl plan`: what the newest plan starts when and where, and why everything else waits."""
+"""`schedctl plan`: what the newest plan starts when and where, in tables and a picture, and why the rest waits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 
 from scheduler.cli.commands.queue import Job
-from scheduler.cli.parts.gantt import gantt
 from scheduler.cli.shell.command import Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
+from scheduler.core.plan import Placement
 from scheduler.core.why import in_queue, why
 from scheduler.views.documents import job_state_json, plan_json, wait_json
 
@@ -30,6 +33,7 @@ app = group("What runs next, and why a job waits.", "show")
 _NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon. What it would be: schedctl plan preview"
 _GANTT_COLUMNS = 96
 _MAKERS = {"incumbent": "the previous plan", "conserve": "the rule that reserves hours for expected work"}
+_LETTERS_MIN = 2  # of a name that is cut
 
 
 @command(app, "schedctl plan show", kind=Tables)
@@ -128,7 +132,7 @@ def explain(cli: Cli, job: Job) -> None:
         if own is None or run.key != own[0].key:
             cli.out.line(f"{_in_queue(cli, run, wait)}; a further session there is planned to wait as long.")
     if counts:
-        from scheduler.cli.parts.device_table import show_devices
+        from scheduler.cli.commands.plan_changes import show_devices
 
         show_devices(cli.out, job, counts)
 
@@ -143,7 +147,7 @@ def diff(
 ) -> None:
     """Compare the newest plan with the one before."""
     from jobs.instant import parse_instant
-    from scheduler.cli.commands.plan_diff import show_diff
+    from scheduler.cli.commands.plan_changes import show_diff
 
     try:
         instant = None if since is None else parse_instant(since)
@@ -198,7 +202,7 @@ def what_if(
 
     Several edits are made together, new jobs first. Both plans continue the current plan as the daemon would.
     """
-    from scheduler.cli.commands.plan_whatif import show_what_if
+    from scheduler.cli.commands.plan_changes import show_what_if
 
     show_what_if(cli, add_job or [], pool or [], priority or [], devices or [], policy)
 
@@ -317,3 +321,60 @@ def _show(cli: Cli, plan: Plan) -> None:
             ("job", "~waits because"),
             [(deferral.job, deferral.reason.sentence(out.zone)) for deferral in plan.deferrals],
         )
+
+
+def gantt(placements: Sequence[Placement], start: int, columns: int, zone: str = "UTC") -> list[str]:
+    """Return the picture from ``start`` on, days as ``zone`` has them; names are cut to fit their bar."""
+    end = max(found.end for found in placements)
+    per_column = max(1, -(-(end - start) // columns))
+    rows = _rows(placements)
+    width = max(len(pool) for pool, _ in rows)
+    lines = [f"{'':<{width}} {_days(start, end, per_column, zone)}".rstrip()]
+    lines += [f"{pool:<{width}} {_bars(row, start, per_column)}" for pool, row in rows]
+    lines.append(f"{'':<{width}} one column is {hours(per_column)}")
+    return lines
+
+
+def _rows(placements: Sequence[Placement]) -> list[tuple[str, list[Placement]]]:
+    rows: list[tuple[str, list[Placement]]] = []
+    for found in sorted(placements, key=lambda found: (found.pool, found.start)):
+        row = next((row for pool, row in rows if pool == found.pool and row[-1].end <= found.start), None)
+        if row is None:
+            rows.append((found.pool, [found]))
+        else:
+            row.append(found)
+    return rows
+
+
+def _bars(row: Sequence[Placement], start: int, per_column: int) -> str:
+    bar = ""
+    for found in row:
+        begin = max(len(bar), (found.start - start) // per_column)
+        length = max(1, (found.end - start) // per_column - begin)
+        label = _label([planned_lane.job for planned_lane in found.lanes], length - 2)
+        bar = bar.ljust(begin) + (f"[{label.ljust(length - 2, '=')}]" if length > 1 else "|")
+    return bar
+
+
+def _label(names: Sequence[str], columns: int) -> str:
+    """Return the names side by side, each cut to its share of the columns, or nothing when that says too little."""
+    whole = "+".join(names)
+    if len(whole) <= columns:
+        return whole
+    share = (columns - len(names) + 1) // len(names)
+    return "+".join(name[:share] for name in names) if share >= _LETTERS_MIN else ""
+
+
+def _days(start: int, end: int, per_column: int, zone: str) -> str:
+    """Return the line above: each day's name where its midnight is, as far as they fit side by side."""
+    place = ZoneInfo(zone)
+    day = datetime.fromtimestamp(start, UTC).astimezone(place).date()
+    line = ""
+    while True:
+        day += timedelta(days=1)
+        midnight = int(datetime.combine(day, time(), place).timestamp())
+        if midnight >= end:
+            return line
+        column = (midnight - start) // per_column
+        if column >= len(line) + bool(line):
+            line = f"{line.ljust(column)}'{day:%a %d}"

@@ -160,7 +160,7 @@ def edit(
 
     What a running session or the checkpoint contradicts is refused with the reason.
     """
-    from scheduler.cli.commands.queue_edit import edit_job
+    from scheduler.cli.commands.queue_changes import edit_job
 
     edit_job(cli, job, file, settings or [], force=force)
 
@@ -205,7 +205,7 @@ def update(
     none). A job whose mixture says renew = "update" takes up the newest corpus.
     """
     from jobs.spec import Code, Requirements
-    from scheduler.cli.commands.queue_update import update_corpus, update_inputs, update_job, update_secrets
+    from scheduler.cli.commands.queue_changes import update_corpus, update_inputs, update_job, update_secrets
     from scheduler.store import jobs
 
     with cli.app.database.read() as tx:
@@ -245,7 +245,7 @@ def clone(
     ] = None,
 ) -> None:
     """Add a job with the definition and code of another. It starts from step 0."""
-    from scheduler.cli.commands.queue_edit import clone_job
+    from scheduler.cli.commands.queue_changes import clone_job
 
     clone_job(cli, job, settings or [])
 
@@ -287,7 +287,7 @@ def restart(
     yes: Yes = False,
 ) -> None:
     """Begin a job again from step 0, as its next generation, after a confirmation. What it saved before stays."""
-    from scheduler.cli.commands.queue_restart import restart_job
+    from scheduler.cli.commands.queue_changes import restart_job
 
     restart_job(cli, job, start, yes=yes)
 

@@ -1,19 +1,22 @@
-"""`schedctl queue add`: job definitions from a file, from options or from the settings."""
+"""`schedctl queue add`: job definitions from a file, options or the settings; added, or shown by `--dry-run`."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from jobs.catalogue import job_from_table, table_from_toml
 from jobs.definition import merged
 from jobs.duration import show_duration
-from jobs.job_table import whole_of
-from jobs.spec import JobSpec
-from scheduler.cli.commands.queue_show import lock_line
+from jobs.job_table import table_of, toml_of, whole_of
+from jobs.payload.store.listing import LISTING, code_prefix
+from jobs.size import size
+from jobs.spec import Code, JobSpec
+from scheduler.cli.commands.plan_changes import difference_json, show_changes
+from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.cli.shell.names import listed
@@ -22,12 +25,14 @@ from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, priors_of, view_of_new
 from scheduler.service.requests import code, concerns, environment, queue
+from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.feasibility import late, obstacles
-from scheduler.service.requests.fingerprint import fingerprint
+from scheduler.service.requests.fingerprint import fingerprint, measure
 from scheduler.service.requests.gate_concerns import of_gates
+from scheduler.service.requests.questions import ask_what_if
 from scheduler.service.requests.stored import stored
 from scheduler.store import jobs
-from scheduler.views.documents import job_json
+from scheduler.views.documents import job_json, plan_json
 
 _STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
 
@@ -71,8 +76,6 @@ def add_jobs(
         )
     where = "" if from_models else str(file or "command line")
     if dry_run and specs:
-        from scheduler.cli.commands.dry_run import show_jobs
-
         show_jobs(cli, specs, where)
         return
     add_specs(cli, specs, where, go_on=go_on, expect=expect)
@@ -214,3 +217,61 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
     new = [view_of_new(spec, app.pools, cli.now, place, priors, overheads) for place, spec in places]
     snapshot = with_urgency(replace(snapshot, jobs=(*known, *new)))
     return late(snapshot, names) | obstacles(snapshot, names)
+
+
+def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
+    """Print the jobs, what would be uploaded, and what the next plan would do with them. Nothing is stored.
+
+    ``where`` they are defined, as of ``add_specs``. Raises CatalogueError.
+    """
+    require_trainable(cli.app.settings, specs, where)
+    plan, difference = ask_what_if(cli.planning_context, specs, [], None)
+    reasons = foreseen(cli, specs)
+    measured = measure(specs, cli.app.pools)
+    first, digest = measured[0], fingerprint(measured)
+    code, packages = first.code, first.requirements
+    upload = 0 if code is None else _upload_bytes(cli, code)
+    names = {spec.name for spec in specs}
+    mine = replace(
+        plan,
+        placements=tuple(p for p in plan.placements if any(lane.job in names for lane in p.lanes)),
+        deferrals=tuple(deferral for deferral in plan.deferrals if deferral.job in names),
+    )
+    cli.out.data(
+        {
+            "jobs": [{**table_of(spec), "weight": spec.weight} for spec in specs],
+            "upload": {**_code_json(code), "upload_bytes": upload} if code is not None else None,
+            "packages": asdict(packages) if packages is not None else None,
+            "plan": plan_json(mine),
+            "changes": difference_json(difference),
+            "fingerprint": digest,
+        }
+    )
+    for line in toml_of(table_of(specs[0])).splitlines():
+        cli.out.line(line)
+    for spec in specs[1:]:
+        cli.out.line(f"The same as {specs[0].name}: {' '.join(spec.command)}" if spec.sweep else spec.name)
+    cli.out.line()
+    if code is not None:
+        sent = f"{size(upload)} to upload, before it is packed" if upload else "nothing to upload, it is in the store"
+        cli.out.line(f"Code {code_line(code)}: {sent}.")
+    if packages is not None:
+        cli.out.line(f"Packages {lock_line(packages)}.")
+    cli.out.line(f"Fingerprint {digest}: --expect {digest[:12]} adds this and nothing else.")
+    cli.out.line()
+    show_changes(cli.out, difference)
+    for deferral in plan.deferrals:
+        if deferral.job in names:
+            cli.out.line(f"{deferral.job} waits: {deferral.reason.sentence(cli.out.zone)}.")
+    cli.out.line()
+    cli.out.line("Nothing was changed: this is a dry run.")
+    warn_of(cli, reasons)
+
+
+def _code_json(code: Code) -> dict[str, object]:
+    return {name: getattr(code, name) for name in ("source", "digest", "commit", "dirty", "files", "bytes")}
+
+
+def _upload_bytes(cli: Cli, code: Code) -> int:
+    stored = cli.app.artifacts.size(f"{code_prefix(code.digest)}/{LISTING}") is not None
+    return 0 if stored else code.bytes

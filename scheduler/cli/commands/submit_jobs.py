@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from pathlib import Path
+from threading import Event
 from typing import Any
+
+import typer
 
 from jobs.catalogue import job_from_table
 from jobs.payload.bounded_file import TEXT_BYTES_MAX
 from jobs.payload.bounds import digits
 from jobs.spec import JobSpec
-from scheduler.cli.commands.dry_run import show_jobs
-from scheduler.cli.commands.follow import follow_jobs
-from scheduler.cli.commands.queue_add import add_specs
-from scheduler.cli.parts.sweep import combinations, name_of
+from scheduler.cli.commands.queue_add import add_specs, show_jobs
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.exits import Exit, UsageFault
+from scheduler.cli.shell.output import clean
+from scheduler.core.job import Active, Done, Queued
 from scheduler.core.run import Ended
+from scheduler.core.why import why
 from scheduler.service.requests.probe import probe
-from scheduler.store import jobs, runs
+from scheduler.service.requests.sessions import followed_log, lines
+from scheduler.store import jobs, plans, runs
+from scheduler.store.jobs import JobRecord
 
+JOBS_MAX = 200  # of one sweep; more is a slip of the hand
+_NAME_MAX = 40
+_KEY = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+_SPAN = re.compile(r"(-?\d+)\.\.(-?\d+)", re.ASCII)
 _STEPS_PER_HOUR = 1_000.0  # when nothing is known; the first session measures it
 _RUNS_SEARCHED = 200
 _SPEAKS = re.compile(rb"\btrainer_kit\b|\bSCHED_(CHECKPOINT|RESUME)_DIR\b")
@@ -32,6 +44,45 @@ _HOW_FAR = (
     "Give --target-step N to a script that saves and resumes (docs/your-own-training.md), or to any other the longest "
     "that it may take: --max-time 3h"
 )
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+def combinations(sweeps: Sequence[str]) -> list[dict[str, str]]:
+    """Return each combination of ``KEY=A,B,C`` and ``KEY=FIRST..LAST``, the last key changing fastest.
+
+    One empty combination when nothing is swept. Raises UsageFault.
+    """
+    axes: dict[str, list[str]] = {}
+    for words in sweeps:
+        key, _, text = words.partition("=")
+        if not _KEY.fullmatch(key) or key in axes:
+            why = "it is given twice" if key in axes else "it has a name and values"
+            raise UsageFault(f"--sweep {words} cannot be read", why, "Write it like lr=1e-5,3e-5 or seed=0..2")
+        axes[key] = _values(words, text)
+    if prod(map(len, axes.values())) > JOBS_MAX:
+        raise UsageFault(
+            "so large a sweep", f"it would be more than {JOBS_MAX} jobs", "Give fewer values, or several sweeps"
+        )
+    return [dict(zip(axes, chosen, strict=True)) for chosen in product(*axes.values())]
+
+
+def name_of(prefix: str, chosen: dict[str, str], number: int) -> str:
+    """Return the name of one job of a family: what it was given, or its number where that is too long."""
+    told = "-".join(re.sub(r"[^a-z0-9.]+", "-", f"{key}{value}".lower()).strip("-.") for key, value in chosen.items())
+    name = f"{prefix}-{told}"
+    return name if told and len(name) <= _NAME_MAX else f"{prefix[: _NAME_MAX - 4]}-{number:03d}"
+
+
+def _values(words: str, text: str) -> list[str]:
+    if span := _SPAN.fullmatch(text):
+        first, last = int(span[1]), int(span[2])
+        if 0 <= last - first < JOBS_MAX:
+            return [str(value) for value in range(first, last + 1)]
+        raise UsageFault(f"--sweep {words} cannot be read", "its numbers do not go up, or too far", "Write seed=0..2")
+    values = text.split(",")
+    if not all(value.strip() for value in values) or len(set(values)) < len(values):
+        raise UsageFault(f"--sweep {words} cannot be read", "a value is empty, or given twice", "Write lr=1e-5,3e-5")
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +198,47 @@ def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
             return float(f"{found.steps_per_hour / (here[0].speed if here else 1.0):.3g}")
         cli.out.warn(f"tried here, it showed no speed: {found.why}. {guess.capitalize()}")
     return _STEPS_PER_HOUR
+
+
+def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
+    """Tell each change until every job is done, failed, held or cancelled; ``logs``: and what sessions print.
+
+    Raises typer.Exit when one of them is not done.
+    """
+    told: dict[str, str] = {}
+    pause = Event()
+    while True:
+        with cli.app.database.read() as tx:
+            records = [jobs.get(tx, name) for name in names]
+            waits = {name: plans.reason(tx, name) for name in names}
+        for record in records:
+            name, reason = record.spec.name, waits[record.spec.name]
+            said = why(record.state, reason.to_json() if reason else None, cli.out.zone, cli.now)
+            line = f"{name}: {type(record.state).__name__.lower()}" + (f", {said}" if said else "")
+            if told.get(name) != line:
+                cli.out.say(f"{line} ({record.done_step} of {record.spec.target_step} steps)")
+                told[name] = line
+        under_way = [record for record in records if isinstance(record.state, Queued | Active)]
+        if not under_way:
+            break
+        running = next((record for record in under_way if isinstance(record.state, Active)), None)
+        if logs and len(names) == 1 and running is not None:
+            _write_log(cli, running, pause)
+        pause.wait(_LOOK_AGAIN_SECONDS)
+    missed = [record.spec.name for record in records if not isinstance(record.state, Done)]
+    if missed:
+        cli.out.say(f"Not done: {', '.join(missed)}. See: schedctl queue show {missed[0]}")
+        raise typer.Exit(Exit.VIOLATIONS)
+
+
+def _write_log(cli: Cli, record: JobRecord, pause: Event) -> None:
+    """Write what a job's session prints until it ends."""
+    state = record.state
+    if not isinstance(state, Active):
+        raise TypeError(f"{record.spec.name} has no session")
+    with cli.app.database.read() as tx:
+        run = runs.get(tx, state.run)
+    platform = cli.platform(run.pool)
+    for line in lines(followed_log(cli.app.database, platform, run.key, lambda: pause.wait(_LOOK_AGAIN_SECONDS))):
+        sys.stdout.write(cli.redact(clean(line.decode("utf-8", "replace").removesuffix("\n"))) + "\n")
+        sys.stdout.flush()

@@ -201,7 +201,7 @@ def test_what_it_reads_is_taken_with_it(
 def test_it_waits_until_the_job_is_over_and_says_how_it_ended(
     schedctl: Schedctl, folder: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.cli.commands.follow._LOOK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("scheduler.cli.commands.submit_jobs._LOOK_AGAIN_SECONDS", 0.01)
     added = queue.add
 
     def then_cancelled(*words: object, **options: object) -> list[jobs.JobRecord]:

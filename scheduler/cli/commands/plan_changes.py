@@ -1,0 +1,296 @@
+"""What other plans would do: an earlier one against the newest, edits that people try, counts of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from jobs.catalogue import job_from_toml
+from jobs.payload.bounds import digits
+from jobs.ranges import RANGES
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import NotFound, UsageFault
+from scheduler.cli.shell.names import listed, meant
+from scheduler.cli.shell.output import Output, hours
+from scheduler.core.plan import Placement, Plan
+from scheduler.core.window import HOUR
+from scheduler.planner import DeviceChoice, Edit, PlanDifference, SetDevices, SetHours, SetWeight, TakeDown, UnknownName
+from scheduler.planner.questions.differ import JobChange, JobOutlook
+from scheduler.planner.questions.orders import POLICIES
+from scheduler.service.requests.questions import ask_devices, ask_what_if
+from scheduler.views.documents import plan_json
+from scheduler.views.plan_history import PlanDiff, SessionChange, compare
+
+_NEVER = "not planned"
+_HOURS_MAX = 100_000
+_DEVICES_MAX = 1_024
+_LISTINGS = {"job": "schedctl queue list", "pool": "schedctl pools", "policy": "schedctl plan what-if --help"}
+
+
+def difference_json(difference: PlanDifference) -> dict[str, Any]:
+    """Return jobs and pools whose plan differs, and the value of both plans."""
+    return asdict(difference)
+
+
+def show_changes(out: Output, difference: PlanDifference) -> None:
+    """Write the jobs and the pools whose plan differs, before and after, and in a line what it comes to."""
+    if difference.jobs:
+        out.line(f"{_summary(difference.jobs)}.")
+        out.line()
+        out.table(
+            ("job", "--~starts", "~finishes", ">finish moves", "-~hours", "-deadline"),
+            [_job_row(out, change) for change in difference.jobs],
+        )
+    if difference.pools:
+        out.line()
+        out.table(
+            ("pool", ">hours before", ">after", ">difference"),
+            [
+                (
+                    change.pool,
+                    hours(change.seconds_before),
+                    hours(change.seconds_after),
+                    signed(change.seconds_after - change.seconds_before),
+                )
+                for change in difference.pools
+            ],
+        )
+
+
+def _summary(changes: Sequence[JobChange]) -> str:
+    """Count who finishes when, and the deadlines, of the jobs that differ."""
+    pairs = [(_finished(change.before), _finished(change.after)) for change in changes]
+    both = [(before, after) for before, after in pairs if before is not None and after is not None]
+    counts = {
+        "finish earlier": sum(after < before for before, after in both),
+        "finish later": sum(after > before for before, after in both),
+        "finish only now": sum(before is None and after is not None for before, after in pairs),
+        "no longer finish": sum(before is not None and after is None for before, after in pairs),
+    }
+    words = [f"{count} {what}" for what, count in counts.items() if count]
+    met = [
+        (bool(change.before and change.before.on_time), bool(change.after and change.after.on_time))
+        for change in changes
+    ]
+    won, lost = sum(after > before for before, after in met), sum(after < before for before, after in met)
+    words += [
+        f"{count} {'deadline' if count == 1 else 'deadlines'} {what}"
+        for what, count in (("won", won), ("lost", lost))
+        if count
+    ]
+    jobs = f"{len(changes)} {'job differs' if len(changes) == 1 else 'jobs differ'}"
+    return f"{jobs}: {', '.join(words)}" if words else f"{jobs}, none finishes at another time"
+
+
+def _finished(outlook: JobOutlook | None) -> int | None:
+    return outlook.finish if outlook is not None else None
+
+
+def signed(seconds: int) -> str:
+    """Return a difference in hours, with its sign: ``+1h 30m``."""
+    return ("+" if seconds > 0 else "") + hours(seconds)
+
+
+def _job_row(out: Output, change: JobChange) -> tuple[str, ...]:
+    before, after = change.before, change.after
+    moves = ""
+    if before and after and before.finish is not None and after.finish is not None and before.finish != after.finish:
+        moves = signed(after.finish - before.finish)
+    return (
+        change.job,
+        _arrow(out.moment(before.start) if before else "", out.moment(after.start) if after else ""),
+        _arrow(_finish(out, before), _finish(out, after)),
+        moves,
+        _arrow(hours(before.session_seconds if before else 0), hours(after.session_seconds if after else 0)),
+        _arrow(_deadline(before), _deadline(after)),
+    )
+
+
+def _arrow(before: str, after: str) -> str:
+    return after if before == after else f"{before or _NEVER} -> {after or _NEVER}"
+
+
+def _finish(out: Output, outlook: JobOutlook | None) -> str:
+    if outlook is None:
+        return ""
+    return "after the horizon" if outlook.finish is None else out.moment(outlook.finish)
+
+
+def _deadline(outlook: JobOutlook | None) -> str:
+    if outlook is None or outlook.on_time is None:
+        return ""
+    return "met" if outlook.on_time else "missed"
+
+
+def show_devices(out: Output, job: str, found: Sequence[DeviceChoice]) -> None:
+    """Write what each count of devices means for a job, pool by pool."""
+    out.line()
+    out.line(f"{job}, trained without a break from now on:")
+    out.table(("pool", ">GPUs", ">hours", ">GPU hours", ">GPUs left", "in time", "best"), _rows(found))
+
+
+def _rows(found: Sequence[DeviceChoice]) -> list[tuple[str, ...]]:
+    said = {None: "-", True: "yes", False: "no"}
+    return [
+        (
+            one.pool,
+            str(one.devices),
+            f"{one.seconds / HOUR:.2f}",
+            f"{one.device_seconds / HOUR:.2f}",
+            str(one.left),
+            said[one.in_time],
+            "*" if one.chosen else "",
+        )
+        for one in found
+    ]
+
+
+def show_diff(cli: Cli, since: int | None) -> None:
+    """Write what changed up to the newest plan. Raises NoPlanToCompare."""
+    app = cli.app
+    found = compare(app.database, app.pools, cli.now, app.policy.horizon_seconds, since)
+    cli.out.data(
+        {
+            "before": _head(found.before),
+            "after": _head(found.after),
+            "sessions": [asdict(change) for change in found.sessions],
+            **difference_json(found.difference),
+        }
+    )
+    _show(cli, found)
+
+
+def _head(plan: Plan) -> dict[str, Any]:
+    return {"made_at": plan.made_at, "made_by": plan.made_by, "digest": plan.digest, "bound": plan.bound}
+
+
+def _show(cli: Cli, found: PlanDiff) -> None:
+    out, before, after = cli.out, found.before, found.after
+    out.line(
+        f"From the plan of {out.instant(before.made_at)}, worth {before.value:.2f}, "
+        f"to that of {out.instant(after.made_at)}, worth {after.value:.2f}."
+    )
+    if not found.sessions and found.difference.nothing:
+        out.line("Both plan the same sessions.")
+        return
+    if found.sessions:
+        out.line()
+        out.table(
+            ("session", "~jobs", "pool", "from", "->length", "~was"),
+            [_session_row(cli, change) for change in found.sessions],
+        )
+    show_changes(out, found.difference)
+
+
+def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
+    before, after = change.before, change.after
+    shown = after or before
+    if shown is None:
+        raise ValueError("a change of no session")
+    jobs = ", ".join(planned_lane.job for planned_lane in shown.lanes)
+    was = _was(cli, before, after) if before and after else ""
+    return change.change, jobs, shown.pool, cli.out.moment(shown.start), hours(shown.end - shown.start), was
+
+
+def _was(cli: Cli, before: Placement, after: Placement) -> str:
+    """Return in words how a session that moved was planned."""
+    words = []
+    if before.pool != after.pool:
+        words.append(f"on {before.pool}")
+    if before.start != after.start:
+        words.append(f"from {cli.out.instant(before.start)} ({signed(after.start - before.start)})")
+    if before.end - before.start != after.end - after.start:
+        words.append(f"of {hours(before.end - before.start)}")
+    return ", ".join(words)
+
+
+def show_what_if(
+    cli: Cli,
+    files: Sequence[Path],
+    pools: Sequence[str],
+    weights: Sequence[str],
+    devices: Sequence[str],
+    policy: str | None,
+) -> None:
+    """Write what the edits would change. Raises CatalogueError, DuplicateJob, NotFound, UsageFault, WhatIfRefused."""
+    if not (files or pools or weights or devices or policy):
+        why, remedy = "no edit was given", "Give --add-job, --pool, --priority, --devices or --policy"
+        raise UsageFault("nothing to try", why, remedy)
+    if policy is not None and policy not in POLICIES:
+        way_out = _meant("policy", policy, POLICIES)
+        raise UsageFault("unknown policy", f"{policy} is none of {listed(POLICIES)}", way_out)
+    specs = [job_from_toml(path) for path in files]
+    counts = [_devices_edit(words) for words in devices]
+    edits = [*map(_pool_edit, pools), *map(_weight_edit, weights), *counts]
+    try:
+        choices = {edit.job: ask_devices(cli.planning_context, edit.job) for edit in counts}
+        plan, difference = ask_what_if(cli.planning_context, specs, edits, policy)
+    except UnknownName as error:
+        why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
+        raise NotFound(f"unknown {error.kind}", why, _meant(error.kind, error.name, error.known)) from None
+    told = {job: [asdict(one) for one in found] for job, found in choices.items()}
+    more = {"devices": told} if told else {}
+    cli.out.data({"plan": plan_json(plan), **difference_json(difference), **more})
+    cli.out.line(
+        f"Worth {difference.value_before:.2f} as it is, {difference.value_after:.2f} with that; nothing is stored."
+    )
+    for warning in plan.warnings:
+        cli.out.warn(warning, in_data=True)
+    if difference.nothing:
+        cli.out.line("The plan would be the same.")
+    show_changes(cli.out, difference)
+    for job, found in choices.items():
+        show_devices(cli.out, job, found)
+
+
+def _meant(kind: str, name: str, known: Iterable[str]) -> str:
+    return meant(name, known, _LISTINGS[kind])
+
+
+def _pool_edit(words: str) -> Edit:
+    name, value = _parts("--pool", words, "NAME=HOURS or NAME=down")
+    if value == "down":
+        return TakeDown(name)
+    amount = _number("--pool", words, value)
+    if not 0 <= amount <= _HOURS_MAX:
+        why = f"hours of a window are from 0 to {_HOURS_MAX:,}"
+        raise UsageFault(f"--pool {words} cannot be used", why, "Write it like kaggle=20")
+    return SetHours(name, amount)
+
+
+def _weight_edit(words: str) -> Edit:
+    name, value = _parts("--priority", words, "JOB=NUMBER")
+    amount = _number("--priority", words, value)
+    if not RANGES["weight"].holds(amount):
+        why = f"{amount:g} is not in the range {RANGES['weight']}"
+        raise UsageFault(f"--priority {words} cannot be used", why, "Write it like ufm=2")
+    return SetWeight(name, amount)
+
+
+def _devices_edit(words: str) -> SetDevices:
+    name, value = _parts("--devices", words, "JOB=COUNT")
+    if not (count := digits(value, _DEVICES_MAX)):
+        why = f"a count of devices is a whole number from 1 to {_DEVICES_MAX:,}"
+        raise UsageFault(f"--devices {words} cannot be used", why, "Write it like ufm=2")
+    return SetDevices(name, count)
+
+
+def _parts(option: str, words: str, form: str) -> tuple[str, str]:
+    name, equals, value = words.rpartition("=")
+    if not (name and equals and value):
+        raise UsageFault(f"{option} {words} cannot be read", "it has two parts", f"Write it as {form}")
+    return name, value
+
+
+def _number(option: str, words: str, value: str) -> float:
+    try:
+        amount = float(value)
+    except ValueError:
+        amount = float("nan")
+    if not isfinite(amount):
+        remedy = "Write it like kaggle=20 or kaggle=down" if option == "--pool" else "Write it like ufm=2"
+        raise UsageFault(f"{option} {words} cannot be read", f"{value} is no number", remedy)
+    return amount

@@ -1,0 +1,431 @@
+"""Changes of a job of the queue: its definition, code, packages, inputs or corpus; restarts and clones."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from jobs.catalogue import job_from_table, job_from_toml
+from jobs.definition import OLD_NAMES
+from jobs.job_table import table_of, toml_of
+from jobs.payload.bounds import STEP_MAX, digits, read_json
+from jobs.payload.store.manifest import Manifest, blob_key
+from jobs.plural import counted
+from jobs.spec import HELD_OUT, TEST_SET, Code, JobSpec, Requirements
+from platforms.artifacts.base import BlobStore
+from scheduler.cli.commands.job_options import inputs_of
+from scheduler.cli.commands.queue_add import (
+    add_specs,
+    read_spec,
+    warn_of_gates,
+    warn_of_job,
+    warn_of_lock,
+    warn_of_secrets,
+)
+from scheduler.cli.commands.queue_show import code_line, input_line, lock_line, start_line
+from scheduler.cli.shell.confirm import confirm
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.names import listed
+from scheduler.core.job import Active, Failed
+from scheduler.service.requests import code, concerns, environment, inputs, queue
+from scheduler.service.requests import corpus as corpora
+from scheduler.service.requests.concerns import require_trainable
+from scheduler.service.requests.queue import QueueError
+from scheduler.service.requests.stored import stored
+from scheduler.store import checkpoints, generations, jobs
+from scheduler.store.engine import Database
+from scheduler.store.generations import Generation
+from scheduler.store.jobs import JobRecord
+from scheduler.views.documents import job_json
+
+_HEADING = """# The definition of {name}. Save it and leave the editor to change the job.
+# docs/configuration.md tells every key, its range, and its default where it is left out.
+"""
+
+
+_NAME_MAX = 40
+RECIPE = "recipe.json"
+_BYTES_MAX = 1 << 20
+
+
+def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *, force: bool = False) -> None:
+    """Change a job; with ``force``, also so that its checkpoint's recipe contradicts its command.
+
+    Raises CatalogueError, QueueError, UnknownJob, UsageFault, StoreError.
+    """
+    if file and settings:
+        raise UsageFault("--set stands alone", "a FILE holds the whole definition", "Give one of them")
+    with cli.app.database.read() as tx:
+        old = jobs.get(tx, name).spec
+    if file is not None:
+        spec = read_spec(file, {})
+    elif settings:
+        spec = job_from_table(changed_table(table_of(old), settings), f"queue edit {name}")
+    else:
+        spec = _from_editor(old)
+    if spec.command != old.command and not force:
+        _check_recipe(cli, old, spec)
+    if any(getattr(spec, name) != getattr(old, name) for name in ("command", "inputs", "needs", "pools")):
+        require_trainable(cli.app.settings, [spec], str(file or f"queue edit {name}"))
+    keep_until = cli.now + cli.app.policy.retention.grace_seconds
+    spec = stored(cli.app, spec, keep_until, cli.out.say, old)
+    record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)
+    cli.out.data({"job": job_json(record), "changed": changed})
+    if changed:
+        cli.out.line(f"{name} has another {listed(changed)}.")
+    else:
+        cli.out.line(f"{name} is as it was.")
+    if changed:
+        warn_of_job(cli, name)
+        if "secrets" in changed:
+            warn_of_secrets(cli, record.spec)
+        if {"evaluation", "gates"} & set(changed):
+            warn_of_gates(cli, record.spec)
+        if isinstance(record.state, Failed):
+            cli.out.say(f"It failed before. To try again: schedctl queue retry {name}")
+        cli.wake_daemon()
+
+
+def _check_recipe(cli: Cli, old: JobSpec, spec: JobSpec) -> None:
+    with cli.app.database.read() as tx:
+        saved = jobs.get(tx, old.name).checkpoint
+        manifest = checkpoints.get(tx, saved).manifest if saved else None
+    wrong = contradictions(cli.app.artifacts, manifest, old.command, spec.command) if manifest else []
+    if manifest and wrong:
+        raise QueueError(
+            f"cannot edit {old.name}: its checkpoint at step {manifest.step} was made otherwise: {'; '.join(wrong)}. "
+            f"Train under a new name: schedctl queue clone {old.name} --set name=NEW --set command=... "
+            "To go on from it all the same, add --force; a script that checks its recipe will refuse"
+        )
+
+
+def changed_table(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Return a job's table with ``KEY=VALUE`` settings made; an empty value removes the key. Raises UsageFault."""
+    for words in settings:
+        key, equals, text = words.partition("=")
+        if not (key and equals):
+            raise UsageFault(f"--set {words} cannot be read", "it has two parts", "Write it as KEY=VALUE")
+        outer, dot, inner = key.strip().partition(".")
+        outer = OLD_NAMES.get(outer, outer)
+        place = table.setdefault(outer, {}) if dot else table
+        if not isinstance(place, dict):
+            raise UsageFault(f"--set {words} cannot be used", f"{outer} is no table", f"Write {outer}=VALUE")
+        name = inner if dot else outer
+        if text.strip():
+            place[name] = _value(text.strip())
+        else:
+            place.pop(name, None)
+            if dot and not place:
+                del table[outer]
+    return table
+
+
+def _value(text: str) -> Any:
+    """Return a value as TOML reads it; words that are none are a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _from_editor(old: JobSpec) -> JobSpec:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        remedy = f"Say what changes: schedctl queue edit {old.name} --set target_step=8000, or give a FILE"
+        raise UsageFault("nothing to change", "no --set was given, and here is no terminal for an editor", remedy)
+    handle, written = tempfile.mkstemp(prefix=f"{old.name}-", suffix=".toml")
+    path = Path(written)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(_HEADING.format(name=old.name) + toml_of(table_of(old)))
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        code = subprocess.run([*shlex.split(editor), written], check=False).returncode
+    except OSError as error:
+        path.unlink()
+        why = error.strerror or str(error)
+        raise UsageFault(f"no editor {editor}", why.lower(), "Set EDITOR, or use --set KEY=VALUE") from None
+    if code:
+        path.unlink()
+        raise UsageFault("nothing changed", f"{editor} ended with {code}", "Try again, or use --set KEY=VALUE")
+    spec = job_from_toml(path)  # what is wrong is told with the file's name, which stays to be corrected
+    path.unlink()
+    return spec
+
+
+def clone_job(cli: Cli, name: str, settings: Sequence[str]) -> None:
+    """Add a job that differs from ``name`` in what is set, with the very code of it unless that is set too.
+
+    Raises CatalogueError, QueueError, UnknownJob, UsageFault.
+    """
+    with cli.app.database.read() as tx:
+        old = jobs.get(tx, name).spec
+        known = {record.spec.name for record in jobs.everything(tx)}
+    free = (f"{name[: _NAME_MAX - 4]}-{number}" for number in range(2, len(known) + 3))
+    table = {**table_of(old), "name": next(other for other in free if other not in known)}
+    spec = job_from_table(changed_table(table, settings), f"queue clone {name}")
+    add_specs(cli, [spec], f"queue clone {name}", kept=old)
+
+
+# What a checkpoint says of how it was made, against the options of a command that would go on from it.
+def contradictions(artifacts: BlobStore, manifest: Manifest, before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Return how the options of a command would differ from the recipe of a checkpoint that ``before`` made.
+
+    A recipe is an object of values by the names of options. One that is no such thing tells nothing. Raises StoreError.
+    """
+    written = next((component for component in manifest.components if component.name == RECIPE), None)
+    if written is None or written.bytes > _BYTES_MAX:
+        return []
+    try:
+        recipe = read_json(artifacts.read(blob_key(manifest.job, written.sha256), _BYTES_MAX))
+    except ValueError:
+        return []
+    found = []
+    for name, was in sorted(recipe.items()) if isinstance(recipe, dict) else ():
+        old, new = _option(before, name), _option(after, name)
+        if new is None and old is not None:
+            found.append(f"{name} was {was} and is left out")
+        elif new is not None and new != old and not _same(was, new):
+            found.append(f"{name} was {was} and would be {new}")
+    return found
+
+
+def _option(words: Sequence[str], name: str) -> str | None:
+    """Return the value of an option of a command, the last where it is named twice; a flag's is empty."""
+    flag, found = f"--{name.replace('_', '-')}", None
+    for place, word in enumerate(words):
+        spelt, equals, value = word.replace("_", "-").partition("=")[0], *word.partition("=")[1:]
+        if spelt == flag:
+            following = words[place + 1] if place + 1 < len(words) else ""
+            found = value if equals else "" if following.startswith("--") else following
+    return found
+
+
+def _same(was: Any, word: str) -> bool:
+    try:
+        return float(word) == float(was)
+    except (TypeError, ValueError):
+        return word == str(was) or (word == "" and was is True)
+
+
+def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
+    """Take inputs of a job again, named as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set of one that has one.
+
+    Raises CatalogueError, TreeError, TreeGoes, StoreError, UnknownJob, UsageFault.
+    """
+    test_set = spec.evaluation.test_set if spec.evaluation else None
+    taken_once = test_set is not None and test_set.source != HELD_OUT  # that of a corpus comes with each evaluation
+    now_there = (*spec.inputs, *([replace(test_set, name=TEST_SET)] if test_set and taken_once else ()))
+    sources = {given.name: given.source for given in now_there}
+    wanted = inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
+    changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
+    app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
+    concerns.require_trainable(app.settings, [changed], "command line")
+    taken = [
+        inputs.take(
+            app.database, app.artifacts, given, keep_until, cli.out.say, app.hub_token, app.published, heal=True
+        )
+        for given in changed.inputs
+        if given.name in wanted
+    ]
+    same = set(taken) <= set(now_there)
+    record = inputs.change(app.database, spec.name, taken, cli.now, cli.who)
+    cli.out.data({"job": job_json(record), "changed": not same})
+    for given in taken:
+        use = "evaluation" if spec.evaluation and given.name == TEST_SET else "session"
+        cli.out.line(f"{spec.name} has {given.name} from its next {use} on: {input_line(given)}.")
+    if any(given.name == TEST_SET for given in taken):
+        warn_of_gates(cli, record.spec)
+    cli.wake_daemon()
+
+
+def update_corpus(cli: Cli, spec: JobSpec, version: str) -> None:
+    """Let a job train on another version of the corpus. Raises NoSuchVersion, QueueError, TreeGoes, UnknownJob."""
+    record, same = _with_corpus(cli, spec, version)
+    cli.out.data({"job": job_json(record), "changed": not same})
+    cli.out.line(f"{spec.name} has {_corpus_line(record, same=same)}.")
+    if not same:
+        _warn_of_corpus(cli, spec, record)
+    cli.wake_daemon()
+
+
+def _with_corpus(cli: Cli, spec: JobSpec, version: str) -> tuple[JobRecord, bool]:
+    """Return the job on a version of the corpus, or on the newest, and whether it was on it before."""
+    app = cli.app
+    folder = app.training_data.folder
+    found = folder.find(folder.current().version if version == "newest" else version)
+    grace = app.policy.retention.grace_seconds
+    record = corpora.take_up(app.database, spec.name, found, cli.now, cli.who, grace)
+    return record, spec.mixture == record.spec.mixture
+
+
+def _corpus_line(record: JobRecord, *, same: bool) -> str:
+    mixture = record.spec.mixture
+    return f"{_having(same, 'corpus')}: {mixture.corpus if mixture else ''}"
+
+
+def _warn_of_corpus(cli: Cli, before: JobSpec, record: JobRecord) -> None:
+    old, new = (spec.mixture.corpus if spec.mixture else "" for spec in (before, record.spec))
+    if old and record.done_step:
+        cli.out.say(
+            "It goes on from its checkpoint. What the new version holds out may be among what it was trained on: "
+            f"schedctl corpus diff {old} {new}"
+        )
+
+
+def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
+    """Let the next sessions of a job have these secrets. Raises CatalogueError, QueueError, UnknownJob."""
+    wanted = [name for name in names if name]
+    changed = job_from_table({**table_of(spec), "secrets": wanted}, "command line")
+    app = cli.app
+    record, _ = queue.edit(app.database, spec.name, replace(spec, secrets=changed.secrets), cli.now, cli.who)
+    cli.out.data({"job": job_json(record), "changed": record.spec.secrets != spec.secrets})
+    cli.out.line(f"{spec.name} has {listed(wanted) if wanted else 'no secrets'} from its next session on.")
+    warn_of_secrets(cli, record.spec)
+    cli.wake_daemon()
+
+
+def update_job(
+    cli: Cli, name: str, code_wanted: Code | None, packages_wanted: Requirements | None, *, corpus: bool = False
+) -> None:
+    """Take the code of a job again, lock its requirements again, take up the newest ``corpus``, or several of these.
+
+    Raises CodeError, RequirementsError, TreeGoes, StoreError, UnknownJob.
+    """
+    app = cli.app
+    keep_until = cli.now + app.policy.retention.grace_seconds
+    with app.database.read() as tx:
+        before = jobs.get(tx, name)
+    record, old, said = before, before.spec, []
+    same_code, same_packages = True, True
+    if packages_wanted is not None:
+        wanted = replace(old, requirements=packages_wanted)
+        locked = environment.keep(app.database, app.artifacts, wanted, app.pools, keep_until)
+        same_packages = old.requirements == locked
+        if locked is not None:
+            said.append(f"{_having(same_packages, 'packages')}: {lock_line(locked)}")
+        if not same_packages:
+            record = environment.change(app.database, name, locked, cli.now, cli.who)
+    if code_wanted is not None:
+        taken = code.keep(app.database, app.artifacts, code_wanted, keep_until, heal=cli.out.say)
+        same_code = old.code is not None and old.code.digest == taken.digest
+        said.append(f"{_having(same_code, 'code')}: {code_line(taken)}")
+        if old.code != taken:
+            record = code.change(app.database, name, taken, cli.now, cli.who)
+    same_corpus = True
+    if corpus and app.training_data.folder.current().version:
+        record, same_corpus = _with_corpus(cli, record.spec, "newest")
+        said.append(_corpus_line(record, same=same_corpus))
+    same = same_code and same_packages and same_corpus
+    cli.out.data({"job": job_json(record), "changed": not same})
+    for line in said:
+        cli.out.line(f"{name} has {line}.")
+    for doubt in concerns.of_jobs(app.settings, [record.spec], app.bundle, "command line"):
+        cli.out.warn(str(doubt))
+    warn_of_lock(cli, record.spec)
+    _tell_what_follows(cli, record, same=same, same_code=same_code)
+    if not same_corpus:
+        _warn_of_corpus(cli, old, record)
+    cli.wake_daemon()
+
+
+def _tell_what_follows(cli: Cli, record: JobRecord, *, same: bool, same_code: bool) -> None:
+    """Say what goes on as it was: the session that runs, and the steps that were made."""
+    if not same and isinstance(record.state, Active):
+        cli.out.say(
+            f"{record.state.run} goes on with what it has. To change over now: schedctl runs stop {record.state.run}"
+        )
+    if not same_code and record.done_step:
+        steps = counted(record.done_step, "step")
+        cli.out.say(f"It goes on from its checkpoint, {steps} of which the code before made.")
+
+
+def _having(same: bool, what: str) -> str:
+    return f"the same {what} as before" if same else f"other {what}"
+
+
+def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
+    """Begin a job again from ``start``: a step of its parent, or newest.
+
+    Raises UnknownJob, QueueError, UsageFault, and Refusal when nobody agreed.
+    """
+    step = digits(start, STEP_MAX)
+    if start != "newest" and step is None:
+        raise UsageFault(f"--from {start} cannot be read", "it is a step of the parent, or newest", "Write --from 4000")
+    with cli.app.database.read() as tx:
+        done = jobs.get(tx, name).done_step
+    question = (
+        f"Begin {name} again at step 0? It is at step {done}; what it saved stays, and it does not go on from that."
+    )
+    confirm(cli, question, yes=yes)
+    record, generation, waiting = restart(cli.app.database, name, step, cli.now, cli.who)
+    cli.out.data({"job": job_json(record), "generation": asdict(generation)})
+    told = start_line(record.spec.start_from, [generation])
+    cli.out.line(f"{name} begins its generation {generation.number}{f', from {told}' if told else ''}.")
+    if waiting:
+        cli.out.say(f"Its steps count from 0 again, so {listed(waiting)} may wait for it again.")
+    cli.wake_daemon()
+
+
+# A job begins anew as its next generation, from the weights that its definition names.
+def restart(
+    database: Database, name: str, step: int | None, now: int, by: str
+) -> tuple[JobRecord, Generation, list[str]]:
+    """Let a job count its steps from 0 again; what it saved so far stays, as its last generation's.
+
+    It starts from its parent's checkpoint at ``step``; None: the newest when it is launched. Returns the job, its new
+    generation, and the jobs whose gate it closes by that. Raises UnknownJob, QueueError.
+    """
+    with database.write() as tx:
+        record = jobs.get(tx, name)
+        if isinstance(record.state, Active):
+            raise QueueError(
+                f"cannot restart {name}: it has a lane in {record.state.run}. Hold it first, and restart it when that "
+                f"has ended: schedctl queue hold {name}"
+            )
+        if not record.attempts:
+            raise QueueError(
+                f"cannot restart {name}: it has not begun yet. See what it waits for: schedctl plan explain {name}"
+            )
+        parent = _parent(tx, record, step)
+        waiting = [
+            other.spec.name
+            for other in jobs.everything(tx, {"queued"})
+            if other.spec.gate is not None and other.spec.gate.parent == name and other.checkpoint is None
+        ]
+        generation = jobs.restart(tx, name, now, by)
+        mixture = record.spec.mixture
+        if mixture is not None and mixture.corpus and mixture.renew == "restart":
+            jobs.change_spec(tx, name, now, by, mixture=replace(mixture, corpus=""))  # the one of its first launch
+        if parent is not None:
+            generations.pin(tx, generation, parent.job, parent.step, parent.key, now, by)
+        return jobs.get(tx, name), generations.current(tx, name) or generation, waiting
+
+
+def _parent(tx: Connection, record: JobRecord, step: int | None) -> Manifest | None:
+    """Return the checkpoint at ``step`` that a job shall start from, None when none was named."""
+    start, name = record.spec.start_from, record.spec.name
+    if start is not None:
+        jobs.get(tx, start.parent)
+    if step is None:
+        return None
+    if start is None:
+        raise QueueError(
+            f"cannot restart {name} from step {step}: it starts from no other job. Name one first: "
+            f"schedctl queue edit {name} --set start_from.job=NAME"
+        )
+    good = [saved.manifest for saved in checkpoints.unexpired(tx, start.parent) if saved.state == "good"]
+    found = next((manifest for manifest in good if manifest.step == step), None)
+    if found is None:
+        steps = ", ".join(str(manifest.step) for manifest in good[:10]) or "none"
+        raise QueueError(f"cannot restart {name}: {start.parent} has no checkpoint at step {step}. It has: {steps}")
+    return found
