@@ -17,39 +17,39 @@ from scheduler.cli.guesses import ALIASES, meant
 from scheduler.cli.shell.command import Group
 from scheduler.cli.shell.context import Cli, Options
 
-# name -> module and summary. The module has an ``app``; an app of one command is that command.
+# name -> module and summary. The module has a group ``app``, or a command by itself, named behind the colon.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("scheduler.cli.commands.init", "Create settings for this machine, and a database."),
-    "status": ("scheduler.cli.commands.status", "On track or not, actions, jobs, sessions, hours: one screen."),
-    "top": ("scheduler.cli.commands.top", "The status, live."),
-    "prompt": ("scheduler.cli.commands.prompt_command", "One cached line for shell prompts."),
+    "init": ("scheduler.cli.commands.init:init", "Create settings for this machine, and a database."),
+    "status": ("scheduler.cli.commands.status:status", "On track or not, actions, jobs, sessions, hours: one screen."),
+    "top": ("scheduler.cli.commands.top:top", "The status, live."),
+    "prompt": ("scheduler.cli.commands.daemon:prompt", "One cached line for shell prompts."),
     "queue": ("scheduler.cli.commands.queue", "Jobs: add, list, hold, cancel, reorder."),
-    "pause": ("scheduler.cli.commands.pause", "Start no new sessions; running sessions continue."),
-    "resume": ("scheduler.cli.commands.resume", "Start new sessions again."),
+    "pause": ("scheduler.cli.commands.daemon:pause", "Start no new sessions; running sessions continue."),
+    "resume": ("scheduler.cli.commands.daemon:resume", "Start new sessions again."),
     "submit": ("scheduler.cli.commands.submit", "Train a script: its folder becomes a job."),
     "corpus": ("scheduler.cli.commands.corpus", "Training data: build, show, compare, verify."),
-    "advise": ("scheduler.cli.commands.advise", "Whether a model fits a GPU, how long it takes, what it costs."),
+    "advise": ("scheduler.cli.commands.advise:advise", "Whether a model fits a GPU, how long it takes, what it costs."),
     "plan": ("scheduler.cli.commands.plan", "What runs next, and why a job waits."),
-    "cost": ("scheduler.cli.commands.cost", "Hours and money: spent and planned, by job, pool and week."),
-    "quota": ("scheduler.cli.commands.quota", "Metered hours and money: limits, use, what is left."),
+    "cost": ("scheduler.cli.commands.pools:cost", "Hours and money: spent and planned, by job, pool and week."),
+    "quota": ("scheduler.cli.commands.pools:quota", "Metered hours and money: limits, use, what is left."),
     "pools": ("scheduler.cli.commands.pools", "Pools, where sessions run: list, open, close."),
     "runs": ("scheduler.cli.commands.runs", "Runs, one for each session: list, show, logs, stop."),
     "handover": ("scheduler.cli.commands.handover", "Manual sessions: claim, submit, release."),
     "checkpoints": ("scheduler.cli.commands.checkpoints", "Saved states: list, verify, copy, keep."),
     "models": ("scheduler.cli.commands.models", "Versions of models: evaluate, promote, roll back, deploy."),
-    "events": ("scheduler.cli.commands.events", "What happened, the newest last."),
+    "events": ("scheduler.cli.commands.runs:events", "What happened, the newest last."),
     "report": ("scheduler.cli.commands.report", "The weekly report."),
-    "rehearse": ("scheduler.cli.commands.rehearse", "Rehearse a week on this machine in minutes."),
+    "rehearse": ("scheduler.cli.commands.rehearse:rehearse", "Rehearse a week on this machine in minutes."),
     "service": ("scheduler.cli.commands.service", "The daemon as a systemd service."),
     "web": ("scheduler.cli.commands.web", "The status page in a browser, its JSON API and metrics."),
-    "port": ("scheduler.cli.commands.port", "For programs: frames of JSON on standard input and output."),
-    "mcp": ("scheduler.cli.commands.mcp", "For coding agents: the Model Context Protocol."),
-    "daemon": ("scheduler.cli.commands.daemon", "Plan, launch and reconcile sessions, until stopped."),
-    "doctor": ("scheduler.cli.commands.doctor", "Check the installation."),
-    "backup": ("scheduler.cli.commands.backup", "Back up database, settings and artifacts; test the restore."),
+    "port": ("scheduler.cli.commands.port:port", "For programs: frames of JSON on standard input and output."),
+    "mcp": ("scheduler.cli.commands.port:mcp", "For coding agents: the Model Context Protocol."),
+    "daemon": ("scheduler.cli.commands.daemon:daemon", "Plan, launch and reconcile sessions, until stopped."),
+    "doctor": ("scheduler.cli.commands.doctor:doctor", "Check the installation."),
+    "backup": ("scheduler.cli.commands.db:backup_all", "Back up database, settings and artifacts; test the restore."),
     "db": ("scheduler.cli.commands.db", "The database: create, upgrade, back up, verify."),
     "config": ("scheduler.cli.commands.config", "The settings, and where each is set."),
-    "version": ("scheduler.cli.commands.version", "The version of this program."),
+    "version": ("scheduler.cli.commands.version:version", "The version of this program."),
 }
 
 
@@ -134,5 +134,5 @@ def _schedctl(
 
 
 def _load(name: str) -> Any:
-    module = import_module(COMMANDS[name][0])
-    return get_command(module.app)
+    module, _, alone = COMMANDS[name][0].partition(":")
+    return get_command(getattr(import_module(module), alone or "app"))

@@ -11,13 +11,12 @@ import typer
 from jobs.advice.card import Card
 from jobs.advice.seen import Seen
 from jobs.payload.bounds import digits
-from scheduler.cli.shell.command import Tables, command
+from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
 
 if TYPE_CHECKING:
     from jobs.advice.choice import Wishes
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _PRICE_MAX = 100_000.0  # dollars an hour
 _TOKENS_MAX = 1e18
@@ -38,8 +37,7 @@ def _tokens(text: str) -> float:
     return number
 
 
-@command(
-    app,
+@alone(
     "schedctl advise deepseek-coder-6.7b --on '5060ti x2' --tokens 20M",
     "schedctl advise deepseek-coder-1.3b --on t4 --method full --seq 1024 --explain",
     "schedctl advise deepseek-coder-6.7b --compare '5060ti x1' '5060ti x2' 4090 --picture out.svg",

@@ -1,16 +1,18 @@
-"""`schedctl daemon`."""
+"""The daemon: run it, let nothing new start and go on, and its cached line for shell prompts."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from scheduler.cli.shell.command import command
+from scheduler.cli.prompt import show_line
+from scheduler.cli.shell.command import alone
+from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@command(app, "schedctl daemon", "schedctl --config /etc/uff-scheduler/config.toml daemon")
+@alone("schedctl daemon", "schedctl --config /etc/uff-scheduler/config.toml daemon")
 def daemon(cli: Cli) -> None:
     """Plan, launch and reconcile sessions until SIGTERM or Ctrl-C. Running sessions go on without it.
 
@@ -21,3 +23,48 @@ def daemon(cli: Cli) -> None:
     from scheduler.cli.run_daemon import run_daemon
 
     run_daemon(cli)
+
+
+@alone("schedctl pause", "schedctl pause --reason 'the building has no power on Sunday'")
+def pause(
+    cli: Cli, why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = ""
+) -> None:
+    """Start nothing new until schedctl resume; running sessions go on."""
+    from scheduler.store import limits, runs
+
+    told = f"everything is paused by {cli.who}{': ' * bool(why)}{why}"
+    with cli.app.database.write() as tx:
+        limits.close_pool(tx, limits.EVERY, None, told, cli.now, cli.who)
+        live = len(runs.live(tx))
+    cli.out.data({"paused": True, "why": told, "sessions_live": live})
+    going = f" {live} {'session goes' if live == 1 else 'sessions go'} on to the end." if live else ""
+    cli.out.line(f"Nothing new starts.{going} To go on: schedctl resume")
+    cli.wake_daemon()
+
+
+@alone("schedctl resume")
+def resume(cli: Cli) -> None:
+    """Start new sessions again. Closed pools stay closed, and jobs on hold stay on hold."""
+    from scheduler.store import limits
+
+    with cli.app.database.write() as tx:
+        before = limits.paused(tx)
+        limits.open_pool(tx, limits.EVERY, cli.now, cli.who)
+    cli.out.data({"paused": False, "was_paused": before is not None})
+    if before is None:
+        cli.out.line("Nothing was paused.")
+    else:
+        cli.out.line(
+            f"Resumed: new sessions start again. (Until now, since {cli.out.instant(before.at)}: {before.why}.)"
+        )
+    cli.wake_daemon()
+
+
+@alone("schedctl prompt")
+def prompt(cli: Cli) -> None:
+    """Print the daemon's cached line for shell prompts. No daemon yet: nothing.
+
+    The line lies in the file status.line of the state folder, and in /run/uff-scheduler for the service.
+    """
+    config = cli.options.config
+    show_line(None if config is None else str(config))

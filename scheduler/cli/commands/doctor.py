@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.clock import real_now
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from scheduler.app import App
     from scheduler.service.outside.ports import ServedAt
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@command(app, "schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
+@alone("schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
 def doctor(
     cli: Cli,
     platform: Annotated[str, typer.Argument(help="Look closely at the pools of this platform instead.")] = "",

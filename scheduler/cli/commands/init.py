@@ -13,11 +13,9 @@ from typing import Annotated
 import typer
 
 from platforms.slurm.checkup import Nodes
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.host.belongings import Belongings, Gpu
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _KAGGLE = """
 # Kaggle: its key is in {where}. Needs the extra "kaggle"; checked by: schedctl doctor kaggle
@@ -77,7 +75,7 @@ sources = ["stdlib"]
 """
 
 
-@command(app, "schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
+@alone("schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
 def init(
     cli: Cli,
     demo: Annotated[bool, typer.Option("--demo", help="Also write models to play with, beside the settings.")] = False,

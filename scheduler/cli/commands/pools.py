@@ -1,18 +1,19 @@
-"""`schedctl pools`: the metered places, their limits, hours and closures."""
+"""Pools, the metered places: their limits, hours and closures; quotas; and what training costs."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from jobs.size import gpu_use
 from scheduler.cli.commands.complete import pool_names
-from scheduler.cli.shell.command import Listing, command, group
+from scheduler.cli.shell.command import Listing, alone, command, group
 from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
-from scheduler.cli.shell.output import hours
+from scheduler.cli.shell.output import amount, hours
 
 if TYPE_CHECKING:
     from scheduler.core.pool import Pool
@@ -23,6 +24,7 @@ app = group("Pools, where sessions run: list, open, close.", "list")
 
 Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=pool_names)]
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_WEEK = 7 * 86_400
 
 
 @command(app, "schedctl pools list", "schedctl pools list --json", name="list", kind=Listing)
@@ -142,3 +144,82 @@ def _hours(opening: DailyHours) -> str:
 
 def _clock(seconds: int) -> str:
     return f"{seconds // 3_600:02d}:{seconds % 3_600 // 60:02d}"
+
+
+@alone("schedctl quota", "schedctl quota kaggle --json", kind=Listing)
+def quota(
+    cli: Cli,
+    pool: Annotated[
+        str | None, typer.Argument(metavar="POOL", help="Only of this pool.", autocompletion=pool_names)
+    ] = None,
+) -> None:
+    """Show of each quota the limit, what is used, reserved and free, and its reset."""
+    from scheduler.service.quota.usage import meters
+
+    if pool is not None:
+        find_pool(cli.app.pools, pool)
+
+    with cli.app.database.read() as tx:
+        found = [one for one in meters(tx, cli.app.pools, cli.now) if pool in {None, one.pool}]
+    cli.out.data({"quotas": [asdict(meter) for meter in found]})
+    cli.out.table(
+        ("pool", "~quota", "-->limit", "-->used", "--->reserved", ">free", "-resets", "----~source"),
+        [
+            (
+                meter.pool,
+                meter.quota,
+                amount(meter.limit, meter.unit),
+                amount(meter.used, meter.unit),
+                amount(meter.held, meter.unit),
+                amount(meter.free, meter.unit),
+                cli.out.moment(meter.resets_at),
+                f"{meter.source} {meter.as_of}".strip(),
+            )
+            for meter in found
+        ],
+    )
+    for meter in found:
+        if meter.waited:
+            cli.out.line(
+                f"{meter.pool}, {meter.quota}: of {amount(meter.used, meter.unit)} used, "
+                f"{amount(meter.waited, meter.unit)} were billed while sessions waited in the platform's queue."
+            )
+    if not found:
+        cli.out.say("No pool has a quota. See: schedctl pools")
+
+
+@alone("schedctl cost", "schedctl cost --weeks 4", "schedctl cost --columns job,spent,planned", kind=Listing)
+def cost(
+    cli: Cli,
+    weeks: Annotated[int, typer.Option("--weeks", min=1, max=100, help="So many weeks, this one included.")] = 1,
+) -> None:
+    """Show the hours and the money of each job, pool and week: spent, and planned by the newest plan.
+
+    Spent includes what is reserved for sessions that run. Jobs that share a session share its cost by their devices.
+    """
+    from datetime import UTC, datetime
+    from zoneinfo import ZoneInfo
+
+    from scheduler.views.costs import costs
+
+    with cli.app.database.read() as tx:
+        found = costs(tx, cli.app.pools, cli.now - (weeks - 1) * _WEEK, cli.out.zone, cli.now)
+    total = [sum(getattr(one, name) for one in found) for name in ("microdollars", "planned_microdollars")]
+    cli.out.data({"costs": [asdict(one) for one in found], "microdollars": total[0], "planned_microdollars": total[1]})
+    cli.out.table(
+        ("week", "job", "pool", ">hours", ">spent", ">planned hours", ">planned"),
+        [
+            (
+                datetime.fromtimestamp(one.week, UTC).astimezone(ZoneInfo(cli.out.zone)).strftime("%G-W%V"),
+                one.job or "(not of a job)",
+                one.pool,
+                hours(one.seconds),
+                amount(one.microdollars, "microdollars"),
+                hours(one.planned_seconds),
+                amount(one.planned_microdollars, "microdollars"),
+            )
+            for one in found
+        ],
+    )
+    spent, planned = (amount(value, "microdollars") for value in total)
+    cli.out.line(f"Spent {spent}, planned {planned}. What is left: schedctl quota" if found else "Nothing was spent.")

@@ -1,19 +1,19 @@
-"""`schedctl runs`: the sessions, live and past."""
+"""`schedctl runs`: the sessions, live and past; `schedctl events`: what happened, from the event log."""
 
 from __future__ import annotations
 
 import json
 import sys
-from threading import Event
+import threading
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
-from scheduler.cli.commands.events import write_events
 from scheduler.cli.parts.loss import warn_of_loss
 from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row
-from scheduler.cli.shell.command import Listing, Tables, command, group
+from scheduler.cli.shell.command import Listing, Tables, alone, command, group
 from scheduler.cli.shell.confirm import REASON, Yes, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
@@ -22,11 +22,13 @@ from scheduler.cli.shell.output import clean, hours
 from scheduler.views.documents import run_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from jobs.lane_report import LaneReport
     from platforms.base import Platform
+    from scheduler.cli.shell.output import Output
     from scheduler.core.run import Lane, Run
+    from scheduler.store.events import Event
     from scheduler.store.generations import Generation
 
 app = group("Runs, one for each session: list, show, logs, stop, declare lost.", "list")
@@ -147,7 +149,7 @@ def logs(
 
     skipped = 0 if tail is None else max(0, sum(1 for _ in printed(log_pieces(platform, key))) - tail)
     pieces = (
-        followed_log(cli.app.database, platform, key, lambda: Event().wait(_LOOK_AGAIN_SECONDS))
+        followed_log(cli.app.database, platform, key, lambda: threading.Event().wait(_LOOK_AGAIN_SECONDS))
         if follow
         else log_pieces(platform, key)
     )
@@ -264,4 +266,41 @@ def _lane_row(lane: Lane, said: LaneReport, start: Generation | None) -> tuple[s
         said.phase,
         OUTCOMES.get(lane.outcome or "", lane.outcome or ""),
         f"{lane.error_class}: {lane.message}" if lane.error_class else lane.message,
+    )
+
+
+@alone("schedctl events", "schedctl events ufm --limit 5", kind=Listing)
+def events(
+    cli: Cli,
+    subject: Annotated[
+        str | None, typer.Argument(metavar="SUBJECT", help="Only of this job, run, pool or version.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")] = 50,
+) -> None:
+    """List what happened, the newest last."""
+    from scheduler.store.events import tail
+
+    with cli.app.database.read() as tx:
+        found = tail(tx, limit=limit, subject=subject)
+    cli.out.data({"events": [asdict(event) for event in found]})
+    write_events(cli.out, found, with_subject=True)
+    if not found:
+        cli.out.say(f"No event of {subject} is kept." if subject else "Nothing has happened yet.")
+
+
+def write_events(out: Output, found: Iterable[Event], *, with_subject: bool = False) -> None:
+    """Write events as a table."""
+    subject = ("subject",) if with_subject else ()
+    out.table(
+        ("at", *subject, "event", "-by", "~reason"),
+        [
+            (
+                out.moment(one.at),
+                *([one.subject] if with_subject else []),
+                one.kind,
+                one.by,
+                str(one.data.get("why", "")),
+            )
+            for one in found
+        ],
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.parts.training_words import OVER
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault, code_of
 from scheduler.cli.shell.output import clean, painted, plain
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from scheduler.cli.parts.screen import Section
     from scheduler.views.overview import Overview
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _JOBS, _SESSIONS = "Jobs", "Sessions"
 _HEAD_LINES = 3
@@ -48,7 +47,7 @@ _KEYS = "q quit   ? keys   e explain   l log   s order"
 _SEQUENCES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "esc"}
 
 
-@command(app, "schedctl top", "schedctl top --once")
+@alone("schedctl top", "schedctl top --once")
 def top(
     cli: Cli,
     once: Annotated[bool, typer.Option("--once", help="Draw one picture and leave.")] = False,

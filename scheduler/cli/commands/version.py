@@ -5,15 +5,11 @@ from __future__ import annotations
 from importlib.metadata import version as version_of
 from platform import python_version
 
-import typer
-
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@command(app, "schedctl version --json")
+@alone("schedctl version --json")
 def version(cli: Cli) -> None:
     """Show the version of this program and its Python."""
     show_version(cli)

@@ -151,6 +151,17 @@ def command(
     return register
 
 
+def alone(*examples: str, kind: type[Command] = Command) -> Callable[[Callable[..., None]], typer.Typer]:
+    """Return what makes a function a command that stands by itself, with ``examples`` and ``kind`` as of command()."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    def register(function: Callable[..., None]) -> typer.Typer:
+        command(app, *examples, kind=kind)(function)
+        return app
+
+    return register
+
+
 def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     if value:
         setattr(ctx.obj.options, str(param.name), value)
