@@ -204,7 +204,7 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
 
 def _warn_of_obstacles(app: App, now: int) -> None:
     from scheduler.service.facts.snapshot import load_snapshot
-    from scheduler.service.requests.feasibility import obstacles
+    from scheduler.service.requests.questions import obstacles
     from scheduler.store import jobs
 
     with app.database.read() as tx:

@@ -15,8 +15,7 @@ from scheduler.cli.shell.names import meant as near
 from scheduler.judge.watch import ALARM
 from scheduler.service.deploy.deployer import FOLDER, Deployer
 from scheduler.service.deploy.release_files import served_parts
-from scheduler.service.requests import deploying
-from scheduler.service.requests.models import meant
+from scheduler.service.requests import models
 from scheduler.service.versions.watching import Watch, read_watch, take_back
 from scheduler.store import checkpoints, jobs, versions
 from scheduler.store.deployments import Deployment
@@ -33,13 +32,13 @@ def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> N
     """Bring a version to a target, or show what that would do. Raises VersionRefused, TargetError, NotServing."""
     deployer = _deployer(cli, target)
     with deployer.read() as tx:
-        version = meant(tx, name)
+        version = models.meant(tx, name)
         manifest = checkpoints.get(tx, version.checkpoint).manifest
-    deploying.may_be_deployed(deployer, version, target)
+    models.may_be_deployed(deployer, version, target)
     if dry_run:
         _show_plan(cli, deployer, version, target, [(part.name, part.bytes) for part in served_parts(manifest)])
         return
-    done = deploying.deploy(deployer, version, target, cli.who, reason)
+    done = models.deploy(deployer, version, target, cli.who, reason)
     cli.out.data({"deployment": _document(done)})
     if done.state == "serving":
         cli.out.line(f"{done.version} is deployed to {target}.")
@@ -58,7 +57,7 @@ def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
     """Deploy what is promoted to a target and report what differed. Raises TargetError, Violations."""
     deployer = _deployer(cli, target)
     found = []
-    for one in deploying.sync(deployer, target, cli.who, look_only=dry_run):
+    for one in models.sync(deployer, target, cli.who, look_only=dry_run):
         found.append(one)
         if one.drift and one.did:
             cli.out.say(f"{one.model}: {one.drift}; {one.did}")
@@ -81,7 +80,7 @@ def resume(cli: Cli, model: str) -> None:
     """Let the daemon deploy a model again. Raises VersionRefused."""
     app = cli.app
     deployer = Deployer(app.database.read, app.database.write, app.artifacts, {}, app.settings.state_dir, app.clock.now)
-    kept = deploying.resume(deployer, model, cli.who)
+    kept = models.resume(deployer, model, cli.who)
     cli.out.data({"model": model, "resumed": [_document(one) for one in kept]})
     cli.out.line(f"{model} is deployed again where its targets say so.")
     for one in kept:
@@ -135,7 +134,7 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
     Violations where harm is shown.
     """
     with cli.app.database.read() as tx:
-        version = meant(tx, name)
+        version = models.meant(tx, name)
         record = jobs.find(tx, version.model)
     wanted = record.spec.evaluation if record else None
     path = votes or (Path(wanted.votes) if wanted and wanted.votes else None)

@@ -26,11 +26,9 @@ from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, priors_of, view_of_new
 from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.concerns import require_trainable
-from scheduler.service.requests.feasibility import late, obstacles
-from scheduler.service.requests.fingerprint import fingerprint, measure
 from scheduler.service.requests.gate_concerns import of_gates
-from scheduler.service.requests.questions import ask_what_if
-from scheduler.service.requests.stored import stored
+from scheduler.service.requests.questions import ask_what_if, late, obstacles
+from scheduler.service.requests.stored import fingerprint, measure, stored
 from scheduler.store import jobs
 from scheduler.views.documents import job_json, plan_json
 

@@ -1,8 +1,9 @@
-"""Models: what people ask of versions. Used by the command line, with or without a running daemon."""
+"""Models: what people ask of versions and of targets, with or without a running daemon."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -10,14 +11,20 @@ from sqlalchemy import Connection
 
 from jobs.corpus.folder import CorpusFolder
 from platforms.artifacts.base import BlobStore
+from platforms.targets.base import Served, TargetError
 from scheduler.core.version import split_version
+from scheduler.service.deploy.carry import deploy_now
+from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.requests.checkpoint_files import choose
 from scheduler.service.versions import force, making
 from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.making import VersionRefused
-from scheduler.store import jobs, versions
+from scheduler.store import deployments, events, jobs, versions
+from scheduler.store.deployments import Deployment
 from scheduler.store.engine import Database
 from scheduler.store.versions import Version
+
+_SERVED_STATES = {"accepted", "retired"}
 
 
 def meant(tx: Connection, name: str) -> Version:
@@ -96,3 +103,107 @@ def meant_exactly(tx: Connection, name: str) -> Version:
     if named is None:
         raise versions.UnknownVersion(name)
     return versions.get(tx, *named)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One model at a target: what is in force, what serves there, and what is wrong with it; no ``drift``: nothing.
+
+    ``did`` tells what was done about it, "" for nothing. ``still`` is True where something is wrong afterwards.
+    """
+
+    model: str
+    wanted: int | None
+    served: int | None
+    proven: bool
+    drift: str
+    did: str = ""
+    still: bool = False
+
+
+def may_be_deployed(deployer: Deployer, version: Version, target: str) -> None:
+    """Raise VersionRefused where a version is not to be served at a target."""
+    if version.state not in _SERVED_STATES:
+        raise VersionRefused(
+            f"{version.name} is {version.state}, only an accepted version is deployed. See why: "
+            f"schedctl models show {version.name}"
+        )
+    rule = deployer.targets[target].rule
+    if not rule.serves(version.model):
+        raise VersionRefused(f"{target} does not serve {version.model}. Add it to models of [[targets]] {target}")
+    with deployer.read() as tx:
+        in_force = versions.in_force(tx, version.model)
+    if rule.automatic and (in_force is None or in_force.number != version.number):
+        raise VersionRefused(
+            f"{target} is automatic: it follows the promoted version, which {version.name} is not. Promote it: "
+            f"schedctl models promote {version.name}"
+        )
+
+
+def deploy(deployer: Deployer, version: Version, target: str, by: str, why: str) -> Deployment:
+    """Bring a version to a target now. Raises VersionRefused, and as carry_out."""
+    may_be_deployed(deployer, version, target)
+    return deploy_now(deployer, version, target, by, why)
+
+
+def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator[Compared]:
+    """Compare a target with what is in force, file by file, and bring it there; yield each model when it is done.
+
+    What is as it should be is left alone, so that a second call does nothing. Raises TargetError for a target that
+    cannot be asked.
+    """
+    at = deployer.targets[name]
+    target = at.open()
+    with deployer.read() as tx:
+        models = sorted({version.model for version in versions.everything(tx) if at.rule.serves(version.model)})
+    for model in models:
+        seen = target.read(model, deep=True)
+        with deployer.read() as tx:
+            wanted, drift = versions.in_force(tx, model), _drift(tx, model, name, seen)
+        number = wanted.number if wanted else None
+        found = Compared(model, number, seen.version, seen.proven, drift, still=bool(drift))
+        if drift and wanted is not None and not look_only and not seen.damaged:
+            found = _mended(deployer, found, wanted, name, by)
+        if drift or seen.version is not None or wanted is not None:
+            yield found
+
+
+def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
+    """Let the daemon deploy a model again; return what had kept it from that. Raises VersionRefused for nothing."""
+    with deployer.write() as tx:
+        kept = [one for one in deployments.stopped(tx) if one.model == model]
+        if not kept:
+            raise VersionRefused(f"nothing keeps {model} from being deployed. See: schedctl models list {model}")
+        events.append(tx, deployments.RESUMED, model, deployer.now(), by, why=kept[-1].why)
+    return kept
+
+
+def _mended(deployer: Deployer, found: Compared, wanted: Version, target: str, by: str) -> Compared:
+    try:
+        done = deploy_now(deployer, wanted, target, by, f"sync: {found.drift}")
+    except TargetError as error:
+        return Compared(found.model, found.wanted, found.served, found.proven, found.drift, str(error), still=True)
+    good = done.state == "serving"
+    told = "brought there" if good else f"{done.state}: {done.why}"
+    return Compared(
+        found.model, found.wanted, wanted.number if good else found.served, good, found.drift, told, still=not good
+    )
+
+
+def _drift(tx: Connection, model: str, target: str, seen: Served) -> str:
+    """Return what is otherwise than it should be, in words; "" for nothing."""
+    wanted, row = versions.in_force(tx, model), deployments.serving(tx, model, target)
+    if seen.damaged:
+        return f"files were changed there: {'; '.join(seen.damaged)}"
+    if wanted is None:
+        return "a version is deployed there, and none is promoted" if seen.version is not None else ""
+    if seen.version != wanted.number:
+        return (
+            f"{'nothing' if seen.version is None else f'{model}@{seen.version}'} is deployed, {wanted.name} is promoted"
+        )
+    if not seen.proven:
+        return f"nobody has seen {wanted.name} answer since it was switched to"
+    if row is None or row.number != wanted.number:
+        return f"our records do not say that {wanted.name} is deployed there"
+    sent = str(row.evidence.get("digest", ""))
+    return "its files are others than were deployed" if sent and sent != seen.digest else ""

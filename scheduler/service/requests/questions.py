@@ -1,15 +1,17 @@
-"""What if: the questions that people put to the planner. The database is read once, and never written."""
+"""What if: the questions that people put to the planner, and what would keep a job from ever starting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from jobs.spec import JobSpec
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota
-from scheduler.core.reasons import Reason
+from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPool, Reason, SecretMissing
+from scheduler.core.snapshot import JobView, Snapshot
+from scheduler.core.window import DAY
 from scheduler.planner import (
     AddJob,
     DeviceChoice,
@@ -20,6 +22,7 @@ from scheduler.planner import (
     SetHours,
     UnknownName,
     device_choices,
+    dispatch,
     explain,
     what_if,
 )
@@ -28,6 +31,9 @@ from scheduler.service.facts.snapshot import load_snapshot, priors_of, view_of_n
 from scheduler.store import jobs, plans
 from scheduler.store.engine import Database
 from scheduler.store.jobs import DuplicateJob, JobRecord
+
+_LASTING = (NoAllowedPool, DoesNotFit, SecretMissing)
+_FORESEEN_SECONDS = 60 * DAY  # a deadline farther off is not judged yet
 
 
 class WhatIfRefused(Exception):
@@ -117,3 +123,49 @@ def _must_count_hours(pools: Mapping[str, Pool], name: str) -> None:
         raise UnknownName("pool", name, list(pools))
     if all(isinstance(quota, MoneyQuota) for quota in pools[name].quotas):
         raise WhatIfRefused(f"{name} has no quota of hours that could change. See: schedctl quota")
+
+
+def obstacles(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
+    """Return, for those of the named jobs that no waiting will start, the reason.
+
+    The dispatcher is asked about these jobs alone, as if their gates were open and their earliest start had come: it
+    names the first reason that applies, and those two come before the lasting ones.
+    """
+    asked = tuple(
+        replace(view, gate=None, not_before=None, retry_at=None) for view in snapshot.jobs if view.name in names
+    )
+    found = dispatch(replace(snapshot, jobs=asked))
+    return {deferral.job: deferral.reason for deferral in found.deferrals if isinstance(deferral.reason, _LASTING)}
+
+
+def late(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
+    """Return, for those of the named jobs that no plan can finish before their deadline, what there is and is needed.
+
+    Each is planned alone, with its gate open, on all hours that nothing has used; other jobs only take from that.
+    """
+    found: dict[str, Reason] = {}
+    for view in snapshot.jobs:
+        ahead = None if view.deadline is None else view.deadline - snapshot.now
+        if view.name not in names or view.deadline is None or ahead is None or ahead > _FORESEEN_SECONDS:
+            continue
+        speed = max((view.speed(pool, view.needs.devices_max) for pool in view.rates), default=0.0)
+        if not speed or view.remaining_steps <= 0:
+            continue
+        alone = replace(view, gate=None, retry_at=None, blocked=None)
+        plan = dispatch(replace(snapshot, jobs=(alone,), horizon_seconds=max(1, ahead))) if ahead > 0 else None
+        steps = _steps_before(plan, view, view.deadline) if plan is not None else 0
+        if steps < view.remaining_steps:
+            hours = 3_600 * speed
+            found[view.name] = DeadlineUnreachable(view.deadline, view.remaining_steps / hours, steps / hours)
+    return found
+
+
+def _steps_before(plan: Plan, view: JobView, deadline: int) -> int:
+    """Return what a plan trains of a job by ``deadline``; a session that goes on after it counts in proportion."""
+    steps = 0.0
+    for placement in plan.placements:
+        share = min(1.0, (deadline - placement.start) / max(1, placement.end - placement.start))
+        steps += sum(planned_lane.steps for planned_lane in placement.lanes if planned_lane.job == view.name) * max(
+            0.0, share
+        )
+    return round(steps)

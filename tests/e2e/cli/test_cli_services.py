@@ -192,7 +192,7 @@ def test_doctor_reports_a_check_that_breaks(tmp_path: Path) -> None:
 
 def test_a_deferral_that_will_pass_is_no_obstacle(database: Database) -> None:
     from scheduler.service.facts.snapshot import load_snapshot
-    from scheduler.service.requests.feasibility import obstacles
+    from scheduler.service.requests.questions import obstacles
 
     small = Pool("a", "local", "x", (CalendarQuota("none left", 1, Calendar("day")),), vram_gib=8)
     with database.write() as tx:
