@@ -8,17 +8,71 @@ from dataclasses import asdict
 from inspect import signature
 from typing import Any
 
-from scheduler.bridge import changes, commands
-from scheduler.bridge.arguments import Arguments, ReadLog, Week
+from scheduler.bridge import commands
+from scheduler.bridge.arguments import Arguments, ReadLog, Week, Weight, Words
 from scheduler.bridge.errors import BadRequest
 from scheduler.bridge.surface import Surface, Verb
+from scheduler.service.requests import queue, sessions
+from scheduler.store.jobs import JobRecord
+from scheduler.views.documents import run_json
 from scheduler.views.weekly_report import last_week, make_report, this_week, week_named
+from scheduler.wake import wake
 from scheduler.web import questions
-from scheduler.web.shapes import Log, finite
+from scheduler.web.questions import job_rows
+from scheduler.web.shapes import JobRow, Log, Name, RunRow, Shape, finite
 from scheduler.web.source import Source
 
 PROTOCOL = 1
 """Grows when something that was promised goes; what is new is named in the capabilities."""
+
+
+class JobChanged(Shape):
+    """The job as it is now; a running one saves and leaves first, which takes a moment."""
+
+    job: JobRow
+
+
+class RunStopped(Shape):
+    """The run as it is now, and whether its session was told; if not, the daemon tells it."""
+
+    run: RunRow
+    told: bool
+
+
+def hold(surface: Surface, job: Name, why: Words = "") -> JobChanged:
+    """Keep a job from running; a running one saves, leaves and is then held."""
+    why = surface.app.redact(why) or "held by hand"
+    return _changed(surface, queue.hold(surface.app.database, job, why, surface.now, surface.who))
+
+
+def release(surface: Surface, job: Name) -> JobChanged:
+    """Let a held, failed or cancelled job run again."""
+    return _changed(surface, queue.release(surface.app.database, job, surface.now, surface.who))
+
+
+def cancel(surface: Surface, job: Name) -> JobChanged:
+    """Cancel a job; a running one saves and leaves first. Its checkpoints stay."""
+    return _changed(surface, queue.cancel(surface.app.database, job, surface.now, surface.who))
+
+
+def priority(surface: Surface, job: Name, weight: Weight) -> JobChanged:
+    """Change what one hour of a job is worth."""
+    return _changed(surface, queue.change(surface.app.database, job, surface.now, surface.who, weight=weight))
+
+
+def stop(surface: Surface, run: Name, why: Words = "") -> RunStopped:
+    """Ask a running session to save and end; its jobs go back to the queue."""
+    app = surface.app
+    why = app.redact(why) or "stopped by hand"
+    done = sessions.stop(app.database, app.artifacts, run, why, surface.now, surface.who)
+    wake(app.settings.state_dir)
+    return RunStopped(run=RunRow(**run_json(done.run)), told=done.told)
+
+
+def _changed(surface: Surface, record: JobRecord) -> JobChanged:
+    wake(surface.app.settings.state_dir)
+    with surface.source.read() as tx:
+        return JobChanged(job=job_rows(surface.source, tx, [record])[0])
 
 
 def runs_log(surface: Surface, asked: ReadLog) -> Log:
@@ -44,10 +98,10 @@ _TABLE = (
     Verb("queue.list", questions.queue_list),
     Verb("queue.show", questions.queue_show),
     Verb("queue.add", commands.add, changes=True, slow=True),
-    Verb("queue.hold", changes.hold, changes=True),
-    Verb("queue.release", changes.release, changes=True),
-    Verb("queue.cancel", changes.cancel, changes=True),
-    Verb("queue.priority", changes.priority, changes=True),
+    Verb("queue.hold", hold, changes=True),
+    Verb("queue.release", release, changes=True),
+    Verb("queue.cancel", cancel, changes=True),
+    Verb("queue.priority", priority, changes=True),
     Verb("submit", commands.submit, changes=True, slow=True),
     Verb("plan.show", questions.plan_show),
     Verb("plan.difference", questions.plan_difference, slow=True),
@@ -57,7 +111,7 @@ _TABLE = (
     Verb("runs.list", questions.runs_list),
     Verb("runs.show", questions.runs_show),
     Verb("runs.log", runs_log, slow=True),
-    Verb("runs.stop", changes.stop, changes=True, slow=True),
+    Verb("runs.stop", stop, changes=True, slow=True),
     Verb("models.list", questions.models_list),
     Verb("models.show", questions.models_show),
     Verb("models.promote", commands.promote, changes=True, slow=True),

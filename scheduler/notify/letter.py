@@ -8,11 +8,9 @@ from typing import Any
 
 from jobs.payload.redact import Redact
 from scheduler.report.document import document_of
-from scheduler.report.html import attached, html_of
 from scheduler.report.picture import Picture, find_font, png_of
+from scheduler.report.renderings import attached, html_of, slack_of, text_of
 from scheduler.report.report import Report
-from scheduler.report.slack import slack_of
-from scheduler.report.text import text_of
 
 
 def letter_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any]:

@@ -19,14 +19,73 @@ from scheduler.core.quota import (
     shows_device_hours,
     windows,
 )
-from scheduler.core.run import Ended, Outcome
+from scheduler.core.run import Ended, Outcome, Run
 from scheduler.core.window import Window
 from scheduler.report.facts import WeekFacts
 from scheduler.report.forecast import Forecast, forecast
-from scheduler.report.planned import Planned, planned
-from scheduler.report.poor_use import LOSING, reason
 from scheduler.report.useful import started, useful_by_run
 from scheduler.report.week import jobs_of, violations
+
+LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
+"""The outcomes of sessions and lanes that lose work."""
+
+_PRODUCTIVE_MIN = 0.5  # of what was billed; less is explained
+_SECONDS_MIN = 360  # what was billed less long needs no reason
+_WORDS = {
+    "lost": "went into work that was lost",
+    "set_up": "went into set-up",
+    "overhead": "went into saving and idle time",
+    "waited": "were billed while sessions waited in the platform's queue",
+    "unattributed": "were used outside this scheduler",
+    "running": "are reserved for sessions that still run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The planned sessions of a job on a pool; jobs that share their sessions are one row, ``ufm, ucm``."""
+
+    pool: str
+    job: str
+    sessions: int
+    seconds: int
+    steps: int
+
+
+def planned(plan: Plan | None, now: int) -> tuple[Planned, ...]:
+    """Return the sessions of the seven days after ``now``, each counted once."""
+    found: dict[tuple[str, str], Planned] = {}
+    for placement in () if plan is None else plan.placements:
+        if placement.end <= now or placement.start >= now + 7 * 86_400:
+            continue
+        at = placement.pool, ", ".join(sorted({lane.job for lane in placement.lanes}))
+        old = found.get(at, Planned(*at, 0, 0, 0))
+        steps = sum(lane.steps for lane in placement.lanes)
+        found[at] = Planned(*at, old.sessions + 1, old.seconds + placement.end - placement.start, old.steps + steps)
+    return tuple(found[at] for at in sorted(found))
+
+
+def reason(spent: Spent, runs: Iterable[Run]) -> str:
+    """Return why little was productive, ``1.1 of 1.4 h went into set-up``; empty where enough was.
+
+    ``runs`` are the pool's of the week. Of lost work the newest session that lost some is named, with its reason.
+    """
+    if spent.charged < _SECONDS_MIN or spent.goodput >= _PRODUCTIVE_MIN:
+        return ""
+    most = max(_WORDS, key=lambda name: int(getattr(spent, name)))
+    said = f"{getattr(spent, most) / 3_600:.1f} of {spent.charged / 3_600:.1f} h {_WORDS[most]}"
+    if most not in {"lost", "overhead", "set_up"}:
+        return said
+    ended = [(run.state.at, run.key, run) for run in runs if isinstance(run.state, Ended)]
+    for _, key, run in sorted(ended, reverse=True):
+        for lane in run.lanes:
+            if lane.outcome in LOSING:
+                why = f" ({lane.message.rstrip('.')})" if lane.message else ""
+                return f"{said}; session {key} was {_ENDS.get(str(lane.outcome), str(lane.outcome))}{why}"
+    return said
+
+
+_ENDS = {"failed": "stopped by a failure", "lost": "lost", "preempted": "stopped by its platform"}
 
 
 @dataclass(frozen=True, slots=True)

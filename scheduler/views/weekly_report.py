@@ -17,11 +17,9 @@ from scheduler.core.version import version_name
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.report.document import document_of
 from scheduler.report.facts import WeekFacts
-from scheduler.report.html import html_of, inline
 from scheduler.report.picture import Picture
+from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
 from scheduler.report.report import Judged, Report, ReportFacts, Speed, report_of
-from scheduler.report.slack import slack_of
-from scheduler.report.text import markdown_of, text_of
 from scheduler.service.quota.usage import meters
 from scheduler.store import checkpoints, evaluations, jobs, ledger, plans, rates, versions
 from scheduler.store.engine import Database

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from jobs.payload.redact import Redact
 from scheduler.web import actors
-from scheduler.web.bearer import Bearer
+from scheduler.web.actors import Bearer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -16,8 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scheduler.app import App
 from scheduler.service.outside.ports import Log
-from scheduler.web.actors import Actors
-from scheduler.web.bearer import Bearer
+from scheduler.web.actors import Actors, Bearer
 from scheduler.web.site import site
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from scheduler.clock import real_now, stopwatch
 from scheduler.web import actors as acting
-from scheduler.web.actors import Actors
-from scheduler.web.bearer import Bearer
+from scheduler.web.actors import Actors, Bearer
 from scheduler.web.guard import COOKIE, SIGN_IN
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from scheduler.store.versions import UnknownVersion
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.wake import wake
 from scheduler.web import api, assets, metrics, pages, questions, sign_in
-from scheduler.web.actors import PREFIX, Actors, Refused
-from scheduler.web.bearer import Bearer
+from scheduler.web.actors import PREFIX, Actors, Bearer, Refused
 from scheduler.web.guard import PROBLEM, Guard
 from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Health

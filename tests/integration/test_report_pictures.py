@@ -21,8 +21,8 @@ from scheduler.notify import letter as letters
 from scheduler.notify.deliver import EmailChannel
 from scheduler.notify.letter import letter_of
 from scheduler.report.chart import STYLE
-from scheduler.report.html import attached, html_of
 from scheduler.report.picture import Picture, find_font, png_of
+from scheduler.report.renderings import attached, html_of
 from scheduler.report.report import Report
 from scheduler.store import checkpoints, jobs, ledger
 from scheduler.store.engine import Database

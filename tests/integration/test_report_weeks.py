@@ -10,7 +10,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.report.document import document_of
-from scheduler.report.text import text_of
+from scheduler.report.renderings import text_of
 from scheduler.store import checkpoints, jobs, ledger, runs
 from scheduler.store.engine import Database
 from scheduler.views.weekly_report import make_report, this_week, week_named

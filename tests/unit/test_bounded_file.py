@@ -20,7 +20,7 @@ from jobs.corpus.manifest import read_json
 from jobs.environment.demands import RequirementsError, read_demands
 from jobs.payload.bounded_file import TEXT_BYTES_MAX, read_bounded
 from scheduler.cli.prompt import show_line
-from scheduler.web.bearer import BearerError, read_bearer
+from scheduler.web.actors import BearerError, read_bearer
 
 READERS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
     (read_bounded, OSError),

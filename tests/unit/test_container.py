@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from scheduler.cli.root import COMMANDS
-from scheduler.web.bearer import READERS
+from scheduler.web.actors import READERS
 
 if TYPE_CHECKING:
     from pathlib import Path

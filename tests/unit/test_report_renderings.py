@@ -21,12 +21,10 @@ from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.report.document import document_of
 from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.forecast import forecast
-from scheduler.report.html import html_of, inline
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
+from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
 from scheduler.report.report import Judged, Need, Report, ReportFacts, Speed, report_of
-from scheduler.report.slack import slack_of
-from scheduler.report.text import markdown_of, text_of
 from scheduler.views.weekly_report import last_week, week_named
 
 START = 1_794_787_200  # Monday 2026-11-16 00:00 UTC

@@ -12,7 +12,7 @@ from jinja2 import DictLoader, Environment
 from starlette.responses import PlainTextResponse, Response
 
 from jobs.payload.redact import Redactor
-from scheduler.web.bearer import Bearer, BearerError, read_bearer
+from scheduler.web.actors import Bearer, BearerError, read_bearer
 from scheduler.web.guard import COOKIE, Guard
 from scheduler.web.sign_in import local_path, router
 

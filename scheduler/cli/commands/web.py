@@ -50,8 +50,7 @@ def serve(
     if port is not None:
         settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})
     try:
-        from scheduler.web.actors import Actors
-        from scheduler.web.bearer import ACTIONS, BearerError, read_bearer
+        from scheduler.web.actors import ACTIONS, Actors, BearerError, read_bearer
         from scheduler.web.server import serve as serve_site
     except ModuleNotFoundError as error:
         why = f"{error.name} is not installed"

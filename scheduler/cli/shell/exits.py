@@ -92,7 +92,7 @@ CODES: dict[str, Exit] = {
     "scheduler.store.runs.UnknownRun": Exit.NOT_FOUND,
     "scheduler.store.versions.UnknownVersion": Exit.NOT_FOUND,
     "typer.exceptions.TyperException": Exit.USAGE,
-    "scheduler.web.bearer.BearerError": Exit.CONFIG,
+    "scheduler.web.actors.BearerError": Exit.CONFIG,
     "builtins.BrokenPipeError": Exit.BROKEN_PIPE,
     "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
     "builtins.OSError": Exit.PLATFORM,

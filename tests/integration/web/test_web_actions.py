@@ -175,7 +175,7 @@ def test_a_cookie_cannot_be_made_up_or_kept_for_ever(acted: Served, monkeypatch:
 def test_forms_and_sessions_end_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.requests import Request
 
-    from scheduler.web.bearer import Bearer
+    from scheduler.web.actors import Bearer
 
     at = [1_000_000]
     monkeypatch.setattr(acting, "real_now", lambda: float(at[0]))
@@ -199,7 +199,7 @@ def test_every_comparison_takes_as_long_for_any_guess(monkeypatch: pytest.Monkey
     """The words are compared by ``hmac.compare_digest`` and by nothing else."""
     from starlette.requests import Request
 
-    from scheduler.web.bearer import Bearer
+    from scheduler.web.actors import Bearer
 
     seen: list[tuple[bytes, bytes]] = []
     real = hmac.compare_digest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
-from scheduler.web.bearer import Bearer
+from scheduler.web.actors import Bearer
 from scheduler.web.guard import Guard
 from scheduler.web.server import Limits, bounded
 

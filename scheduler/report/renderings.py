@@ -1,12 +1,11 @@
-"""The report as HTML: one page for browser and e-mail, light and dark, without script or outside resources. Pure.
-
-E-mail clients drop SVG, so bars are plain elements, and a letter's pictures are PNG that travel with it.
-"""
+"""Renderings: a document as plain text, Markdown, HTML, and blocks of Slack. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from typing import Any
 
 from scheduler.report.chart import STYLE
 from scheduler.report.document import Document, Table
@@ -33,6 +32,51 @@ figure { margin: 1em 0; } figcaption { font-size: .93em; margin: 0 0 .3em; }
 .bar { width: 80px; min-width: 80px; } .bar div { background: #0072b2; height: 8px; }
 @media (max-width: 480px) { body { font-size: 13px; } th, td { padding: 3px 4px; } .bar { display: none; } }
 """
+_BLOCKS_MAX = 50
+_TEXT_MAX = 2_900
+
+
+def text_of(document: Document) -> str:
+    """Return plain text; tables are aligned with spaces."""
+    lines = [document.title, "=" * len(document.title), document.subtitle, ""]
+    for section in document.sections:
+        lines += [section.title, "-" * len(section.title), *section.lines]
+        if section.table is not None:
+            lines += aligned(section.table)
+        lines.append("")
+    return "\n".join(lines)
+
+
+def aligned(table: Table) -> Iterator[str]:
+    """Yield the lines of a table, columns aligned."""
+    titles = tuple(title.lstrip(">") for title in table.columns)
+    right = [title.startswith(">") for title in table.columns]
+    widths = [max(map(len, column)) for column in zip(titles, *table.rows, strict=True)]
+    for row in (titles, *table.rows):
+        cells = zip(row, widths, right, strict=True)
+        yield "  ".join(
+            cell.rjust(width) if at_right else cell.ljust(width) for cell, width, at_right in cells
+        ).rstrip()
+
+
+def markdown_of(document: Document) -> str:
+    """Return Markdown with pipe tables; whatever names hold is escaped."""
+    lines = [f"# {_escaped(document.title)}", "", _escaped(document.subtitle), ""]
+    for section in document.sections:
+        lines += [f"## {_escaped(section.title)}", ""]
+        if section.lines:
+            lines += [*(f"- {_escaped(line)}" for line in section.lines), ""]
+        if section.table is not None:
+            columns = section.table.columns
+            lines.append(f"| {' | '.join(title.lstrip('>') for title in columns)} |")
+            lines.append(f"|{'|'.join('---:' if title.startswith('>') else '---' for title in columns)}|")
+            lines += [f"| {' | '.join(map(_escaped, row))} |" for row in section.table.rows]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text)
 
 
 def html_of(document: Document, figures: Sequence[tuple[str, str]] = ()) -> str:
@@ -92,3 +136,39 @@ def _short(cell: str) -> str:
 
 def _bar(share: float) -> str:
     return f'<td class="bar"><div style="width:{100 * min(1.0, max(0.0, share)):.0f}%"></div></td>'
+
+
+def slack_of(document: Document) -> list[dict[str, Any]]:
+    """Return the blocks of one message. What does not fit is left out, and the last block says so."""
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "text": {"type": "plain_text", "text": document.title[:150]}},
+        _text(_in_slack(document.subtitle)),
+    ]
+    for section in document.sections:
+        blocks += [_text(chunk) for chunk in _chunks([f"*{_in_slack(section.title)}*", *map(_in_slack, section.lines)])]
+        if section.table is not None:
+            lines = (_in_slack(line) for line in aligned(section.table))
+            blocks += [_text(f"```{chunk}```") for chunk in _chunks(lines)]
+    if len(blocks) > _BLOCKS_MAX:
+        blocks = [*blocks[: _BLOCKS_MAX - 1], _text("More than fits here: see `schedctl report weekly`")]
+    return blocks
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
+
+
+def _chunks(lines: Iterable[str]) -> list[str]:
+    chunks: list[str] = []
+    for line in lines:
+        short = line[:_TEXT_MAX]
+        if chunks and len(chunks[-1]) + len(short) + 1 <= _TEXT_MAX:
+            chunks[-1] += f"\n{short}"
+        else:
+            chunks.append(short)
+    return chunks
+
+
+def _in_slack(text: str) -> str:
+    """Names must neither mention anybody nor end a code block."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("`", "'")
