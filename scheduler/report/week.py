@@ -20,6 +20,7 @@ from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.useful import metered, useful_by_run
 
 _WHY_CHARACTERS = 300
+_OF_LANES = ("job", "attempt", "devices", "restore_step", "end_step", "outcome")  # in the JSON of a run
 _REFUSED_MIN = 2  # one may be chance: an account that was busy
 
 
@@ -322,17 +323,11 @@ def to_json(week: Week) -> dict[str, Any]:
         "goodput": round(week.goodput, 4),
         "pools": [
             {
-                "name": pool.name,
-                "quota_seconds": pool.quota_seconds,
-                "charged_seconds": pool.charged_seconds,
-                "cost_microdollars": pool.cost_microdollars,
-                "useful_seconds": pool.useful_seconds,
-                "lane_seconds": pool.lane_seconds,
+                **asdict(pool),
                 "launches": pool.launches.launches,
                 "refused_launches": pool.launches.refused,
                 "last_refusal": pool.launches.last_refusal,
                 "why_idle": pool.launches.why_idle,
-                "windows": [asdict(window) for window in pool.windows],
             }
             for pool in week.pools
         ],
@@ -346,17 +341,7 @@ def _run_json(run: Run) -> dict[str, Any]:
     return {
         "key": run.key,
         "pool": run.pool,
-        "lanes": [
-            {
-                "job": lane.job,
-                "attempt": lane.attempt,
-                "devices": list(lane.devices),
-                "restore_step": lane.restore_step,
-                "end_step": lane.end_step,
-                "outcome": lane.outcome,
-            }
-            for lane in run.lanes
-        ],
+        "lanes": [{name: getattr(lane, name) for name in _OF_LANES} for lane in run.lanes],
         "start": interval[0] if interval else None,
         "end": interval[1] if interval else None,
         "outcome": run.state.outcome if isinstance(run.state, Ended) else None,

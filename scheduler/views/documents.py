@@ -18,16 +18,20 @@ if TYPE_CHECKING:
     from scheduler.core.job import JobState
     from scheduler.core.plan import Plan
     from scheduler.core.reasons import Reason
-    from scheduler.core.run import Run, Wait
+    from scheduler.core.run import Run, RunState, Wait
     from scheduler.store.checkpoints import CheckpointRecord
     from scheduler.store.jobs import JobRecord
 
 
-def job_state_json(state: JobState) -> dict[str, Any]:
-    """Return the name of a job's state and its own fields."""
+def picked(value: object, *names: str) -> dict[str, Any]:
+    """Return these attributes of a value as they are, by name."""
+    return {name: getattr(value, name) for name in names}
+
+
+def job_state_json(state: JobState | RunState) -> dict[str, Any]:
+    """Return the name of a state and its own fields."""
     # The fields of a slotted dataclass; asdict would copy each deeply, a thousand times for a long queue.
-    detail = {name: getattr(state, name) for name in state.__slots__}
-    return {"state": type(state).__name__.lower(), "state_detail": detail}
+    return {"state": type(state).__name__.lower(), "state_detail": picked(state, *state.__slots__)}
 
 
 def job_json(record: JobRecord, waits: Reason | None = None) -> dict[str, Any]:
@@ -41,20 +45,11 @@ def job_json(record: JobRecord, waits: Reason | None = None) -> dict[str, Any]:
 def listed_job_json(record: JobRecord, waits: Reason | None) -> dict[str, Any]:
     """Return a job as it stands in a list; ``waits`` is why it waits."""
     return {
-        "name": record.spec.name,
-        "role": record.spec.role,
-        "position": record.position,
+        **picked(record.spec, "name", "role"),
         **job_state_json(record.state),
-        "weight": record.spec.weight,
+        **picked(record.spec, "weight", "target_step", "not_before", "deadline"),
         "priority": record.spec.weight,
-        "target_step": record.spec.target_step,
-        "done_step": record.done_step,
-        "attempts": record.attempts,
-        "failures": record.failures,
-        "last_pool": record.last_pool,
-        "not_before": record.spec.not_before,
-        "deadline": record.spec.deadline,
-        "created_at": record.created_at,
+        **picked(record, "position", "done_step", "attempts", "failures", "last_pool", "created_at"),
         "waits": waits.to_json() if waits else None,
         "waiting": None,
     }
@@ -62,7 +57,7 @@ def listed_job_json(record: JobRecord, waits: Reason | None) -> dict[str, Any]:
 
 def wait_json(wait: Wait | None) -> dict[str, Any] | None:
     """Return why a session waits in its platform's queue, None when it does not."""
-    return {name: getattr(wait, name) for name in ("why", "since", "starts_at", "place")} if wait else None
+    return picked(wait, "why", "since", "starts_at", "place") if wait else None
 
 
 def run_json(run: Run, heartbeats: Mapping[tuple[str, int], LaneReport] | None = None) -> dict[str, Any]:
@@ -77,15 +72,10 @@ def run_json(run: Run, heartbeats: Mapping[tuple[str, int], LaneReport] | None =
             said = heartbeats.get((run.key, lane["index"]))
             lane["heartbeat"] = said.document() if said else None
     return {
-        "key": run.key,
+        **picked(run, "key", "pool", "planned_start", "deadline", "held_until"),
         "run_id": run.key,
-        "pool": run.pool,
         "waiting": wait_json(run.wait),
-        "state": type(state).__name__.lower(),
-        "state_detail": {name: getattr(state, name) for name in state.__slots__},
-        "planned_start": run.planned_start,
-        "deadline": run.deadline,
-        "held_until": run.held_until,
+        **job_state_json(state),
         "started": state.started if isinstance(state, Running | Stopping | Ended) and run.wait is None else None,
         "ended": ended.at if ended else None,
         "outcome": ended.outcome if ended else None,
@@ -97,21 +87,11 @@ def checkpoint_json(record: CheckpointRecord) -> dict[str, Any]:
     """Return a checkpoint with its components."""
     manifest = record.manifest
     return {
-        "key": manifest.key,
-        "job": manifest.job,
-        "step": manifest.step,
-        "attempt": manifest.attempt,
-        "run": manifest.run,
-        "parent": manifest.parent,
-        "created_at": manifest.created_at,
-        "trained_seconds": manifest.trained_seconds,
+        **picked(manifest, "key", "job", "step", "attempt", "run", "parent", "created_at", "trained_seconds"),
         "bytes": manifest.size,
         "metrics": dict(manifest.metrics),
         "components": [asdict(component) for component in manifest.components],
-        "state": record.state,
-        "why": record.why,
-        "pinned": record.pinned,
-        "seen_at": record.seen_at,
+        **picked(record, "state", "why", "pinned", "seen_at"),
     }
 
 
@@ -124,11 +104,7 @@ def corpus_json(manifest: CorpusManifest) -> dict[str, Any]:
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Return a plan with its placements and reasons."""
     return {
-        "made_at": plan.made_at,
-        "made_by": plan.made_by,
-        "digest": plan.digest,
-        "value": plan.value,
-        "bound": plan.bound,
+        **picked(plan, "made_at", "made_by", "digest", "value", "bound"),
         "warnings": list(plan.warnings),
         "placements": [asdict(placement) for placement in plan.placements],
         "deferrals": [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals],

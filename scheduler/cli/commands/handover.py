@@ -15,6 +15,7 @@ from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import meant
+from scheduler.views.documents import picked
 
 if TYPE_CHECKING:
     from platforms.manual.adapter import ManualPlatform
@@ -138,8 +139,6 @@ def _json(pool: str, key: str, offer: Offer, observed: Observed, wanted_back: bo
         "offered": offer.offered_at,
         "lapses": offer.lapses_at,
         "deadline": offer.deadline,
-        "started": observed.started,
-        "ended": observed.ended,
+        **picked(observed, "started", "ended", "detail"),
         "wanted_back": wanted_back,
-        "detail": observed.detail,
     }

@@ -21,7 +21,7 @@ from scheduler.planner import DeviceChoice, Edit, PlanDifference, SetDevices, Se
 from scheduler.planner.questions.differ import JobChange, JobOutlook
 from scheduler.planner.questions.orders import POLICIES
 from scheduler.service.requests.questions import ask_devices, ask_what_if
-from scheduler.views.documents import plan_json
+from scheduler.views.documents import picked, plan_json
 from scheduler.views.plan_history import PlanDiff, SessionChange, compare
 
 _NEVER = "not planned"
@@ -164,7 +164,7 @@ def show_diff(cli: Cli, since: int | None) -> None:
 
 
 def _head(plan: Plan) -> dict[str, Any]:
-    return {"made_at": plan.made_at, "made_by": plan.made_by, "digest": plan.digest, "bound": plan.bound}
+    return picked(plan, "made_at", "made_by", "digest", "bound")
 
 
 def _show(cli: Cli, found: PlanDiff) -> None:

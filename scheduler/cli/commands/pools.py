@@ -14,6 +14,7 @@ from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
 from scheduler.cli.shell.output import amount, hours
+from scheduler.views.documents import picked
 
 if TYPE_CHECKING:
     from scheduler.core.pool import Pool
@@ -91,29 +92,14 @@ def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
 
 def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
     return {
-        "name": pool.name,
-        "state": found.state,
-        "platform": pool.platform,
-        "accelerator": pool.accelerator,
+        **asdict(found),
+        **picked(pool, "devices_per_session", "devices_max", "session_cap_seconds", "session_seconds_min", "vram_gib"),
+        **picked(pool, "price_microdollars_per_hour", "source", "as_of"),
         "image": pool.options.get("image", ""),
-        "devices_per_session": pool.devices_per_session,
-        "sessions_max": pool.sessions_max,
         "device_counts": list(pool.device_counts),
-        "devices_max": pool.devices_max,
-        "sessions_live": found.sessions_live,
-        "session_cap_seconds": pool.session_cap_seconds,
-        "session_seconds_min": pool.session_seconds_min,
-        "vram_gib": pool.vram_gib,
-        "gpu_memory_bytes": found.gpu_memory_bytes,
-        "gpu_busy": found.gpu_busy,
         "dtypes": sorted(pool.dtypes),
-        "price_microdollars_per_hour": pool.price_microdollars_per_hour,
         "hours": [_hours(opening) for opening in pool.hours],
         "quotas": [quota.name for quota in pool.quotas],
-        "source": pool.source,
-        "as_of": pool.as_of,
-        "closed_until": found.closed_until,
-        "closed_why": found.closed_why,
     }
 
 

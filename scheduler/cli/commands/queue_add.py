@@ -30,7 +30,7 @@ from scheduler.service.requests.gate_concerns import of_gates
 from scheduler.service.requests.questions import ask_what_if, late, obstacles
 from scheduler.service.requests.stored import fingerprint, measure, stored
 from scheduler.store import jobs
-from scheduler.views.documents import job_json, plan_json
+from scheduler.views.documents import job_json, picked, plan_json
 
 _STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
 
@@ -267,7 +267,7 @@ def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
 
 
 def _code_json(code: Code) -> dict[str, object]:
-    return {name: getattr(code, name) for name in ("source", "digest", "commit", "dirty", "files", "bytes")}
+    return picked(code, "source", "digest", "commit", "dirty", "files", "bytes")
 
 
 def _upload_bytes(cli: Cli, code: Code) -> int:

@@ -15,7 +15,7 @@ from scheduler.core.run import Run
 from scheduler.core.why import in_queue, why
 from scheduler.store.jobs import JobRecord
 from scheduler.views.daemon_health import daemon_health
-from scheduler.views.documents import job_state_json, run_json
+from scheduler.views.documents import job_state_json, picked, run_json
 from scheduler.views.overview import Overview, overview
 from scheduler.views.training import Training
 from scheduler.views.verdict import sentence
@@ -142,10 +142,8 @@ def overview_json(found: Overview) -> dict[str, Any]:
         "runs": [run_json(run) for run in found.live],
         "pools": [
             {
-                "name": pool.name,
-                "state": pool.state,
+                **picked(pool, "name", "state", "sessions_max"),
                 "live": pool.sessions_live,
-                "sessions_max": pool.sessions_max,
                 "until": pool.closed_until,
                 "why": pool.closed_why,
             }
