@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,45 +10,75 @@ import typer
 
 from jobs.readers import is_remote
 from scheduler.cli.commands.complete import pool_names
+from scheduler.cli.shell.command import Several
 from scheduler.cli.shell.exits import UsageFault
 
-Name = Annotated[str | None, typer.Option("--name", help="Name of the job. Default for a script: that of its folder.")]
-TargetStep = Annotated[int | None, typer.Option("--target-step", help="Train up to this step.")]
-StepsPerHour = Annotated[
-    float | None, typer.Option("--steps-per-hour", help="An estimate of its speed, until it is measured.")
-]
-Role = Annotated[str | None, typer.Option("--role", help="main or manager, in a family of models. Default: job.")]
-Priority = Annotated[
-    float | None,
-    typer.Option("--priority", "--weight", help="Value of one training hour relative to other jobs, which have 1."),
-]
-Pools = Annotated[
-    list[str] | None,
-    typer.Option("--pool", help="A pool it may use; may be repeated. Default: any.", autocompletion=pool_names),
-]
-Gpus = Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="The number of GPUs it needs.")]
-VramGib = Annotated[float | None, typer.Option("--vram-gib", help="Memory that it needs on each GPU, in GiB.")]
-Env = Annotated[
-    list[str] | None,
-    typer.Option("--env", metavar="KEY=VALUE", help="An environment variable of its command; may be repeated."),
-]
-Deadline = Annotated[str | None, typer.Option("--deadline", help="Finish before, 2026-12-01T09:00:00Z.")]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", metavar="NAME=SOURCE", help="A folder or hf:ORG/NAME@REVISION that it reads; may be repeated."
-    ),
-]
-Requirements = Annotated[
-    str | None,
-    typer.Option(
-        "--requirements", metavar="FILE", help="The packages it needs. Default: requirements.txt of a script's folder."
-    ),
-]
-Secrets = Annotated[
-    list[str] | None,
-    typer.Option("--secret", metavar="NAME", help="A secret that its sessions get; may be repeated."),
-]
+
+class JobOptions:
+    """The options that describe a job, by the keys of a job file."""
+
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the job. Default for a script: that of its folder.")
+    ]
+    command: Annotated[str | None, typer.Option("--command", help="Training command, as one would type it in a shell.")]
+    target_step: Annotated[int | None, typer.Option("--target-step", help="Train up to this step.")]
+    whole: Annotated[
+        str | None,
+        typer.Option(
+            "--max-time",
+            "--whole",
+            metavar="TIME",
+            help="Run it in one session that takes at most so long, such as 3h; it cannot resume.",
+        ),
+    ]
+    steps_per_hour: Annotated[
+        float | None, typer.Option("--steps-per-hour", help="An estimate of its speed, until it is measured.")
+    ]
+    role: Annotated[str | None, typer.Option("--role", help="main or manager, in a family of models. Default: job.")]
+    priority: Annotated[
+        float | None,
+        typer.Option("--priority", "--weight", help="Value of one training hour relative to other jobs, which have 1."),
+    ]
+    pools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pool",
+            metavar="POOL",
+            help="A pool it may use; may be repeated. Default: any.",
+            autocompletion=pool_names,
+        ),
+    ]
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="The number of GPUs it needs.")]
+    vram_gib: Annotated[float | None, typer.Option("--vram-gib", help="Memory that it needs on each GPU, in GiB.")]
+    environment: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="KEY=VALUE", help="An environment variable of its command; may be repeated."),
+    ]
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Finish before, 2026-12-01T09:00:00Z.")]
+    not_before: Annotated[str | None, typer.Option("--not-before", help="Start no earlier than this.")]
+    code: Annotated[
+        str | None, typer.Option("--code", metavar="DIR", help="The folder its command runs in, kept as it is now.")
+    ]
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=SOURCE", help="A folder or hf:ORG/NAME@REVISION that it reads; may be repeated."
+        ),
+    ]
+    requirements: Annotated[
+        str | None,
+        typer.Option(
+            "--requirements",
+            metavar="FILE",
+            help="The packages it needs. Default: requirements.txt of a script's folder.",
+        ),
+    ]
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME", help="A secret that its sessions get; may be repeated."),
+    ]
+
+
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
 ]
@@ -56,16 +87,33 @@ Expect = Annotated[
 ]
 
 
-def table_of(*, gpus: int | None, vram_gib: float | None, **given: Any) -> dict[str, Any]:
+NOTHING: dict[str, Any] = {}  # what a call without any of them has
+
+
+def described(*names: str) -> Several:
+    """Return these of the options that describe a job, for a command that has them."""
+    return Several(JobOptions, names)
+
+
+def table_of(given: dict[str, Any]) -> dict[str, Any]:
     """Return options as the table of a job file, without what was not given. Raises UsageFault."""
-    needs = {"devices": gpus, "vram_gib": vram_gib}
+    needs = {"devices": given["gpus"], "vram_gib": given["vram_gib"]}
     table = given | {
         "needs": {key: value for key, value in needs.items() if value is not None} or None,
+        "command": words_of(given.get("command")),
         "environment": pairs_of("--env", "KEY=VALUE", given["environment"]),
         "inputs": inputs_of(given["inputs"]),
         "requirements": given["requirements"] and _from_here(given["requirements"]),
     }
-    return {key: value for key, value in table.items() if value is not None}
+    return {key: value for key, value in table.items() if value is not None and key not in {"gpus", "vram_gib"}}
+
+
+def words_of(command: str | None) -> list[str] | None:
+    """Return the words of a command as a shell would. Raises UsageFault."""
+    try:
+        return None if command is None else shlex.split(command)
+    except ValueError as error:
+        raise UsageFault("--command cannot be read", str(error).lower(), "Quote it as in a shell") from None
 
 
 def inputs_of(words: list[str] | None) -> dict[str, str] | None:

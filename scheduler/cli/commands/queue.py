@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -70,7 +70,7 @@ def show(cli: Cli, job: Job) -> None:
     "schedctl queue add --name tiny --command 'python train.py' --target-step 500 --steps-per-hour 1000",
     job_file="job.toml",
 )
-def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
+def add(
     cli: Cli,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="A job definition (TOML).", show_default=False)
@@ -78,26 +78,13 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
     models: Annotated[
         bool, typer.Option("--models", help="Add every model of the settings that is not in the queue yet.")
     ] = False,
-    name: options.Name = None,
-    run: Annotated[
-        str | None, typer.Option("--command", help="Training command, as one would type it in a shell.")
-    ] = None,
-    target_step: options.TargetStep = None,
-    steps_per_hour: options.StepsPerHour = None,
-    role: options.Role = None,
-    priority: options.Priority = None,
-    pool: options.Pools = None,
-    gpus: options.Gpus = None,
-    vram_gib: options.VramGib = None,
-    env: options.Env = None,
-    deadline: options.Deadline = None,
-    not_before: Annotated[str | None, typer.Option("--not-before", help="Start no earlier than this.")] = None,
-    code: Annotated[
-        str | None, typer.Option("--code", metavar="DIR", help="The folder its command runs in, kept as it is now.")
-    ] = None,
-    inputs: options.Inputs = None,
-    requirements: options.Requirements = None,
-    secret: options.Secrets = None,
+    given: Annotated[
+        dict[str, Any],
+        options.described(
+            *("name", "command", "target_step", "steps_per_hour", "role", "priority", "pools", "gpus", "vram_gib"),
+            *("environment", "deadline", "not_before", "code", "inputs", "requirements", "secrets"),
+        ),
+    ] = options.NOTHING,
     go_on: Annotated[
         bool,
         typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of from step 0."),
@@ -109,26 +96,9 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
     Options change what a file says. A job that no pool can ever run is added with a warning.
     """
-    from scheduler.cli.commands.queue_add import add_jobs, words_of
+    from scheduler.cli.commands.queue_add import add_jobs
 
-    table = options.table_of(
-        gpus=gpus,
-        vram_gib=vram_gib,
-        name=name,
-        command=words_of(run),
-        target_step=target_step,
-        steps_per_hour=steps_per_hour,
-        role=role,
-        priority=priority,
-        pools=pool,
-        environment=env,
-        deadline=deadline,
-        not_before=not_before,
-        code=code,
-        inputs=inputs,
-        requirements=requirements,
-        secrets=secret,
-    )
+    table = options.table_of(given)
     if models and (file or table or go_on):
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
     if not (models or file or table):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from jobs.spec import Code, JobSpec
 from scheduler.cli.commands.plan_changes import difference_json, show_changes
 from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import Refusal, UsageFault
+from scheduler.cli.shell.exits import Refusal
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable, Reason
 from scheduler.planner.model.urgency import with_urgency
@@ -33,14 +32,6 @@ from scheduler.store import jobs
 from scheduler.views.documents import job_json, picked, plan_json
 
 _STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
-
-
-def words_of(command: str | None) -> list[str] | None:
-    """Return the words of a command as a shell would. Raises UsageFault."""
-    try:
-        return None if command is None else shlex.split(command)
-    except ValueError as error:
-        raise UsageFault("--command cannot be read", str(error).lower(), "Quote it as in a shell") from None
 
 
 def add_jobs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,25 +29,13 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
     ] = None,
-    target_step: options.TargetStep = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            "--max-time",
-            "--whole",
-            metavar="TIME",
-            help="Run it in one session that takes at most so long, such as 3h; it cannot resume.",
+    given: Annotated[
+        dict[str, Any],
+        options.described(
+            *("target_step", "whole", "name", "role", "pools", "gpus", "vram_gib", "environment", "priority"),
+            *("deadline", "steps_per_hour", "inputs", "requirements", "secrets"),
         ),
-    ] = None,
-    name: options.Name = None,
-    role: options.Role = None,
-    pool: options.Pools = None,
-    gpus: options.Gpus = None,
-    vram_gib: options.VramGib = None,
-    env: options.Env = None,
-    priority: options.Priority = None,
-    deadline: options.Deadline = None,
-    steps_per_hour: options.StepsPerHour = None,
+    ] = options.NOTHING,
     probe: Annotated[
         int, typer.Option("--probe", min=0, max=3_600, help="Try it here for at most so many seconds; 0: do not.")
     ] = _PROBE_SECONDS,
@@ -57,9 +45,6 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "--sweep", metavar="KEY=VALUES", help="A job for each of lr=1e-5,3e-5 or seed=0..2; may be repeated."
         ),
     ] = None,
-    inputs: options.Inputs = None,
-    requirements: options.Requirements = None,
-    secret: options.Secrets = None,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",
     and_wait: Annotated[bool, typer.Option("--and-wait", help="Wait until it is done; 9 if it is not.")] = False,
@@ -74,21 +59,5 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     from scheduler.cli.commands.submit_jobs import Submission, submit_jobs
 
-    given = options.table_of(
-        gpus=gpus,
-        vram_gib=vram_gib,
-        name=name,
-        role=role,
-        target_step=target_step,
-        whole=max_time,
-        steps_per_hour=steps_per_hour,
-        pools=pool,
-        environment=env,
-        priority=priority,
-        deadline=deadline,
-        inputs=inputs,
-        secrets=secret,
-        requirements=requirements,
-    )
-    asked = Submission(script, arguments or [], given, sweep or [], probe)
+    asked = Submission(script, arguments or [], options.table_of(given), sweep or [], probe)
     submit_jobs(cli, asked, dry_run=dry_run, expect=expect, wait=and_wait, logs=follow)

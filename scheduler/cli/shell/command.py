@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, wraps
-from inspect import Signature, signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -38,7 +39,7 @@ class Command(TyperCommand):
     """A command that also takes the options of ``schedctl`` itself."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
+        super().__init__(*args, params=[*(params or ()), *_options("config", "json", "no_color", "debug")], **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; warn of options by the names that they had before."""
@@ -56,14 +57,14 @@ class Tables(Command):
     """A command that shows tables."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or ()), _list_options()[0]], **options)
+        super().__init__(*args, params=[*(params or ()), *_options("wide")], **options)
 
 
 class Listing(Command):
     """A command that shows one table, whose columns can be chosen."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or ()), *_list_options()], **options)
+        super().__init__(*args, params=[*(params or ()), *_options("wide", "columns")], **options)
 
 
 class Group(TyperGroup):
@@ -73,7 +74,7 @@ class Group(TyperGroup):
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         options["suggest_commands"] = False  # its own are by spelling alone
-        super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
+        super().__init__(*args, params=[*(params or ()), *_options("config", "json", "no_color", "debug")], **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; without any command among them they are those of the command ``alone``."""
@@ -102,6 +103,25 @@ class Group(TyperGroup):
     def _may_be_meant(self, name: str, word: str) -> bool:
         asks = any(parameter.name == "yes" for parameter in getattr(self.commands[name], "params", ()))
         return not asks or name[0] == word[0]
+
+
+@dataclass(frozen=True)
+class Several:
+    """Options that several commands have, declared once as attributes of a class. A command takes them as a dict."""
+
+    declared: type
+    names: tuple[str, ...]
+
+    def parameters(self) -> list[Parameter]:
+        """Return each as a parameter of its own."""
+        hints = get_type_hints(self.declared, include_extras=True)
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        return [Parameter(name, kind, default=None, annotation=hints[name]) for name in self.names]
+
+
+def _several(parameter: Parameter) -> Several | None:
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    return next((one for one in metadata if isinstance(one, Several)), None)
 
 
 def group(summary: str, alone: str = "") -> typer.Typer:
@@ -133,18 +153,21 @@ def command(
     registered = app.command(name, cls=kind, epilog="\b\n" + "\n".join(lines))
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        first, *options = signature(function, eval_str=True).parameters.values()
+        first, *own = signature(function, eval_str=True).parameters.values()
         if first.name == "ctx":
             return registered(function)
+        several = {one.name: found for one in own if (found := _several(one))}
 
         @wraps(function)
         def called(ctx: typer.Context, **given: Any) -> None:
-            function(ctx.obj, **given)
+            gathered = {name: {key: given.pop(key) for key in found.names} for name, found in several.items()}
+            function(ctx.obj, **given, **gathered)
 
         # This is what typer makes the parser of.
         context = first.replace(name="ctx", annotation=typer.Context)
+        options = [each for one in own for each in (several[one.name].parameters() if one.name in several else [one])]
         called.__signature__ = Signature([context, *options])  # type: ignore[attr-defined]
-        called.__annotations__ = {**function.__annotations__, "ctx": typer.Context}
+        called.__annotations__ = {one.name: one.annotation for one in (context, *options)}
         registered(called)
         return function
 
@@ -168,66 +191,37 @@ def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any
     return value
 
 
-@lru_cache(maxsize=1)
-def _list_options() -> tuple[Any, ...]:
-    """Return ``--wide`` and ``--columns``, made as the shared options are."""
-    app = typer.Typer(add_completion=False)
-
-    @app.command()
-    def declare(
-        wide: Annotated[
-            bool,
-            typer.Option(
-                "--wide", help="Every column, one line a row, however long.", callback=_remember, expose_value=False
-            ),
-        ] = False,
-        columns: Annotated[
-            str,
-            typer.Option(
-                "--columns",
-                metavar="A,B",
-                help="Only these columns, in this order, by their titles.",
-                callback=_remember,
-                expose_value=False,
-                show_default=False,
-            ),
-        ] = "",
-    ) -> None:
-        del wide, columns
-
-    return tuple(get_command(app).params)
+def _shared(option: str, words: str, **more: Any) -> Any:
+    """Return an option that every call keeps in its :class:`Options`, not in the command's own parameters."""
+    return typer.Option(option, help=words, callback=_remember, expose_value=False, **more)
 
 
 @lru_cache(maxsize=1)
-def _shared_options() -> tuple[Any, ...]:
-    """Return the options as the parser wants them, made by typer from a signature like any other."""
+def _all_options() -> tuple[Any, ...]:
+    """Return the shared options as the parser wants them, made by typer from a signature like any other."""
     app = typer.Typer(add_completion=False)
 
     @app.command()
     def declare(
         config: Annotated[
             Path | None,
-            typer.Option(
-                "--config",
-                metavar="FILE",
-                help="Read settings from FILE (or set SCHEDCTL_CONFIG).",
-                callback=_remember,
-                expose_value=False,
-            ),
+            _shared("--config", "Read settings from FILE (or set SCHEDCTL_CONFIG).", metavar="FILE"),
         ] = None,
-        json: Annotated[
-            bool,
-            typer.Option("--json", help="Write JSON to standard output.", callback=_remember, expose_value=False),
-        ] = False,
-        no_color: Annotated[
-            bool,
-            typer.Option("--no-color", help="Use no colours.", callback=_remember, expose_value=False),
-        ] = False,
-        debug: Annotated[
-            bool,
-            typer.Option("--debug", help="Show where an error happened.", callback=_remember, expose_value=False),
-        ] = False,
+        json: Annotated[bool, _shared("--json", "Write JSON to standard output.")] = False,
+        no_color: Annotated[bool, _shared("--no-color", "Use no colours.")] = False,
+        debug: Annotated[bool, _shared("--debug", "Show where an error happened.")] = False,
+        wide: Annotated[bool, _shared("--wide", "Every column, one line a row, however long.")] = False,
+        columns: Annotated[
+            str,
+            _shared(
+                "--columns", "Only these columns, in this order, by their titles.", metavar="A,B", show_default=False
+            ),
+        ] = "",
     ) -> None:
-        del config, json, no_color, debug
+        del config, json, no_color, debug, wide, columns
 
     return tuple(get_command(app).params)
+
+
+def _options(*names: str) -> list[Any]:
+    return [param for param in _all_options() if param.name in names]
