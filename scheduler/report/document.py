@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -258,53 +258,43 @@ def _pools(report: Report) -> Section:
     return Section("Hours and money", tuple(_summary(report)), table)
 
 
-def _waste(report: Report) -> Section:
-    def row(name: str, spent: Spent) -> tuple[str, ...]:
-        parts = (
-            spent.set_up,
-            spent.lost,
-            spent.overhead,
-            spent.waited,
-            spent.unattributed,
-            spent.running,
-            spent.expired,
-        )
-        return (_clean(name), *map(hours, parts), str(spent.refused_starts))
+_WASTE: Mapping[str, Callable[[Spent], str]] = {
+    ">set-up h": lambda spent: hours(spent.set_up),
+    ">lost work h": lambda spent: hours(spent.lost),
+    ">saving, idle h": lambda spent: hours(spent.overhead),
+    ">queue h, billed": lambda spent: hours(spent.waited),
+    ">external use h": lambda spent: hours(spent.unattributed),
+    ">still reserved h": lambda spent: hours(spent.running),
+    ">unused quota h": lambda spent: hours(spent.expired),
+    ">refused starts": lambda spent: str(spent.refused_starts),
+}
+_JOBS: Mapping[str, Callable[[JobReport], str]] = {
+    "job": lambda job: _clean(job.name),
+    "state": lambda job: job.state,
+    ">step": lambda job: f"{job.step:,}",
+    ">target": lambda job: f"{job.target_step:,}",
+    ">done": lambda job: f"{job.step / job.target_step:.1%}" if job.target_step else "-",
+    ">this week": lambda job: f"{job.steps:,}",
+    ">last week": lambda job: f"{job.steps_before:,}",
+    ">steps/h": lambda job: "-" if job.steps_per_hour is None else f"{job.steps_per_hour:,.0f} ± {job.sigma or 0:.0%}",
+    ">runs": lambda job: str(job.runs),
+    ">resumed": lambda job: str(job.resumes),
+    ">on another pool": lambda job: str(job.resumed_elsewhere),
+    ">saved": lambda job: str(job.checkpoints),
+}
+"""Columns by their titles, and what each says of a row."""
 
-    columns = (
-        "pool",
-        ">set-up h",
-        ">lost work h",
-        ">saving, idle h",
-        ">queue h, billed",
-        ">external use h",
-        ">still reserved h",
-        ">unused quota h",
-        ">refused starts",
-    )
-    return Section(
-        "Where the other hours went", (), Table(columns, tuple(row(pool.name, pool.spent) for pool in report.pools))
-    )
+
+def _waste(report: Report) -> Section:
+    rows = tuple((_clean(pool.name), *(cell(pool.spent) for cell in _WASTE.values())) for pool in report.pools)
+    return Section("Where the other hours went", (), Table(("pool", *_WASTE), rows))
 
 
 def _jobs(report: Report) -> Section:
-    columns = (
-        "job",
-        "state",
-        ">step",
-        ">target",
-        ">done",
-        ">this week",
-        ">last week",
-        ">steps/h",
-        ">runs",
-        ">resumed",
-        ">on another pool",
-        ">saved",
-    )
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
-    rows = tuple(_job_row(job) for job in report.jobs)
-    return Section("Jobs", _families(report), Table(columns, rows, shares)) if rows else Section("Jobs", ("No jobs.",))
+    rows = tuple(tuple(cell(job) for cell in _JOBS.values()) for job in report.jobs)
+    table = Table(tuple(_JOBS), rows, shares)
+    return Section("Jobs", _families(report), table) if rows else Section("Jobs", ("No jobs.",))
 
 
 def _families(report: Report) -> tuple[str, ...]:
@@ -314,23 +304,6 @@ def _families(report: Report) -> tuple[str, ...]:
         if job.starts_from is not None:
             begun.setdefault(job.starts_from, []).append(_clean(job.name))
     return tuple(f"Initialised from {_clean(start)}: {', '.join(names)}." for start, names in begun.items())
-
-
-def _job_row(job: JobReport) -> tuple[str, ...]:
-    return (
-        _clean(job.name),
-        job.state,
-        f"{job.step:,}",
-        f"{job.target_step:,}",
-        f"{job.step / job.target_step:.1%}" if job.target_step else "-",
-        f"{job.steps:,}",
-        f"{job.steps_before:,}",
-        "-" if job.steps_per_hour is None else f"{job.steps_per_hour:,.0f} ± {job.sigma or 0:.0%}",
-        str(job.runs),
-        str(job.resumes),
-        str(job.resumed_elsewhere),
-        str(job.checkpoints),
-    )
 
 
 def _losses(report: Report) -> Section:

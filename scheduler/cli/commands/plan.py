@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 
 import typer
 
+from jobs.instant import parse_instant
 from scheduler.cli.commands.queue import Job
-from scheduler.cli.shell.command import Tables, command, group
+from scheduler.cli.shell.command import Tables, command, group, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.plan import Placement
@@ -139,21 +140,21 @@ def explain(cli: Cli, job: Job) -> None:
 
 @command(app, "schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
 def diff(
-    ctx: typer.Context,
+    cli: Cli,
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="INSTANT", help="Compare with the plan at that time, 2026-11-21T08:00:00Z."),
+        int | None,
+        typer.Option(
+            "--since",
+            parser=parsed(parse_instant),
+            metavar="INSTANT",
+            help="Compare with the plan at that time, 2026-11-21T08:00:00Z.",
+        ),
     ] = None,
 ) -> None:
     """Compare the newest plan with the one before."""
-    from jobs.instant import parse_instant
     from scheduler.cli.commands.plan_changes import show_diff
 
-    try:
-        instant = None if since is None else parse_instant(since)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), ctx=ctx, param_hint="--since") from None
-    show_diff(ctx.obj, instant)
+    show_diff(cli, since)
 
 
 @command(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jobs.duration import parse_duration
 from jobs.size import gpu_use
 from scheduler.cli.commands.complete import pool_names
-from scheduler.cli.shell.command import Listing, alone, command, group
+from scheduler.cli.shell.command import Listing, alone, command, group, parsed
 from scheduler.cli.shell.confirm import REASON
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
@@ -55,21 +56,19 @@ def open_(cli: Cli, name: Name) -> None:
 
 @command(app, "schedctl pools close kaggle --reason 'account under review'", "schedctl pools close desk --for 12h")
 def close(
-    ctx: typer.Context,
+    cli: Cli,
     name: Name,
-    length: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Such as 90m or 2d.")] = None,
+    length: Annotated[
+        int | None,
+        typer.Option("--for", parser=parsed(parse_duration), metavar="DURATION", help="Such as 90m or 2d."),
+    ] = None,
     why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = "closed by hand",
 ) -> None:
     """Start nothing on a pool, for a while or until it is opened. What runs there goes on."""
-    from jobs.duration import parse_duration
     from scheduler.store import limits
 
-    cli: Cli = ctx.obj
     find_pool(cli.app.pools, name)
-    try:
-        until = None if length is None else cli.now + parse_duration(length)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), ctx=ctx, param_hint="--for") from None
+    until = None if length is None else cli.now + length
     with cli.app.database.write() as tx:
         limits.close_pool(tx, name, until, why, cli.now, cli.who)
     _answer(cli, name, f"is closed until {cli.out.instant(until)}" if until else "is closed until it is opened")

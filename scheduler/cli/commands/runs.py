@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.instant import parse_instant
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.parts.loss import warn_of_loss
 from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row
-from scheduler.cli.shell.command import Listing, Tables, alone, command, group
+from scheduler.cli.shell.command import Listing, Tables, alone, command, group, parsed
 from scheduler.cli.shell.confirm import REASON, Yes, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
@@ -41,6 +42,12 @@ RunOrJob = Annotated[
     typer.Argument(metavar="RUN|JOB", help="ID of the run, or a job: its newest run.", autocompletion=run_keys),
 ]
 _LOOK_AGAIN_SECONDS = 1.0
+
+
+def _said(proof: str) -> str:
+    if not proof.strip():
+        raise typer.BadParameter("say how you know that it is dead")
+    return proof
 
 
 @command(app, "schedctl runs list --live", "schedctl runs list --job ufm --limit 5", name="list", kind=Listing)
@@ -195,13 +202,17 @@ def stop(
 
 @command(app, "schedctl runs lost uff-ufm-0007 --proof 'sacct: NODE_FAIL at 12:04, node powered off'")
 def lost(
-    ctx: typer.Context,
+    cli: Cli,
     key: Key,
-    proof: Annotated[str, typer.Option("--proof", help="How you know that the session is dead; kept for ever.")],
+    proof: Annotated[
+        str,
+        typer.Option("--proof", callback=_said, help="How you know that the session is dead; kept for ever."),
+    ],
     ended: Annotated[
-        str | None,
+        int | None,
         typer.Option(
             "--ended",
+            parser=parsed(parse_instant),
             metavar="INSTANT",
             help="Charge it until then, 2026-11-21T08:00:00Z. By default until its last sign of life, or where it gave "
             "none, until the end of its reservation or now, whichever is first.",
@@ -210,24 +221,16 @@ def lost(
     yes: Yes = False,
 ) -> None:
     """Declare a session dead that nobody can reach. Its run ends, and its jobs go back to the queue."""
-    from jobs.instant import parse_instant
     from scheduler.service.requests import sessions
 
-    cli: Cli = ctx.obj
-    if not proof.strip():
-        raise typer.BadParameter("say how you know that it is dead", ctx=ctx, param_hint="--proof")
-    try:
-        instant = None if ended is None else parse_instant(ended)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), ctx=ctx, param_hint="--ended") from None
     with cli.app.database.read() as tx:
         find_run(tx, key)
-        found = sessions.lost(tx, key, instant, cli.now)
+        found = sessions.lost(tx, key, ended, cli.now)
     until = "" if found.ended is None else f", charged until {cli.out.moment(found.ended)}"
     question = f"Declare {key} dead{until} ({found.because})? If it lives, it may train beside its successor."
     confirm(cli, question, yes=yes)
     with cli.app.database.write() as tx:
-        found = sessions.lost(tx, key, instant if found.ended is None else found.ended, cli.now)
+        found = sessions.lost(tx, key, ended if found.ended is None else found.ended, cli.now)
         sessions.declare_lost(tx, found, proof, cli.now, cli.who)
     cli.out.data({"run": run_json(found.run), "ended": found.ended, "because": found.because})
     cli.out.line(

@@ -185,6 +185,18 @@ def alone(*examples: str, kind: type[Command] = Command) -> Callable[[Callable[.
     return register
 
 
+def parsed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return ``read`` as what parses an option: the message of its ValueError is what is wrong with the option."""
+
+    def value_of(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return value_of
+
+
 def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     if value:
         setattr(ctx.obj.options, str(param.name), value)
