@@ -9,13 +9,34 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from jobs.ranges import RANGES
-from scheduler.bridge.errors import BadRequest
 from scheduler.web.shapes import Name, Position
 
 _SAID_MAX = 3  # of a request's mistakes
 Words = Annotated[str, Field(max_length=500)]
 Line = Annotated[str, Field(min_length=1, max_length=4_096)]
 Week = Annotated[str, Field(pattern=r"^([0-9]{4}-W[0-9]{2}|this|last)$", description="2026-W47, this or last.")]
+
+
+class BadRequest(Exception):
+    """A request that cannot be understood; nothing was done. The message says why, ``remedy`` what to do."""
+
+    def __init__(self, why: str, remedy: str = "The verbs and their arguments: schedctl port --describe") -> None:
+        super().__init__(why)
+        self.remedy = remedy
+
+
+class Busy(Exception):
+    """Too much was asked at the same time; nothing was done."""
+
+    remedy = "Ask again when earlier requests are answered"
+
+
+class CommandFailed(Exception):
+    """A command of ``schedctl`` refused; ``document`` is its error as ``--json`` has it."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        super().__init__(str(document.get("message", "")))
+        self.document = document
 
 
 def _weight(value: float) -> float:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scheduler.bridge.arguments import AddJob, Preview, Submit, Words
-from scheduler.bridge.errors import BadRequest
+from scheduler.bridge.arguments import AddJob, BadRequest, Preview, Submit, Words
 from scheduler.bridge.surface import Surface
 from scheduler.web.shapes import Name
 

@@ -18,7 +18,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from scheduler.bridge import arguments as given
-from scheduler.bridge.errors import BadRequest, Busy
+from scheduler.bridge.arguments import BadRequest, Busy
 from scheduler.bridge.frames import FRAME_MAX_BYTES, Reader, TooLong, Writer, object_of
 from scheduler.bridge.surface import Surface, Verb
 from scheduler.bridge.verbs import PROTOCOL, VERBS, document

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from scheduler.bridge.errors import BadRequest, CommandFailed
+from scheduler.bridge.arguments import BadRequest, CommandFailed
 
 _LIMIT_SECONDS = 3_600.0
 _WARNING = "schedctl: warning: "

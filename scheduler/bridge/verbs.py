@@ -9,8 +9,7 @@ from inspect import signature
 from typing import Any
 
 from scheduler.bridge import commands
-from scheduler.bridge.arguments import Arguments, ReadLog, Week, Weight, Words
-from scheduler.bridge.errors import BadRequest
+from scheduler.bridge.arguments import Arguments, BadRequest, ReadLog, Week, Weight, Words
 from scheduler.bridge.surface import Surface, Verb
 from scheduler.service.requests import queue, sessions
 from scheduler.store.jobs import JobRecord

@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backup": ("scheduler.cli.commands.db:backup_all", "Back up database, settings and artifacts; test the restore."),
     "db": ("scheduler.cli.commands.db", "The database: create, upgrade, back up, verify."),
     "config": ("scheduler.cli.commands.config", "The settings, and where each is set."),
-    "version": ("scheduler.cli.commands.version:version", "The version of this program."),
+    "version": ("scheduler.cli.commands.daemon:version", "The version of this program."),
 }
 
 
@@ -118,7 +118,7 @@ def tree() -> TyperGroup:
 def _version(ctx: typer.Context, value: bool) -> None:
     """Show the version and leave; other options of the line do not matter."""
     if value:
-        from scheduler.cli.commands.version import show_version
+        from scheduler.cli.commands.daemon import show_version
 
         show_version(ctx.obj)
         raise typer.Exit

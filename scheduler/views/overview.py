@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
 
 from sqlalchemy import Connection
 
@@ -17,14 +20,107 @@ from scheduler.core.run import Run
 from scheduler.core.window import WEEK
 from scheduler.report.report import Need
 from scheduler.service.quota.usage import meters
-from scheduler.store import counts, events, jobs, limits, plans, queue_waits, runs
+from scheduler.store import counts, due, events, jobs, lease, limits, plans, queue_waits, runs
 from scheduler.store.jobs import JobRecord
-from scheduler.views.daemon_health import DaemonHealth
 from scheduler.views.long_work import Work, long_work
 from scheduler.views.needs import needs
-from scheduler.views.pools_now import PoolNow, pools_now
 from scheduler.views.training import Training, trainings
 from scheduler.views.verdict import Verdict, verdict
+
+# So many cycles may be missed before something is said; real time, since a platform may take a minute to answer.
+_CYCLES_MISSED = 3
+_SLACK_WALL_SECONDS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonHealth:
+    """``leader`` holds the lease, ``cycled_at`` is the scheduled second of the newest cycle; None: there is none.
+
+    ``problem`` is a sentence, empty when all is well; ``over`` tells of a rehearsal that nothing happens in any more.
+    """
+
+    leader: str | None
+    cycled_at: int | None
+    problem: str
+    over: bool = False
+
+
+def daemon_health(
+    tx: Connection, now: int, cycle_seconds: int, wall_seconds: Callable[[float], float], *, over: bool = False
+) -> DaemonHealth:
+    """Return the daemon's health; ``wall_seconds`` turns scheduled seconds into real ones.
+
+    A rehearsal that is ``over`` needs no daemon.
+    """
+    held = lease.current(tx)
+    next_at = due.next_due(tx).get(due.CYCLE)
+    cycled_at = None if next_at is None else next_at - cycle_seconds
+    if over:
+        return DaemonHealth(None, cycled_at, "", over=True)
+    if held is None:
+        problem = "No daemon runs: nothing is planned, launched or settled. Start it: schedctl daemon"
+    elif cycled_at is None:
+        problem = "The daemon has not finished its first cycle yet."
+    elif wall_seconds(now - cycled_at - _CYCLES_MISSED * cycle_seconds) > _SLACK_WALL_SECONDS:
+        problem = f"The daemon holds the lease but finished no cycle for {(now - cycled_at) // 60} minutes."
+    else:
+        problem = ""
+    return DaemonHealth(held.holder if held else None, cycled_at, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow:
+    """A pool now; ``closed_until`` is null for an open one, and for a closure without an end.
+
+    ``gpu_memory_bytes`` is the most that a live session has used of a GPU, and ``gpu_busy`` the
+    mean share of the time in which GPUs of live sessions work; null where none has reported it.
+    """
+
+    name: str
+    state: Literal["open", "closed", "outside hours"]
+    platform: str
+    accelerator: str
+    sessions_live: int
+    sessions_max: int
+    closed_until: int | None
+    closed_why: str
+    gpu_memory_bytes: int | None = None
+    gpu_busy: float | None = None
+
+
+def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], now: int) -> list[PoolNow]:
+    """Return the pools, by name; ``live`` are the runs that go on."""
+    closures, paused = limits.closures(tx), limits.paused(tx)
+    live = list(live)
+    running = Counter(run.pool for run in live)
+    peaks: dict[str, int] = defaultdict(int)
+    busy: dict[str, list[float]] = defaultdict(list)
+    pool_of = {run.key: run.pool for run in live}
+    for (key, _), report in runs.heartbeats(tx, list(pool_of)).items():
+        peaks[pool_of[key]] = max(peaks[pool_of[key]], report.gpu_memory_bytes or 0)
+        if report.gpu_busy is not None:
+            busy[pool_of[key]].append(report.gpu_busy)
+    found = []
+    for name, pool in sorted(pools.items()):
+        until, why = closures.get(name, (0, ""))
+        if paused is not None:
+            until, why = None, paused.why
+        closed = until is None or until > now
+        found.append(
+            PoolNow(
+                name=name,
+                state="closed" if closed else "open" if pool.open_windows(now, now + 1) else "outside hours",
+                platform=pool.platform,
+                accelerator=pool.accelerator,
+                sessions_live=running[name],
+                sessions_max=pool.sessions_max,
+                closed_until=until if closed else None,
+                closed_why=why if closed else "",
+                gpu_memory_bytes=peaks[name] or None,
+                gpu_busy=fmean(busy[name]) if busy[name] else None,
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import PlainTextResponse
 
 from scheduler.views.weekly_report import render
-from scheduler.web import archive, questions, week
+from scheduler.web import archive, questions
 from scheduler.web.guard import PROBLEM
 from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Letter, Log, Name, Position, Reports, Revision, Span, finite
@@ -74,7 +74,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:
         ] = None,
     ) -> Span:
         """Return the sessions of seven days, past, running and planned; those around now unless a day is named."""
-        return week.span(source, None if day is None else day_of(day))
+        return questions.span(source, None if day is None else day_of(day))
 
     @api.get("/runs/{key}/log", responses=_MISSING)
     def log(key: Name, after: Position = 0) -> Log:

@@ -30,7 +30,7 @@ from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.views.training import Training
-from scheduler.web import archive, assets, questions, week
+from scheduler.web import archive, assets, questions
 from scheduler.web.actors import Actors, forms
 from scheduler.web.api import Channel, Week, day_of, known_week
 from scheduler.web.log_tail import LogTails
@@ -154,16 +154,16 @@ class Pages:
     def overview(self, day: Day = None, span: Literal["day", "week"] = "week") -> HTMLResponse:
         """The week or the day, what runs, what waits, what is left, and the actions required."""
         source, now = self._source, self._source.now
-        long = week.DAYS if span == "week" else 1
+        long = questions.DAYS if span == "week" else 1
         if day is not None:
-            shown = week.span_from(day_of(day), source.zone, long)
+            shown = questions.span_from(day_of(day), source.zone, long)
         else:
-            shown = week.span_around(now, source.zone) if span == "week" else week.hours_around(now)
+            shown = questions.span_around(now, source.zone) if span == "week" else questions.hours_around(now)
         with source.read() as tx:
             # The line that marks now moves on by itself; a minute is a pixel or less. Weeks long past change no more.
-            settled = shown.end < now - week.SETTLED_SECONDS
+            settled = shown.end < now - questions.SETTLED_SECONDS
             version = ("settled", now // 600) if settled else (source.news(tx), now // 60)
-            timeline = source.kept("timeline", (shown, version), lambda: week.timeline(source, tx, shown, now))
+            timeline = source.kept("timeline", (shown, version), lambda: questions.timeline(source, tx, shown, now))
             picture = source.kept(
                 "picture", (shown, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
             )
@@ -285,10 +285,12 @@ class Pages:
     def _ahead(self, tx: Connection) -> str:
         """Return the picture of the seven days to come, made anew with each plan and once in ten minutes."""
         source, now = self._source, self._source.now
-        span = Window(now, now + week.DAYS * DAY)
+        span = Window(now, now + questions.DAYS * DAY)
         version = (plans.newest_number(tx), now // 600)
         return source.kept(
-            "ahead", version, lambda: timeline_svg(week.timeline(source, tx, span, now), source.zone, link="/runs/")
+            "ahead",
+            version,
+            lambda: timeline_svg(questions.timeline(source, tx, span, now), source.zone, link="/runs/"),
         )
 
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:

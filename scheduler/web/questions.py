@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version as version_of
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 from pydantic import Field
 from sqlalchemy import Connection
@@ -22,9 +24,10 @@ from scheduler.core.quota import Meter
 from scheduler.core.reasons import Reason
 from scheduler.core.version import split_version
 from scheduler.core.why import in_queue
-from scheduler.core.window import WEEK
+from scheduler.core.window import DAY, WEEK, Window
 from scheduler.report.burn_down import BurnDown, burn_down_svg
 from scheduler.report.report import Need
+from scheduler.report.timeline import Session, Timeline
 from scheduler.service.quota.usage import meters_of
 from scheduler.store import (
     checkpoints,
@@ -48,13 +51,12 @@ from scheduler.store.jobs import JobRecord
 from scheduler.store.schema import REVISIONS
 from scheduler.views import chart_facts
 from scheduler.views import models as views
-from scheduler.views.daemon_health import daemon_health
 from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, plan_json, run_json, wait_json
 from scheduler.views.long_work import long_work
 from scheduler.views.models import VersionFacts
 from scheduler.views.needs import needs
+from scheduler.views.overview import PoolNow, daemon_health, pools_now
 from scheduler.views.plan_history import compare
-from scheduler.views.pools_now import PoolNow, pools_now
 from scheduler.views.share_now import share_now
 from scheduler.views.verdict import sentence, verdict
 from scheduler.web.shapes import (
@@ -80,6 +82,8 @@ from scheduler.web.shapes import (
     RunDetail,
     RunRow,
     Runs,
+    SessionRow,
+    Span,
     Status,
     Text,
     TrainingNow,
@@ -95,6 +99,10 @@ STATES = ("active", "queued", "held", "failed", "done", "cancelled")
 _RUNS_SHOWN = 20
 _CHECKPOINTS_SHOWN = 50
 _EVENTS_SHOWN = 200
+DAYS = 7
+SETTLED_SECONDS = 7 * DAY
+"""Sessions that were planned to end longer ago than that have ended and are settled."""
+_DAYS_BEFORE, _HOURS_BEFORE = 3, 8
 
 
 def status(source: Source) -> Status:
@@ -390,3 +398,49 @@ def version_facts(tx: Connection, name: str) -> VersionFacts:
     if named is None:
         raise versions.UnknownVersion(name)
     return views.facts(tx, versions.get(tx, *named))
+
+
+def span_around(now: int, zone: str) -> Window:
+    """Return seven local days with today as the fourth."""
+    return span_from(datetime.fromtimestamp(now, UTC).astimezone(ZoneInfo(zone)).date() - timedelta(_DAYS_BEFORE), zone)
+
+
+def hours_around(now: int) -> Window:
+    """Return 24 hours, the last eight of them and the next sixteen, from a full hour on."""
+    start = now // 3_600 * 3_600 - _HOURS_BEFORE * 3_600
+    return Window(start, start + DAY)
+
+
+def span_from(day: date, zone: str, days: int = DAYS) -> Window:
+    """Return ``days`` local days from the midnight of ``day`` on. Raises OverflowError at the end of time."""
+    first, last = (
+        datetime(at.year, at.month, at.day, tzinfo=ZoneInfo(zone)) for at in (day, day + timedelta(days=days))
+    )
+    return Window(int(first.timestamp()), int(last.timestamp()))
+
+
+def timeline(source: Source, tx: Connection, span: Window, now: int) -> Timeline:
+    """Return what the picture of the week shows."""
+    return chart_facts.timeline(tx, source.pools, source.plan(tx), span, now)
+
+
+def span(source: Source, day: date | None) -> Span:
+    """Return the sessions of seven days from ``day`` on, or of those around now."""
+    now = source.now
+    window = span_around(now, source.zone) if day is None else span_from(day, source.zone)
+    with source.read() as tx:
+        found = timeline(source, tx, window, now)
+    return Span(start=window.start, end=window.end, now=now, sessions=[session_row(each) for each in found.sessions])
+
+
+def session_row(session: Session) -> SessionRow:
+    """Return a session as the API shows it."""
+    return SessionRow(
+        pool=session.pool,
+        start=session.start,
+        end=session.ends,
+        phase=session.phase,
+        key=session.key,
+        jobs=[planned_lane.job for planned_lane in session.lanes],
+        outcome=session.outcome,
+    )

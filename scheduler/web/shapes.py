@@ -18,8 +18,8 @@ from scheduler.report.report import Need
 from scheduler.store.generations import Generation
 from scheduler.views.long_work import Work
 from scheduler.views.models import Model
+from scheduler.views.overview import PoolNow
 from scheduler.views.plan_history import SessionChange
-from scheduler.views.pools_now import PoolNow
 from scheduler.views.share_now import ShareNow
 from scheduler.views.training import Training
 from scheduler.views.verdict import Verdict

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.spec import JobSpec
 from platforms.base import Capabilities, Observed, SessionState, StopChannel
-from scheduler.cli.parts.loss import warn_of_loss
+from scheduler.cli.parts.runs_table import warn_of_loss
 from scheduler.core import job as job_arrows
 from scheduler.core.run import Lane, Run, Running
 from scheduler.service.requests import queue

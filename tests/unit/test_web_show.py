@@ -9,8 +9,8 @@ import pytest
 from jobs.size import size
 from scheduler.core.window import DAY, HOUR
 from scheduler.web.pages import ago, duration, instant, plain, share
+from scheduler.web.questions import span_around, span_from
 from scheduler.web.shapes import paged
-from scheduler.web.week import span_around, span_from
 
 
 def test_an_instant_is_shown_in_the_zone_and_told_exactly() -> None:

@@ -1,14 +1,15 @@
-"""The daemon: run it, let nothing new start and go on, and its cached line for shell prompts."""
+"""The daemon: run it, let nothing new start and go on, its cached line for shell prompts, and the version."""
 
 from __future__ import annotations
 
+from importlib.metadata import version as version_of
+from platform import python_version
 from typing import Annotated
 
 import typer
 
 from scheduler.cli.prompt import show_line
-from scheduler.cli.shell.command import alone
-from scheduler.cli.shell.confirm import REASON
+from scheduler.cli.shell.command import REASON, alone
 from scheduler.cli.shell.context import Cli
 
 
@@ -68,3 +69,16 @@ def prompt(cli: Cli) -> None:
     """
     config = cli.options.config
     show_line(None if config is None else str(config))
+
+
+@alone("schedctl version --json")
+def version(cli: Cli) -> None:
+    """Show the version of this program and its Python."""
+    show_version(cli)
+
+
+def show_version(cli: Cli) -> None:
+    """Write it; also for schedctl --version."""
+    versions = {"version": version_of("uff-scheduler"), "python": python_version()}
+    cli.plain.data(versions)
+    cli.plain.line(f"schedctl {versions['version']} (Python {versions['python']})")

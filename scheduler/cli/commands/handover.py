@@ -10,8 +10,7 @@ import typer
 
 from platforms.base import Observed
 from platforms.manual.handover import Offer
-from scheduler.cli.shell.command import Listing, command, group
-from scheduler.cli.shell.confirm import REASON
+from scheduler.cli.shell.command import REASON, Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import meant

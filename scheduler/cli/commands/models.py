@@ -10,8 +10,7 @@ import typer
 
 from jobs.size import size
 from scheduler.cli.commands.complete import job_names, version_names
-from scheduler.cli.shell.command import Listing, Tables, command, group
-from scheduler.cli.shell.confirm import REASON
+from scheduler.cli.shell.command import REASON, Listing, Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 

@@ -10,8 +10,7 @@ import typer
 from jobs.duration import parse_duration
 from jobs.size import gpu_use
 from scheduler.cli.commands.complete import pool_names
-from scheduler.cli.shell.command import Listing, alone, command, group, parsed
-from scheduler.cli.shell.confirm import REASON
+from scheduler.cli.shell.command import REASON, Listing, alone, command, group, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
 from scheduler.cli.shell.output import amount, hours
@@ -20,7 +19,7 @@ from scheduler.views.documents import picked
 if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.core.window import DailyHours
-    from scheduler.views.pools_now import PoolNow
+    from scheduler.views.overview import PoolNow
 
 app = group("Pools, where sessions run: list, open, close.", "list")
 
@@ -82,7 +81,7 @@ def _answer(cli: Cli, name: str, done: str) -> None:
 
 def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
     from scheduler.store import prices, runs
-    from scheduler.views.pools_now import pools_now
+    from scheduler.views.overview import pools_now
 
     with cli.app.database.read() as tx:
         pools = prices.priced(tx, cli.app.pools)

@@ -10,8 +10,7 @@ import typer
 from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.complete import job_names, states
 from scheduler.cli.commands.queue_list import STATES, list_queue
-from scheduler.cli.shell.command import Listing, Tables, command, group
-from scheduler.cli.shell.confirm import REASON, Yes, confirm
+from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, command, confirm, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 

@@ -33,7 +33,7 @@ from scheduler.cli.commands.queue_add import (
     warn_of_secrets,
 )
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line, start_line
-from scheduler.cli.shell.confirm import confirm
+from scheduler.cli.shell.command import confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed

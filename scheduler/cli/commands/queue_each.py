@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jobs.plural import counted
-from scheduler.cli.parts.loss import warn_of_loss
-from scheduler.cli.shell.confirm import confirm
+from scheduler.cli.parts.runs_table import warn_of_loss
+from scheduler.cli.shell.command import confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.cli.shell.names import listed

@@ -12,10 +12,8 @@ import typer
 
 from jobs.instant import parse_instant
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
-from scheduler.cli.parts.loss import warn_of_loss
-from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row
-from scheduler.cli.shell.command import Listing, Tables, alone, command, group, parsed
-from scheduler.cli.shell.confirm import REASON, Yes, confirm
+from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row, warn_of_loss
+from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, alone, command, confirm, group, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import find_pool, find_run

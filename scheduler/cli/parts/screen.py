@@ -14,9 +14,8 @@ from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.run import Run
 from scheduler.core.why import in_queue, why
 from scheduler.store.jobs import JobRecord
-from scheduler.views.daemon_health import daemon_health
 from scheduler.views.documents import job_state_json, picked, run_json
-from scheduler.views.overview import Overview, overview
+from scheduler.views.overview import Overview, daemon_health, overview
 from scheduler.views.training import Training
 from scheduler.views.verdict import sentence
 

@@ -14,6 +14,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import Refusal
+
 _JOB_FILE = (
     'name = "tiny"',
     'command = ["{python}", "train.py"]',
@@ -33,6 +36,10 @@ _SCRIPT = (
 
 _RENAMED = {"--weight": "--priority", "--whole": "--max-time"}
 """Options by their old names."""
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+REASON = ("--reason", "--why")
+"""The names of the option for a reason."""
 
 
 class Command(TyperCommand):
@@ -237,3 +244,16 @@ def _all_options() -> tuple[Any, ...]:
 
 def _options(*names: str) -> list[Any]:
     return [param for param in _all_options() if param.name in names]
+
+
+def confirm(cli: Cli, question: str, *, yes: bool) -> None:
+    """Ask a person at the terminal whether to go on, unless ``yes``. Raises Refusal without their consent."""
+    if yes:
+        return
+    remedy = "To do it without being asked, add --yes"
+    if cli.options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Refusal("nothing was changed", f'nobody can be asked here: "{question}"', remedy)
+    sys.stderr.write(cli.redact(f"{question} [y/N] "))
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise Refusal("nothing was changed", "the answer was not yes", remedy)
