@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -344,36 +344,21 @@ def load_app(config: Path | None = None, environ: Mapping[str, str] | None = Non
 
 
 def _pool(settings: PoolSettings) -> Pool:
-    return Pool(
-        name=settings.name,
-        platform=settings.platform,
-        accelerator=settings.accelerator,
-        quotas=tuple(_quota(quota) for quota in settings.quotas),
-        hours=tuple(
-            DailyHours(zone=hours.zone, start=hours.start, end=hours.end, weekdays=frozenset(hours.weekdays))
-            for hours in settings.hours
-        ),
-        devices_per_session=max(settings.device_counts, default=settings.devices_per_session),
-        sessions_max=settings.sessions_at_once,
-        device_counts=settings.device_counts,
-        devices_max=settings.devices_max,
-        session_cap_seconds=settings.session_cap_seconds,
-        session_seconds_min=settings.session_seconds_min,
-        vram_gib=settings.vram_gib,
-        dtypes=frozenset(settings.dtypes),
-        speed=settings.speed,
-        setup_seconds=settings.setup_seconds,
-        start_delay_seconds=settings.start_delay_seconds,
-        stop_margin_seconds=settings.stop_margin_seconds,
-        overrun_seconds=settings.overrun_seconds,
-        mtbf_seconds=settings.mtbf_seconds,
-        visibility_seconds=settings.visibility_seconds,
-        price_microdollars_per_hour=settings.price_microdollars_per_hour,
-        sharing=settings.sharing,
-        source=settings.source,
-        as_of=settings.as_of,
-        options=dict(settings.options),
-    )
+    """Return the pool of its settings: what has one name in both is one thing."""
+    same = {each.name: getattr(settings, each.name) for each in fields(Pool)}
+    hours = [
+        DailyHours(zone=one.zone, start=one.start, end=one.end, weekdays=frozenset(one.weekdays))
+        for one in settings.hours
+    ]
+    own = {
+        "quotas": tuple(_quota(quota) for quota in settings.quotas),
+        "hours": tuple(hours),
+        "devices_per_session": max(settings.device_counts, default=settings.devices_per_session),
+        "sessions_max": settings.sessions_at_once,
+        "dtypes": frozenset(settings.dtypes),
+        "options": dict(settings.options),
+    }
+    return Pool(**{**same, **own})
 
 
 def _quota(settings: QuotaSettings) -> Quota:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -77,15 +77,7 @@ def write_letters(ports: Ports, rules: Sequence[Rule], now: int) -> None:
 
 def document(event: Event, names: Collection[str]) -> dict[str, Any]:
     """Return an event as webhooks get it; ``jobs`` are those it is about, as far as it is about any."""
-    return {
-        "id": event.id,
-        "at": event.at,
-        "kind": event.kind,
-        "subject": event.subject,
-        "jobs": sorted(names),
-        "by": event.by,
-        "data": dict(event.data),
-    }
+    return {**asdict(event), "jobs": sorted(names)}
 
 
 def letter_of(rule: Rule, wanted: Sequence[Event]) -> dict[str, Any]:

@@ -222,6 +222,10 @@ class JobReport:
         return self.forecast is None or self.forecast.latest > self.deadline
 
 
+_OF_FIGURES = ("name", "role", "state", "target_step", "runs", "resumes", "resumed_elsewhere", "starts_from")
+"""What a job's report has of its figures as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Why a job waits, in a sentence."""
@@ -419,20 +423,13 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
         sigma = max((speed.sigma for speed in speeds), default=None)
         open_ = job.state in {"queued", "active", "held"}
         yield JobReport(
-            name=job.name,
-            role=job.role,
-            state=job.state,
+            **{name: getattr(job, name) for name in _OF_FIGURES},
             step=step,
-            target_step=job.target_step,
             steps=step - step_start,
             steps_before=step_start - step_before,
             steps_per_hour=best.steps_per_second * 3_600 if best else None,
             sigma=best.sigma if best else None,
-            runs=job.runs,
-            resumes=job.resumes,
-            resumed_elsewhere=job.resumed_elsewhere,
             checkpoints=len(here),
-            starts_from=job.starts_from,
             losses=tuple((m.step, loss) for m in here if (loss := m.metrics.get("held_out_loss")) is not None),
             loss_before=next((loss for seen, loss in reversed(told) if seen < start), None),
             loss_best=min((loss for seen, loss in told if seen < end), default=None),

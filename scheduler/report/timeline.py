@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from scheduler.core.plan import Placement, Plan
@@ -99,7 +99,7 @@ def timeline_of(
             fits = (n for n in range(len(free)) if all(at <= entry.start for at in free[n : n + tall]))
             slot = next(fits, len(free))
             free[slot : slot + tall] = [entry.ends] * tall
-            found.append(_on(entry, slot))
+            found.append(replace(entry, slot=slot))
         slots[pool.name] = max(1, len(free))
     return Timeline(span.start, span.end, now, shown, slots, tuple(found), closed, hues or {})
 
@@ -201,19 +201,6 @@ def _of_plan(place: Placement, now: int) -> Session:
         lanes.append(LaneBar(bar.job, first, max(1, bar.devices)))
         first += max(1, bar.devices)
     return Session(place.pool, 0, max(place.start, now), place.end, "planned", None, tuple(lanes), "planned")
-
-
-def _on(session: Session, slot: int) -> Session:
-    return Session(
-        session.pool,
-        slot,
-        session.start,
-        session.ends,
-        session.phase,
-        session.key,
-        session.lanes,
-        session.outcome,
-    )
 
 
 def _axis(frame: Frame, timeline: Timeline, zone: str, height: float) -> Iterator[str]:

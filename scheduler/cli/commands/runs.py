@@ -18,7 +18,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import find_pool, find_run
 from scheduler.cli.shell.output import clean, hours
-from scheduler.views.documents import run_json
+from scheduler.views.documents import picked, run_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -98,9 +98,7 @@ def show(cli: Cli, name: RunOrJob) -> None:
     for lane in document["lanes"]:
         found = parents.get(lane["job"])
         lane["parent"] = found.parent_key if found else None
-    document["events"] = [
-        {"id": event.id, "at": event.at, "kind": event.kind, "by": event.by, "data": event.data} for event in history
-    ]
+    document["events"] = [picked(event, "id", "at", "kind", "by", "data") for event in history]
     spent = [charge for charge in charges if not charge.held]
     document["charged_seconds"] = sum(charge.sign * (charge.end - charge.start) for charge in spent)
     document["waited_seconds"] = waited = sum(charge.end - charge.start for charge in spent if charge.waited)

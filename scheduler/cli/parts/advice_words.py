@@ -16,6 +16,7 @@ from jobs.duration import parse_duration, show_duration
 from jobs.plural import counted
 from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.cli.shell.output import Output
+from scheduler.views.documents import picked
 
 _TABLE = ("option", "result", ">GiB", ">batch", ">tokens/s", ">hours", ">p90", ">kWh", ">money")
 _DISK_BYTES_A_SECOND = 1e9  # at which a checkpoint is written
@@ -183,10 +184,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         "parameters": advice.shape.parameters,
         "card": advice.card.name,
         "devices": advice.devices,
-        "usable_gib": advice.card.usable_gib,
-        "precision": advice.card.precision,
-        "attention": advice.card.attention,
-        "wheel": advice.card.wheel,
+        **picked(advice.card, "usable_gib", "precision", "attention", "wheel"),
         "warnings": list(advice.card.warnings),
         "tokens": advice.wishes.tokens,
         "taken": choice_json(advice.taken, told=told) if advice.taken else None,
@@ -202,15 +200,7 @@ def choice_json(one: Choice, *, told: bool) -> dict[str, Any]:
         "rung": one.rung,
         "verdict": one.verdict,
         "why": one.why,
-        "told": setup.told,
-        "method": setup.method,
-        "batch": setup.batch,
-        "accumulate": setup.accumulate,
-        "rows": setup.rows,
-        "seq": setup.seq,
-        "checkpointing": setup.checkpointing,
-        "parallel": setup.parallel,
-        "offload": setup.offload,
+        **picked(setup, "told", "method", "batch", "accumulate", "rows", "seq", "checkpointing", "parallel", "offload"),
         "gib": round(one.memory.gib, 2),
         "allocated_gib": round(one.memory.allocated / GIB, 2),
         "margin": round(one.margin, 3),

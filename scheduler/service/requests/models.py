@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -182,12 +182,10 @@ def _mended(deployer: Deployer, found: Compared, wanted: Version, target: str, b
     try:
         done = deploy_now(deployer, wanted, target, by, f"sync: {found.drift}")
     except TargetError as error:
-        return Compared(found.model, found.wanted, found.served, found.proven, found.drift, str(error), still=True)
+        return replace(found, did=str(error), still=True)
     good = done.state == "serving"
     told = "brought there" if good else f"{done.state}: {done.why}"
-    return Compared(
-        found.model, found.wanted, wanted.number if good else found.served, good, found.drift, told, still=not good
-    )
+    return replace(found, served=wanted.number if good else found.served, proven=good, did=told, still=not good)
 
 
 def _drift(tx: Connection, model: str, target: str, seen: Served) -> str:
