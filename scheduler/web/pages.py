@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
 from typing import Annotated, Any, Literal
@@ -194,42 +194,34 @@ class Pages:
     def queue(self, page: Page = 1, state: JobState | None = None, name: Name = None) -> HTMLResponse:
         """The jobs with what each waits for."""
         found = questions.queue_list(self._source, page, state=state, name=name or "")
-        with self._source.read() as tx:
-            return self._page(
-                "queue.html", "queue", tx, found=found, state=state, name=name or "", order=questions.STATES,
-                everything=sum(found.states.values()),
-            )  # fmt: skip
+        everything = sum(found.states.values())
+        shown: dict[str, Any] = {
+            "state": state,
+            "name": name or "",
+            "order": questions.STATES,
+            "everything": everything,
+        }
+        return self._page("queue.html", "queue", found=found, **shown)
 
     def job(self, request: Request, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
         """One job with its loss curve, checkpoints and sessions."""
         found, log = questions.queue_show(self._source, name), scale == "log"
-        picture = loss_curve_svg(
-            found.name,
-            found.losses,
-            found.target_step,
-            told=found.told,
-            marks=found.sessions,
-            log=log,
-        )
-        with self._source.read() as tx:
-            return self._page(
-                "job.html", "queue", tx, job=found, picture=picture, log=log, act=forms(self._actors, request)
-            )
+        losses, told, marks = found.losses, found.told, found.sessions
+        picture = loss_curve_svg(found.name, losses, found.target_step, told=told, marks=marks, log=log)
+        act = forms(self._actors, request)
+        return self._page("job.html", "queue", job=found, picture=picture, log=log, act=act)
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
         """The sessions, newest first."""
         found = questions.runs_list(self._source, page, pool=pool or None, job=job or None)
-        with self._source.read() as tx:
-            return self._page(
-                "runs.html", "runs", tx, found=found, pool=pool or "", job=job or "", pools=sorted(self._source.pools)
-            )
+        pools = sorted(self._source.pools)
+        return self._page("runs.html", "runs", found=found, pool=pool or "", job=job or "", pools=pools)
 
     def run(self, request: Request, key: JobName) -> HTMLResponse:
         """One session with its log."""
         found = questions.runs_show(self._source, key)
         log = self._tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
-        with self._source.read() as tx:
-            return self._page("run.html", "runs", tx, run=found, log=log, act=forms(self._actors, request))
+        return self._page("run.html", "runs", run=found, log=log, act=forms(self._actors, request))
 
     def models(self) -> HTMLResponse:
         """Versions of models, and who began with which."""
@@ -296,10 +288,7 @@ class Pages:
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
         """The facts about metered time."""
         found = questions.ledger_list(self._source, page, pool=pool or None)
-        with self._source.read() as tx:
-            return self._page(
-                "ledger.html", "ledger", tx, found=found, pool=pool or "", pools=sorted(self._source.pools)
-            )
+        return self._page("ledger.html", "ledger", found=found, pool=pool or "", pools=sorted(self._source.pools))
 
     def advise(
         self,
@@ -310,14 +299,11 @@ class Pages:
         tokens: Tokens = 20e6,
     ) -> HTMLResponse:
         """What a model needs on machines that may not be here."""
-        found = advice(model, on, method, seq, tokens)
-        with self._source.read() as tx:
-            return self._page("advise.html", "advise", tx, **found)
+        return self._page("advise.html", "advise", **advice(model, on, method, seq, tokens))
 
     def reports(self) -> HTMLResponse:
         """The weeks that have a report."""
-        with self._source.read() as tx:
-            return self._page("reports.html", "reports", tx, found=archive.reports(self._source).reports)
+        return self._page("reports.html", "reports", found=archive.reports(self._source).reports)
 
     def report(self, label: Week) -> HTMLResponse:
         """One week's report."""
@@ -346,23 +332,18 @@ class Pages:
         written = archive.letter_page(self._source, known_week(label), channel)
         if written is not None:
             return HTMLResponse(written, headers={"content-security-policy": archive.LETTER_POLICY})
-        found = archive.letter(self._source, label, channel)
-        with self._source.read() as tx:
-            return self._page("letter.html", "reports", tx, letter=found)
+        return self._page("letter.html", "reports", letter=archive.letter(self._source, label, channel))
 
-    def _page(self, template: str, place: str, tx: Connection, **context: Any) -> HTMLResponse:
+    def _page(self, template: str, place: str, tx: Connection | None = None, **context: Any) -> HTMLResponse:
+        """Return a page; it reads in ``tx``, or in a transaction of its own."""
         source, now = self._source, self._source.now
-        leader, cycled_at, problems = scheduler_health(source, tx, now)
-        self._hues = source.kept("hues", source.news(tx), lambda: hues_of(jobs.names_by_age(tx)))
-        written = self.environment.get_template(template).render(
-            place=place,
-            now=now,
-            revision=source.revision(tx),
-            leader=leader,
-            cycled_at=cycled_at,
-            problems=problems,
-            **context,
-        )
+        with source.read() if tx is None else nullcontext(tx) as read:
+            leader, cycled_at, problems = scheduler_health(source, read, now)
+            self._hues = source.kept("hues", source.news(read), lambda: hues_of(jobs.names_by_age(read)))
+            state = {"now": now, "leader": leader, "cycled_at": cycled_at, "problems": problems}
+            written = self.environment.get_template(template).render(
+                place=place, revision=source.revision(read), **state, **context
+            )
         return HTMLResponse(written)
 
     def _hue(self, name: str) -> str:
