@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from scheduler.core.window import Calendar, DailyHours
-from scheduler.notify.alerts import alerts_in, events_since, letter_about
 from scheduler.notify.deliver import Channel, deliver, share_among_recipients
 from scheduler.notify.letter import letter_of, redacted
-from scheduler.notify.rules import Rule, read_up_to, set_read, write_letters
+from scheduler.notify.rules import Rule, alerts_in, events_since, letter_about, read_up_to, set_read, write_letters
 from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox
 from scheduler.store.errors import StoreFailure

@@ -13,10 +13,9 @@ from scheduler.clock import Clock, system_clock
 from scheduler.core.job import Cancelled, Done, Failed, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.notify.alerts import alerts_in, letter_about
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail
-from scheduler.notify.rules import Rule
+from scheduler.notify.rules import Rule, alerts_in, letter_about
 from scheduler.service.requests import queue
 from scheduler.store import due, events, jobs, outbox, plans
 from scheduler.store.engine import Database

@@ -18,7 +18,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
-from scheduler.notify.alerts import alerts_in, letter_about
+from scheduler.notify.rules import alerts_in, letter_about
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports

@@ -12,7 +12,7 @@ from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.reasons import NotReleased
 from scheduler.core.run import WRONG_DEVICE
 from scheduler.core.window import HOUR
-from scheduler.notify.alerts import alerts_in, letter_about
+from scheduler.notify.rules import alerts_in, letter_about
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.outside.ports import Ports

@@ -25,8 +25,8 @@ from scheduler.core.reasons import DoesNotFit, SecretMissing
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.core.window import DAY, WEEK, Calendar
 from scheduler.daemon import status_line
-from scheduler.notify.alerts import _TELLS
 from scheduler.notify.mail import Mailing, mail
+from scheduler.notify.rules import _TELLS
 from scheduler.service.faults.isolation import JOB_POISONED, MENDED, POISONED
 from scheduler.service.versions import force
 from scheduler.store import checkpoints, deployments, due, evaluations, events, jobs, limits, outbox, runs, versions
