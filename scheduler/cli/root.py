@@ -42,13 +42,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rehearse": ("scheduler.cli.commands.rehearse:rehearse", "Rehearse a week on this machine in minutes."),
     "service": ("scheduler.cli.commands.service", "The daemon as a systemd service."),
     "web": ("scheduler.cli.commands.web", "The status page in a browser, its JSON API and metrics."),
-    "port": ("scheduler.cli.commands.port:port", "For programs: frames of JSON on standard input and output."),
-    "mcp": ("scheduler.cli.commands.port:mcp", "For coding agents: the Model Context Protocol."),
+    "port": ("scheduler.cli.commands.web:port", "For programs: frames of JSON on standard input and output."),
+    "mcp": ("scheduler.cli.commands.web:mcp", "For coding agents: the Model Context Protocol."),
     "daemon": ("scheduler.cli.commands.daemon:daemon", "Plan, launch and reconcile sessions, until stopped."),
     "doctor": ("scheduler.cli.commands.doctor:doctor", "Check the installation."),
     "backup": ("scheduler.cli.commands.db:backup_all", "Back up database, settings and artifacts; test the restore."),
     "db": ("scheduler.cli.commands.db", "The database: create, upgrade, back up, verify."),
-    "config": ("scheduler.cli.commands.config", "The settings, and where each is set."),
+    "config": ("scheduler.cli.commands.doctor", "The settings, and where each is set."),
     "version": ("scheduler.cli.commands.daemon:version", "The version of this program."),
 }
 
