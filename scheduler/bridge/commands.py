@@ -18,7 +18,7 @@ def explain(surface: Surface, job: Name) -> dict[str, Any]:
 
 def preview(surface: Surface, asked: Preview) -> dict[str, Any]:
     """What the daemon would plan now, or what edits would change of it. Nothing is stored."""
-    hours = [f"{name}={told if isinstance(told, str) else repr(told)}" for name, told in asked.pools.items()]
+    hours = [f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in asked.pools.items()]
     weights = [f"{name}={weight!r}" for name, weight in asked.weights.items()]
     words = [*_options(pool=hours, weight=weights, policy=asked.policy)]
     if not words and not asked.add:
@@ -62,7 +62,7 @@ def promote(surface: Surface, version: Name, reason: Words = "") -> dict[str, An
 def deploy(
     surface: Surface, version: Name, target: Name, reason: Words = "", *, dry_run: bool = False
 ) -> dict[str, Any]:
-    """Bring a version to a target: copied, checked, switched to, asked to answer, else taken back."""
+    """Bring a version to a target: copied, checked, switched to, asked to answer, else rolled back."""
     words = _options(to=target, reason=reason, dry_run=dry_run)
     return surface.commands.run(["models", "deploy", *words, "--", version])
 
