@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 app = group("Saved states: list, verify, copy, keep.", "list")
 
+OnlyJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)]
 Key = Annotated[
     str,
     typer.Argument(
@@ -32,12 +33,7 @@ Key = Annotated[
 @command(
     app, "schedctl checkpoints list ufm", "schedctl checkpoints list ufm --columns step,key", name="list", kind=Listing
 )
-def list_(
-    cli: Cli,
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
-    ] = None,
-) -> None:
+def list_(cli: Cli, job: OnlyJob = None) -> None:
     """List checkpoints by job, highest step first."""
     from scheduler.store import checkpoints, jobs
 
@@ -55,12 +51,7 @@ def list_(
 
 
 @command(app, "schedctl checkpoints retention", "schedctl checkpoints retention ufm", kind=Listing)
-def retention(
-    cli: Cli,
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
-    ] = None,
-) -> None:
+def retention(cli: Cli, job: OnlyJob = None) -> None:
     """Show which checkpoints stay or go, when, and why. Nothing is changed: the daemon deletes, after a grace.
 
     The rules are the settings of [retention]. What should stay for good: schedctl checkpoints pin KEY

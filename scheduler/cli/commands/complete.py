@@ -28,29 +28,21 @@ def run_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the launch keys that begin so, of the newest runs."""
     from scheduler.store import runs
 
-    return _begin(ctx, incomplete, lambda cli: _read(cli, lambda tx: [run.key for run in runs.recent(tx, _RUNS)]))
+    return _stored(ctx, incomplete, lambda tx: [run.key for run in runs.recent(tx, _RUNS)])
 
 
 def checkpoint_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the keys of checkpoints that begin so."""
     from scheduler.store import checkpoints
 
-    return _begin(
-        ctx,
-        incomplete,
-        lambda cli: _read(cli, lambda tx: [one.manifest.key for one in checkpoints.everything(tx)]),
-    )
+    return _stored(ctx, incomplete, lambda tx: [one.manifest.key for one in checkpoints.everything(tx)])
 
 
 def version_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the versions of models whose name, such as ufm@3, begins so."""
     from scheduler.store import versions
 
-    return _begin(
-        ctx,
-        incomplete,
-        lambda cli: _read(cli, lambda tx: [f"{one.model}@{one.number}" for one in versions.everything(tx)]),
-    )
+    return _stored(ctx, incomplete, lambda tx: [f"{one.model}@{one.number}" for one in versions.everything(tx)])
 
 
 def pool_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -58,9 +50,12 @@ def pool_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _begin(ctx, incomplete, lambda cli: sorted(cli.app.pools))
 
 
-def _read(cli: Cli, read: Callable[[Connection], list[str]]) -> list[str]:
-    with cli.app.database.read() as tx:
-        return read(tx)
+def _stored(ctx: typer.Context, incomplete: str, read: Callable[[Connection], list[str]]) -> list[str]:
+    def names(cli: Cli) -> list[str]:
+        with cli.app.database.read() as tx:
+            return read(tx)
+
+    return _begin(ctx, incomplete, names)
 
 
 def _begin(ctx: typer.Context, incomplete: str, names: Callable[[Cli], Iterable[str]]) -> list[str]:

@@ -8,6 +8,13 @@ from typing import Any
 
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _KINDS = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
+# What the parser says, and our words for it.
+_SAID = {
+    r"Got unexpected extra argument\S* \((.*)\)": '{command} has no use for the argument "{0}"',
+    r"Option '(.*)' requires (?:an argument|\d+ arguments)": "{0} needs a value",
+    r"Option '(.*)' does not take a value": "{0} takes no value",
+    r"No such command '(.*?)'(.*)": 'There is no command "{0}"{1}',
+}
 
 
 def sentence(error: Any) -> str:
@@ -24,14 +31,9 @@ def sentence(error: Any) -> str:
         case "BadParameter":
             return f"{_hint(error)} cannot be used: {_value(error.message)}"
     message = str(error.message).rstrip(".")
-    if found := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", message):
-        return f'{command} has no use for the argument "{found[1]}"'
-    if found := re.fullmatch(r"Option '(.*)' requires (?:an argument|\d+ arguments)", message):
-        return f"{found[1]} needs a value"
-    if found := re.fullmatch(r"Option '(.*)' does not take a value", message):
-        return f"{found[1]} takes no value"
-    if found := re.fullmatch(r"No such command '(.*?)'(.*)", message):
-        return f'There is no command "{found[1]}"{found[2]}'
+    for theirs, ours in _SAID.items():
+        if found := re.fullmatch(theirs, message):
+            return ours.format(*found.groups(), command=command)
     return message
 
 
