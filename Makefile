@@ -65,7 +65,7 @@ kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and
 fuzz: .venv/ready-dev ## Tell the daemon 100,000 odd documents and answers; no cycle may crash (half an hour; ARGS=COUNT)
 	$(BIN)/python benchmarks/bench_border.py $(ARGS)
 
-fuzz-train: .venv-train/ready ## Give fine-tuning 100,000 odd records a stage; each is accounted for (hours; FUZZ_RECORDS=COUNT)
+fuzz-train: .venv-train/ready ## Give fine-tuning 100,000 odd records a stage; each is accounted for (minutes; FUZZ_RECORDS=COUNT)
 	OMP_NUM_THREADS=1 FUZZ_RECORDS=$(or $(FUZZ_RECORDS),100000) .venv-train/bin/python -m pytest --confcutdir tests/training \
 		tests/training/test_records.py tests/training/test_preferences.py tests/training/test_rounds.py -k accounted_for --numprocesses 2 $(ARGS)
 
