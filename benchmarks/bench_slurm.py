@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platforms.registry import PlatformContext
-from platforms.slurm.adapter import SlurmPlatform, load
+from platforms.slurm.adapter import SlurmPlatform
 from platforms.slurm.settings import read_settings
 from platforms.slurm.sightings import comment
 from platforms.targets.reach import Here
@@ -64,7 +64,7 @@ def main() -> int:
 def _measured(lab: SlurmLab, folder: Path, jobs: int, looks: int) -> int:
     os.environ["SLURM_CONF"] = str(lab.conf)
     context = PlatformContext(folder / "state", sys.executable, folder / "bundle", sessions_max=jobs)
-    platform = load({"slurm_conf": str(lab.conf), "command_seconds": "60"}, context)
+    platform = SlurmPlatform({"slurm_conf": str(lab.conf), "command_seconds": "60"}, context)
     keys = [f"uff-bench-{number:05d}" for number in range(jobs)]
     _submit(folder, keys)
     now = int(time.time())

@@ -317,3 +317,20 @@ class Platform(Protocol):
         A key that is not in ``over`` is never touched, nor one whose session waits or runs. Idempotent.
         """
         ...
+
+
+class Adapter:
+    """What most platforms answer alike."""
+
+    def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
+        """Return nothing: the platform keeps no records of what is used, or nobody here can ask it."""
+        del now
+        return ()
+
+    def collect(self, key: str, into: BlobStore, now: int) -> None:
+        """Bring nothing home: payloads write to the artifact store themselves."""
+
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return nothing: what runs without an order of ours is not ours, or costs no quota that anybody counts."""
+        del known, now
+        return ()

@@ -11,13 +11,12 @@ from jobs.environment.demands import Target, here, parse_target
 from jobs.payload.store.lock import BadLock, canonical
 from jobs.spec import JobSpec
 from platforms.base import Misconfigured
+from platforms.plugin import image_traits
 
 OPTIONS = frozenset({"image_packages", "image_platform", "image_python", "internet"})
 """The options of a pool on any platform that say what its image is."""
 
-_CHOOSES_IMAGE = frozenset({"sagemaker"})
 # What Kaggle's and AWS's images ran in 2026: Ubuntu 22.04 and later, so that wheels for glibc 2.28 do.
-_KAGGLE_PYTHON = "3.12"
 _PLATFORM = "x86_64-manylinux_2_28"
 # With what it brings along, torch is 2.8 GiB, and no image for training is without it.
 _PACKAGES = "torch,torchvision,torchaudio,triton,nvidia-*,cuda-*"
@@ -41,7 +40,7 @@ def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Map
 
     What the pool says of its image's Python and packages is then not said of this one.
     """
-    if platform not in _CHOOSES_IMAGE or spec.image in {"", options.get("image")}:
+    if not image_traits(platform).is_chosen or spec.image in {"", options.get("image")}:
         return options
     told = {name: text for name, text in options.items() if name not in {"image_python", "image_packages"}}
     python = {"image_python": spec.image_python} if spec.image_python else {}
@@ -51,11 +50,12 @@ def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Map
 def image_of(platform: str, options: Mapping[str, str]) -> Image:
     """Return what is known of a pool's image, by its options or by what is usual there. Raises Misconfigured."""
     python, where = options.get("image_python", ""), options.get("image_platform", "")
-    # Local sessions, and those of our own stand-ins, run in the interpreter that runs this.
-    own = here() if platform == "local" or options.get("emulator") or options.get("endpoint") else None
+    traits = image_traits(platform)
+    # Those of our own stand-ins run in the interpreter that runs this as well.
+    own = here() if traits.runs_here or options.get("emulator") or options.get("endpoint") else None
     if not python and own is None:
-        found = _IN_IMAGE_NAME.search(options.get("image", "")) if platform == "sagemaker" else None
-        python = f"3.{found[1]}" if found else _KAGGLE_PYTHON if platform == "kaggle" else ""
+        found = _IN_IMAGE_NAME.search(options.get("image", "")) if traits.is_chosen else None
+        python = f"3.{found[1]}" if found else traits.python
     internet = options.get("internet", "on")
     if internet not in {"on", "off"}:
         raise Misconfigured(platform, "load", f"internet = {internet!r} is none of on, off")

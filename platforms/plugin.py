@@ -27,6 +27,27 @@ CONTRACT = 1
 
 
 @dataclass(frozen=True, slots=True)
+class ImageTraits:
+    """What is known of the images of all pools of a platform; ``python`` is what they have, empty where it differs.
+
+    ``runs_here``: sessions run in the interpreter of the daemon. ``is_chosen``: each launch may ask for another image,
+    whose name may tell its Python.
+    """
+
+    python: str = ""
+    runs_here: bool = False
+    is_chosen: bool = False
+
+
+_SHIPPED = {
+    # What Kaggle's images ran in 2026.
+    "kaggle": ImageTraits(python="3.12"),
+    "local": ImageTraits(runs_here=True),
+    "sagemaker": ImageTraits(is_chosen=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Plugin:
     """A platform: the ``contract`` it was made for, and functions as those of the shipped ones in the registry."""
 
@@ -35,6 +56,11 @@ class Plugin:
     checkup: Checkup | None = None
     files: Files | None = None
     secret_way: Callable[[Mapping[str, str]], SecretWay] | None = None
+
+
+def image_traits(platform: str) -> ImageTraits:
+    """Return what is known of the images of a platform; nothing of those that packages bring."""
+    return _SHIPPED.get(platform, ImageTraits())
 
 
 @cache

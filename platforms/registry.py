@@ -2,58 +2,49 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jobs.payload.bounds import SPAN_MAX, digits
 from platforms import plugin
 from platforms.base import Misconfigured, SecretWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import Checked, Platform, Published
     from platforms.late import LatePlatform
 
-# name -> "module:function" with the signature Loader. Adding a platform: docs/inside/adding-a-platform.md.
-_LOADERS: Mapping[str, str] = {
-    "kaggle": "platforms.kaggle.adapter:load",
-    "local": "platforms.local.adapter:load",
-    "manual": "platforms.manual.adapter:load",
-    "sagemaker": "platforms.sagemaker.adapter:load",
-    "skypilot": "platforms.skypilot.adapter:load",
-    "slurm": "platforms.slurm.adapter:load",
-}
-
-# name -> "module:function" with the signature Checkup, for platforms that can be looked at before they are used.
-_CHECKUPS: Mapping[str, str] = {
-    "kaggle": "platforms.kaggle.checkup:checks",
-    "sagemaker": "platforms.sagemaker.checkup:checks",
-    "skypilot": "platforms.skypilot.checkup:checks",
-    "slurm": "platforms.slurm.checkup:checks",
-}
-
-# name -> "module:function" that names the files its credentials may come from, for platforms that read some.
-_FILES: Mapping[str, str] = {
-    "kaggle": "platforms.kaggle.api.credentials:files",
-    "sagemaker": "platforms.sagemaker.settings:files",
-}
-
-
-# name -> "module:function" with the signature Opening, for platforms that hold models and datasets.
-_PUBLISHED: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account:open_published"}
-# name -> "module:function" that returns the account of a pool without asking the platform, for platforms of which one
-# owner may use one account.
-_ACCOUNTS: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account:account_name"}
-# name -> "module:function" that tells by a pool's options how its sessions get secrets; the others' get none.
-_SECRETS: Mapping[str, str] = {
-    "kaggle": "platforms.kaggle.settings:secret_way",
-    "local": "platforms.local.spawn:secret_way",
-    "sagemaker": "platforms.sagemaker.settings:secret_way",
+# name -> the functions that plug-ins bring as well (platforms.plugin.Plugin), each as "module:function", and two more:
+# ``published`` opens what the platform holds of models and datasets; ``account_name`` returns the account of a pool
+# without asking the platform, where one owner may use one account. Adding one: docs/inside/adding-a-platform.md.
+_SHIPPED: Mapping[str, Mapping[str, str]] = {
+    "kaggle": {
+        "load": "platforms.kaggle.adapter:load",
+        "checkup": "platforms.kaggle.checkup:checks",
+        "files": "platforms.kaggle.api.credentials:files",
+        "secret_way": "platforms.kaggle.settings:secret_way",
+        "published": "platforms.kaggle.api.account:open_published",
+        "account_name": "platforms.kaggle.api.account:account_name",
+    },
+    "local": {"load": "platforms.local.adapter:load", "secret_way": "platforms.local.spawn:secret_way"},
+    "manual": {"load": "platforms.manual.adapter:ManualPlatform"},
+    "sagemaker": {
+        "load": "platforms.sagemaker.adapter:load",
+        "checkup": "platforms.sagemaker.checkup:checks",
+        "files": "platforms.sagemaker.settings:files",
+        "secret_way": "platforms.sagemaker.settings:secret_way",
+    },
+    "skypilot": {
+        "load": "platforms.skypilot.adapter:SkyPilotPlatform",
+        "checkup": "platforms.skypilot.checkup:checks",
+    },
+    "slurm": {"load": "platforms.slurm.adapter:SlurmPlatform", "checkup": "platforms.slurm.checkup:checks"},
 }
 
 
@@ -97,18 +88,17 @@ if TYPE_CHECKING:
             """Return the checks of one pool by name."""
 
     Files = Callable[[Mapping[str, str], Mapping[str, str]], list[Path]]
-    Opening = Callable[[Mapping[str, str], Mapping[str, str]], Published]
     Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
 
 
 def shipped() -> frozenset[str]:
     """Return the names of our own platforms."""
-    return frozenset(_LOADERS)
+    return frozenset(_SHIPPED)
 
 
 def known() -> tuple[str, ...]:
     """Return the names of all platforms, sorted."""
-    return tuple(sorted({*_LOADERS, *plugin.offered()}))
+    return tuple(sorted({*_SHIPPED, *plugin.offered()}))
 
 
 def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -> Platform:
@@ -116,24 +106,12 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
 
     Raises Misconfigured for an unknown name, a missing library or a bad setting.
     """
-    found = _loaded(platform, settings, context)
+    with _needs_library(platform, "load"):
+        found: Platform = _function(platform, "load", "load")(settings, context)
     if context.device_counts and not found.capabilities.device_counts:
         why = "device_counts: its sessions cannot ask for a number of devices"
         raise Misconfigured(platform, "load", why, "Set devices_per_session and sessions_max instead")
     return found
-
-
-def _loaded(platform: str, settings: Mapping[str, str], context: PlatformContext) -> Platform:
-    address = _LOADERS.get(platform)
-    if address is None:
-        return _plugin(platform, "load").load(settings, context)
-    module, function = address.split(":")
-    try:
-        return cast("Loader", getattr(import_module(module), function))(settings, context)
-    except ImportError as error:
-        raise Misconfigured(
-            platform, "load", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
-        ) from error
 
 
 def late(
@@ -149,12 +127,7 @@ def late(
 
 def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Return a word that changes with the files that the platform's credentials may come from."""
-    files: Files | None = None
-    if platform in _FILES:
-        module, function = _FILES[platform].split(":")
-        files = cast("Files", getattr(import_module(module), function))
-    elif platform not in _LOADERS:
-        files = _plugin(platform, "load").files
+    files = _function(platform, "files", "load")
     if files is None:
         return "none"
     from platforms.fingerprint import fingerprint
@@ -162,25 +135,23 @@ def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]
     return fingerprint(files(settings, environ))
 
 
+def publisher() -> str:
+    """Return the platform that holds models and datasets of anybody."""
+    return next(name for name, functions in _SHIPPED.items() if "published" in functions)
+
+
 def published(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> Published:
-    """Return what an account at the platform may see of what it holds. Raises KeyError, Misconfigured."""
-    module, function = _PUBLISHED[platform].split(":")
-    try:
-        return cast("Opening", getattr(import_module(module), function))(settings, environ)
-    except ImportError as error:
-        raise Misconfigured(
-            platform, "fetch", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
-        ) from error
+    """Return what an account at the platform may see of what it holds. Raises Misconfigured."""
+    with _needs_library(platform, "fetch"):
+        found: Published = _function(platform, "published", "fetch")(settings, environ)
+    return found
 
 
 def account_name(platform: str, settings: Mapping[str, str], environ: Mapping[str, str], state_folder: Path) -> str:
     """Return the account of a pool without asking the platform; "" where it is not known or does not matter."""
-    if platform not in _ACCOUNTS:
-        return ""
-    module, function = _ACCOUNTS[platform].split(":")
-    name = cast("Callable[[Mapping[str, str], Mapping[str, str], Path], str]", getattr(import_module(module), function))
     try:
-        return name(settings, environ, state_folder)
+        name = _function(platform, "account_name", "log in") if platform in _SHIPPED else None
+        return str(name(settings, environ, state_folder)) if name else ""
     except Misconfigured:
         return ""
 
@@ -192,42 +163,43 @@ def checkup(
 
     Raises Misconfigured for an unknown platform, a missing library or a bad setting.
     """
-    if platform not in _LOADERS:
-        own = _plugin(platform, "check").checkup
-        return {} if own is None else own(settings, environ, now, probe=probe)
-    if platform not in _CHECKUPS:
-        return {}
-    module, function = _CHECKUPS[platform].split(":")
-    try:
-        checks = cast("Checkup", getattr(import_module(module), function))
-        return checks(settings, environ, now, probe=probe)
-    except ImportError as error:
-        raise Misconfigured(
-            platform, "check", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
-        ) from error
+    with _needs_library(platform, "check"):
+        checks: Checkup | None = _function(platform, "checkup", "check")
+        return {} if checks is None else checks(settings, environ, now, probe=probe)
 
 
 def secret_way(platform: str, settings: Mapping[str, str]) -> SecretWay:
     """Return how sessions of a pool with these settings get secrets; a pool that cannot be used gives none."""
-    none = SecretWay("none", f"sessions on {platform} are given none", "Let it run on other pools")
     try:
-        if platform not in _LOADERS:
-            own = _plugin(platform, "look for secrets").secret_way
-            return none if own is None else own(settings)
-        if platform not in _SECRETS:
-            return none
-        module, function = _SECRETS[platform].split(":")
-        return cast("Callable[[Mapping[str, str]], SecretWay]", getattr(import_module(module), function))(settings)
+        own: Callable[[Mapping[str, str]], SecretWay] | None = _function(platform, "secret_way", "look for secrets")
+        if own is None:
+            return SecretWay("none", f"sessions on {platform} are given none", "Let it run on other pools")
+        return own(settings)
     except Misconfigured as error:
         return SecretWay("none", error.why, error.remedy or "Correct the options of the pool")
 
 
-def _plugin(platform: str, action: str) -> plugin.Plugin:
-    """Return the plug-in of a platform that is not shipped. Raises Misconfigured."""
+def _function(platform: str, name: str, action: str) -> Any:
+    """Return a function of a platform, None where it has none. Raises Misconfigured, ImportError."""
+    if platform in _SHIPPED:
+        module, _, function = _SHIPPED[platform].get(name, "").partition(":")
+        return getattr(import_module(module), function) if module else None
     found = plugin.find(platform)
     if found is None:
         raise Misconfigured(platform, action, "there is no such platform", f"Known platforms: {', '.join(known())}")
-    return found
+    return getattr(found, name)
+
+
+@contextmanager
+def _needs_library(platform: str, action: str) -> Iterator[None]:
+    """Tell of a missing library of a platform of ours which extra brings it."""
+    try:
+        yield
+    except ImportError as error:
+        if platform not in _SHIPPED:
+            raise
+        remedy = f"Install the extra of this platform: uff-scheduler[{platform}]"
+        raise Misconfigured(platform, action, str(error), remedy) from error
 
 
 def reject_unknown(platform: str, settings: Mapping[str, str], allowed: frozenset[str]) -> None:

@@ -143,10 +143,11 @@ class App:
 
         Raises PlatformError.
         """
-        from platforms.registry import published
+        from platforms.registry import published, publisher
 
-        pools = sorted((pool for pool in self.settings.pools if pool.platform == "kaggle"), key=lambda p: not p.enabled)
-        return published("kaggle", dict(pools[0].options) if pools else {}, os.environ)
+        name = publisher()
+        pools = sorted((pool for pool in self.settings.pools if pool.platform == name), key=lambda p: not p.enabled)
+        return published(name, dict(pools[0].options) if pools else {}, os.environ)
 
     def _context(self, pool: Pool, state_folder: Path | None = None) -> PlatformContext:
         from platforms.registry import PlatformContext

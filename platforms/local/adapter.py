@@ -25,13 +25,12 @@ from jobs.payload.lane.environment import FOLDER, MARK
 from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
 from jobs.plural import counted
-from platforms.artifacts.base import BlobStore
 from platforms.base import (
+    Adapter,
     Capabilities,
     LaunchRequest,
     Misconfigured,
     Observed,
-    QuotaReading,
     Refused,
     SessionState,
     Unreachable,
@@ -59,7 +58,7 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform
     return LocalPlatform(settings, context, os.environ.get(RUNNER_VARIABLE, ""))
 
 
-class LocalPlatform:
+class LocalPlatform(Adapter):
     """Runs payloads as detached processes of this machine.
 
     Settings, all optional: ``devices`` (comma-separated numbers of the accelerators this pool owns; a
@@ -139,19 +138,6 @@ class LocalPlatform:
             return
         with self._folders.answering("logs"):
             yield from self._folders.read(key, OUTPUT, offset, limit_bytes)
-
-    def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return nothing: this machine keeps no books."""
-        del now
-        return ()
-
-    def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
-
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return nothing: sessions here cost no quota that anybody else counts."""
-        del known, now
-        return ()
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Remove the folders of the sessions in ``over`` that ended or never started; return their keys.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from platforms.artifacts.base import BlobStore, StoreError
-from platforms.base import Capabilities, LaunchRequest, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.base import Adapter, Capabilities, LaunchRequest, Observed, Refused, SessionState, Unreachable
 from platforms.bundle import Limits, extract
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
@@ -32,12 +32,7 @@ _REPORT_BYTES = 1 << 20
 _LIMITS = Limits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
 
 
-def load(settings: Mapping[str, str], context: PlatformContext) -> ManualPlatform:
-    """Return the manual platform of one pool. Raises Misconfigured."""
-    return ManualPlatform(settings, context)
-
-
-class ManualPlatform:
+class ManualPlatform(Adapter):
     """Offers sessions to a person.
 
     Settings, all optional: ``take_within_seconds`` (1,800; then the offer lapses and its jobs go elsewhere),
@@ -107,16 +102,6 @@ class ManualPlatform:
             return
         with self._folders.answering("logs"):
             yield from self._folders.read(key, LOG, offset, limit_bytes)
-
-    def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return nothing: nobody here can ask the place."""
-        del now
-        return ()
-
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return nothing: what a person runs without an offer of ours is not ours."""
-        del known, now
-        return ()
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Take home what was handed in; see Platform.collect."""
@@ -249,7 +234,7 @@ class ManualPlatform:
         """Pack a hand-over and let it be seen. The caller holds the lock. Raises what pack raises."""
 
         def fill(folder: Path) -> None:
-            files = pack(request, self._context.bundle, folder)
+            files = pack(request, self._context, folder)
             offer: dict[str, Any] = {
                 "offered_at": now,
                 "lapses_at": min(request.deadline, now + self._take_seconds),

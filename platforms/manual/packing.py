@@ -11,10 +11,12 @@ from typing import Any
 
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.directory import DirectoryStore
-from platforms.base import LaunchRequest, Misconfigured
+from platforms.base import LaunchRequest
 from platforms.bundle import build_bundle
 from platforms.manual import bootstrap
+from platforms.registry import PlatformContext
 from platforms.relay import checkpoint_keys, folder_keys, given_launch, pack_objects
+from platforms.remote import payload_of
 
 _ABOUT = """\
 # {key}
@@ -29,15 +31,13 @@ If the kernel dies, run the cell again: it trains nothing, and packs what was sa
 """
 
 
-def pack(request: LaunchRequest, bundle: Path, folder: Path) -> tuple[str, ...]:
+def pack(request: LaunchRequest, context: PlatformContext, folder: Path) -> tuple[str, ...]:
     """Write what a person must bring into ``folder``; return the files' names, the notebook first.
 
     A session whose store is a folder of ours cannot reach it: its data, code and newest checkpoints go with it. Raises
     Misconfigured, StoreError, OSError.
     """
-    payload = Path(request.bundle or bundle).absolute() / "payload"
-    if not (payload / "agent.py").is_file():
-        raise Misconfigured("manual", "launch", f"there is no agent in {payload}", "Check the bundle folder")
+    payload = payload_of("manual", request, context)
     with tempfile.TemporaryDirectory(prefix="uff-manual-") as temporary:
         code = base64.b64encode(build_bundle(payload, Path(temporary)).path.read_bytes()).decode()
     launch: dict[str, Any] = dict(request.launch)

@@ -17,21 +17,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from platforms.artifacts.base import BlobStore
 from platforms.artifacts.s3.store import S3Store
 from platforms.base import (
+    Adapter,
     Capabilities,
     LaunchRequest,
     Misconfigured,
     Observed,
     PlatformError,
-    QuotaReading,
     Refused,
     SessionState,
     Unreachable,
 )
 from platforms.plain_file import read_below
 from platforms.registry import PlatformContext
+from platforms.remote import payload_of
 from platforms.sagemaker import answers, sdk
 from platforms.sagemaker.answers import Throttled
 from platforms.sagemaker.logs import read_logs
@@ -58,7 +58,7 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SageMakerPlat
     return SageMakerPlatform(settings, context)
 
 
-class SageMakerPlatform:
+class SageMakerPlatform(Adapter):
     """Runs payloads as training jobs; docs/sagemaker.md lists the settings."""
 
     capabilities = Capabilities(tails_logs=True, finds_orphans=True, bills_late=True)
@@ -179,14 +179,6 @@ class SageMakerPlatform:
                 if self._describe(key) is not None:
                     yield from read_logs(self._logs, key, offset, limit_bytes)
 
-    def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return nothing: the budget is set by the user, and AWS keeps no books of it."""
-        del now
-        return ()
-
-    def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
-
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return live training jobs that this pool launched and that ``known`` does not name; see Platform.orphans.
 
@@ -270,9 +262,7 @@ class SageMakerPlatform:
         self._files.put(f"launches/{self._owner}/{request.key}/launch.json", json.dumps(document).encode())
 
     def _code(self, request: LaunchRequest) -> dict[str, Path]:
-        payload = Path(request.bundle or self._context.bundle).absolute() / "payload"
-        if not (payload / "agent.py").is_file():
-            raise Misconfigured("sagemaker", "launch", f"there is no agent in {payload}", "Check the bundle folder")
+        payload = payload_of("sagemaker", request, self._context)
         return {path.relative_to(payload).as_posix(): path for path in sorted(payload.rglob("*.py"))}
 
     def _code_digest(self, request: LaunchRequest) -> str:

@@ -11,10 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from jobs.payload.clock import Clock
-from platforms.artifacts.base import BlobStore
 from platforms.base import (
     Capabilities,
     HourPrice,
@@ -28,10 +25,9 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.bundle import build_bundle
-from platforms.folders import Folders
 from platforms.registry import PlatformContext
+from platforms.remote import END, ORDER, OUTPUT, STARTED, Ended, Ordered, RemoteSessions, Started
 from platforms.skypilot.catalogue import dearest
-from platforms.skypilot.records import END, ORDER, OUTPUT, STARTED, Ended, Ordered, Records, Started
 from platforms.skypilot.server import ApiServer, Asked, Cluster, Cost, Gone, Job, NotSent
 from platforms.skypilot.settings import NAME, read_settings
 from platforms.skypilot.task import Order, is_key, task
@@ -52,21 +48,13 @@ class _View:
     jobs: Mapping[str, list[Job] | PlatformError]
 
 
-def load(settings: Mapping[str, str], context: PlatformContext) -> SkyPilotPlatform:
-    """Return the platform of one pool. Raises Misconfigured."""
-    return SkyPilotPlatform(settings, context)
-
-
-class SkyPilotPlatform:
+class SkyPilotPlatform(RemoteSessions):
     """Runs payloads on clusters that SkyPilot makes; for the settings see docs/skypilot.md."""
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
-        self._context = context
+        super().__init__(NAME, context)
         self._settings = read_settings(settings, context.state_folder.absolute())
         self._server = ApiServer(self._settings)
-        self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
-        self._records = Records(self._folders)
-        self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
         # Who declares a price books that; else the catalogue's is told, and no machine is launched that costs more.
         self._tells_price = not context.is_priced
         self._price: float | None = None  # dollars, as it was told last
@@ -84,9 +72,7 @@ class SkyPilotPlatform:
             raise Refused(
                 NAME, "launch", f"{key!r} cannot be a cluster's name", "Use A-Z a-z 0-9 . _ -", permanent=True
             )
-        payload = Path(request.bundle or self._context.bundle).absolute() / "payload"
-        if not (payload / "agent.py").is_file():
-            raise Misconfigured(NAME, "launch", f"there is no agent in {payload}", "Check the bundle folder")
+        payload = self._payload(request)
         start_by = int(self._real(now)) + self._settings.start_seconds
         order = Order(key, int(self._real(request.deadline)), start_by, self._settings.python)
         with self._folders.answering("launch"):
@@ -101,6 +87,7 @@ class SkyPilotPlatform:
             except (Refused, Misconfigured, NotSent):
                 with self._folders.lock(_LOCK_SECONDS):
                     self._folders.remove([key])
+                    self._records.forget([key])
                 raise
         return Observed(key, SessionState.QUEUED, made, detail="asked for")
 
@@ -156,9 +143,6 @@ class SkyPilotPlatform:
         self._price = offer.dollars
         return (HourPrice(round(offer.dollars * 1_000_000), f"SkyPilot's catalogue: {offer.place}"),)
 
-    def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
-
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return clusters, and launches under way, that carry this pool's prefix and that ``known`` does not name."""
         with self._folders.answering("orphans"):
@@ -183,6 +167,7 @@ class SkyPilotPlatform:
             with self._folders.lock(_LOCK_SECONDS):
                 removed = self._folders.over(gone, lambda key: self._observe(key, view, now))
                 self._folders.remove(removed)
+            self._records.forget(removed)
             for key in removed:
                 self._looked.pop(key, None)
             self._folders.clear()
@@ -203,17 +188,7 @@ class SkyPilotPlatform:
                     key, Ordered(now, request.deadline, int(self._real(now)) + self._settings.start_seconds)
                 )
         seen = self._folders.observed(kept, lambda each: self._observe(each, view, now))
-        if key in seen:
-            if seen[key].state is SessionState.UNCLEAR:
-                raise Unreachable(NAME, "launch", seen[key].detail)
-            return seen[key]
-        if request.deadline <= now:
-            raise Refused(NAME, "launch", f"the deadline {request.deadline} is not after {now}")
-        live = [one for one in seen.values() if one.state not in {SessionState.ENDED, SessionState.ABSENT}]
-        if len(live) >= self._context.sessions_max:
-            why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
-            raise Refused(NAME, "launch", why, "Wait until one ends")
-        return None
+        return self._standing(request, seen, now)
 
     def _resources(self, request: LaunchRequest) -> dict[str, object]:
         resources = self._settings.resources(request.devices)
@@ -376,12 +351,6 @@ class SkyPilotPlatform:
 
     def _name(self, key: str) -> str:
         return f"{self._settings.prefix}{key}"
-
-    def _scheduled(self, real: int) -> int:
-        return int(self._clock.epoch + (real - self._clock.origin) * self._clock.scale)
-
-    def _real(self, scheduled: int) -> float:
-        return self._clock.origin + (scheduled - self._clock.epoch) / self._clock.scale
 
 
 def _is_going(requests: Sequence[Asked]) -> bool:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from jobs.payload.clock import Clock
 from jobs.plural import counted
-from platforms.artifacts.base import BlobStore
 from platforms.base import (
     Capabilities,
     InQueue,
@@ -27,13 +24,11 @@ from platforms.base import (
     Refused,
     SessionState,
     StopChannel,
-    Unreachable,
 )
 from platforms.bundle import build_bundle
-from platforms.folders import Folders, is_folder_name
-from platforms.local.records import publish
-from platforms.record_file import DamagedRecord, read_record
+from platforms.folders import is_folder_name
 from platforms.registry import PlatformContext
+from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions, Started, is_live
 from platforms.slurm import batch
 from platforms.slurm.books import NoBooks, reading
 from platforms.slurm.commands import Commands
@@ -47,53 +42,6 @@ _REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back 
 _ALIKE_SECONDS = 60  # real: between the start that accounting has and the one that was seen
 _LOG_BYTES = 4 << 20  # of one answer; more is asked for again
 _TERM_SECONDS = 120  # before the time limit
-ORDER, STARTED, END = "order.json", "started.json", "end.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """What was ordered, in scheduled UTC seconds.
-
-    ``length`` is how long it may run at most; 0 in orders of older versions, whose script keeps to ``deadline``.
-    """
-
-    at: int
-    deadline: int
-    length: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """When a session was first seen to run, in real UTC seconds as Slurm tells it."""
-
-    job: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did.
-
-    ``taken``: Slurm took it away, by a failed node or a preemption.
-    """
-
-    started: int | None
-    ended: int
-    detail: str
-    told: bool
-    taken: bool = False
-
-
-def write(text: str, folder: Path) -> None:
-    """Write an order into a session's folder."""
-    (folder / ORDER).write_text(text)
-
-
-def told(key: str, end: Ended) -> Observed:
-    """Return an end as it was first told."""
-    if end.started is None:
-        return Observed(key, SessionState.ABSENT, "", detail=end.detail)
-    return Observed(key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told, taken=end.taken)
 
 
 class _Known(NamedTuple):
@@ -105,19 +53,11 @@ class _Known(NamedTuple):
     evidence: Evidence
 
 
-_Record = TypeVar("_Record", Ordered, Started, Ended)
-
-
-def load(settings: Mapping[str, str], context: PlatformContext) -> SlurmPlatform:
-    """Return the platform of one pool. Raises Misconfigured."""
-    return SlurmPlatform(settings, context)
-
-
-class SlurmPlatform:
+class SlurmPlatform(RemoteSessions):
     """Runs payloads as batch jobs of a Slurm cluster; for the settings see docs/slurm.md."""
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
-        self._context = context
+        super().__init__(NAME, context)
         self._settings = read_settings(settings, context.state_folder.absolute(), context.python)
         if context.devices_per_session % self._settings.nodes:
             why = f"{self._settings.nodes} nodes cannot share {counted(context.devices_per_session, 'device')} evenly"
@@ -128,14 +68,11 @@ class SlurmPlatform:
             why = "device_counts with sessions of several nodes"
             raise Misconfigured(NAME, "load", why, "Give sessions of several nodes a pool of their own")
         self._commands = Commands(self._settings)
-        self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
-        self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
         self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
         self._requeued: dict[str, int] = {}  # by key, when its job was first seen to wait once more
         self._placing = threading.Lock()
         self._caps: tuple[Cap, ...] = ()  # of the QOS, as they were last read
         self._has_books = True  # until the cluster is seen to keep no accounts
-        self._records: dict[tuple[str, str], Ordered | Started | Ended] = {}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -153,25 +90,17 @@ class SlurmPlatform:
         key = request.key
         if not is_folder_name(key):
             raise Refused(NAME, "launch", f"{key!r} cannot be a job's name", "Use A-Z a-z 0-9 . _ -", permanent=True)
-        payload = Path(request.bundle or self._context.bundle).absolute() / "payload"
-        if not (payload / "agent.py").is_file():
-            raise Misconfigured(NAME, "launch", f"there is no agent in {payload}", "Check the bundle folder")
+        payload = self._payload(request)
         with self._folders.answering("launch"):
             digest = self._place(payload)
             with self._folders.lock():
                 kept = sorted(self._folders.keys() | {key})
                 poll = self._poll(kept)
                 seen = self._folders.observed(kept, lambda each: self._observe(each, poll, now))
-                if key in seen:
-                    if seen[key].state is SessionState.UNCLEAR:
-                        raise Unreachable(NAME, "launch", seen[key].detail)
-                    return seen[key]
-                if request.deadline <= now:
-                    raise Refused(NAME, "launch", f"the deadline {request.deadline} is not after {now}")
-                live = sum(map(_is_live, seen.values()))
-                admit(request, poll, self._settings, self._caps, (live, self._context.sessions_max))
-                order = json.dumps(asdict(Ordered(now, request.deadline, request.deadline - now)))
-                self._folders.make(key, partial(write, order))
+                if (known := self._standing(request, seen, now)) is not None:
+                    return known
+                admit(request, poll, self._settings, self._caps)
+                self._records.order(key, Ordered(now, request.deadline, length=request.deadline - now))
                 job = self._submit(request, digest, now)
         # Accepted is not known: a controller that dies now may forget it. The next look tells.
         return Observed(key, SessionState.QUEUED, str(job or ""), detail="accepted by Slurm, not seen in its queue yet")
@@ -232,9 +161,6 @@ class SlurmPlatform:
         tightest = found.tightest
         return (reading(tightest, devices, now, self._clock.scale),) if tightest else ()
 
-    def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
-
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return jobs that carry this pool's mark and that ``known`` does not name."""
         with self._folders.answering("orphans"):
@@ -242,7 +168,7 @@ class SlurmPlatform:
             keys = sorted({line.key for line in poll.lines if not is_over(line)} - set(known))
             poll = self._poll(keys) if keys else poll
             seen = self._folders.observed(keys, lambda key: self._observe(key, poll, now))
-            return [one for one in seen.values() if _is_live(one)]
+            return [one for one in seen.values() if is_live(one)]
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Remove the folders of the sessions in ``over`` that ended or never started, here and there."""
@@ -281,8 +207,7 @@ class SlurmPlatform:
             left = not is_over(line) or (line.key in keys and poll.evidence[line.key].claim)
             if line.key in keys and left and not (self._folders.root / line.key).exists():
                 at, until = self._scheduled(line.submitted), self._scheduled(line.until)
-                text = json.dumps(asdict(Ordered(at, until, max(0, until - at))))
-                self._folders.make(line.key, partial(write, text))
+                self._records.order(line.key, Ordered(at, until, length=max(0, until - at)))
         return poll
 
     def _submit(self, request: LaunchRequest, digest: str, now: int) -> int:
@@ -317,7 +242,7 @@ class SlurmPlatform:
 
     def _forget(self, keys: Collection[str]) -> None:
         """Let go of what is remembered of sessions whose folders are gone."""
-        self._records = {place: found for place, found in self._records.items() if place[0] not in keys}
+        self._records.forget(keys)
         for remembered in (self._last_seen, self._requeued):
             for key in keys:
                 remembered.pop(key, None)
@@ -327,10 +252,10 @@ class SlurmPlatform:
         there = self._folders.files(key)
         if ORDER not in there:
             return None
-        order = self._record(key, ORDER, Ordered)
+        order = self._records.ordered(key)
         if END in there:
-            return told(key, self._record(key, END, Ended))
-        started = self._record(key, STARTED, Started) if STARTED in there else None
+            return self._records.ended(key)
+        started = self._records.started(key) if STARTED in there else None
         evidence = poll.evidence.get(key, Evidence())
         line = line_of(poll.by_key.get(key, ()), evidence)
         if line is not None:
@@ -355,7 +280,7 @@ class SlurmPlatform:
             case Runs(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
                     at = min(at, int(self._real(now)))  # the cluster's clock may be ahead; later answers say the same
-                    publish(str(self._folders.root / key), STARTED, json.dumps(asdict(Started(line.job, at))))
+                    self._records.start(key, at, line.job)
                 began = min(self._scheduled(at), now)
                 deadline = min(began + order.length, self._until(known)) if order.length else None
                 return Observed(key, SessionState.RUNNING, job, began, detail=detail, deadline=deadline)
@@ -375,16 +300,6 @@ class SlurmPlatform:
                     return self._over(key, started.at, Over(started.at, last, verdict.detail), now)
                 return self._vanished(key, known, verdict, now)
 
-    def _record(self, key: str, name: str, kind: type[_Record]) -> _Record:
-        """Return a record of a session, which never changes once it is there. Raises DamagedRecord."""
-        found = self._records.get((key, name))
-        if not isinstance(found, kind):
-            found = read_record(self._folders.root, f"{key}/{name}", lambda document: kind(**document))
-            if found is None:
-                raise DamagedRecord(f"{self._folders.root / key / name} is gone")
-            self._records[key, name] = found
-        return found
-
     def _vanished(self, key: str, known: _Known, verdict: Vanished, now: int) -> Observed:
         """Return what to say of a session that Slurm does not know: nothing, until nobody can be at work for it."""
         order, started = known.order, known.started
@@ -393,7 +308,8 @@ class SlurmPlatform:
             first = min(self._scheduled(started.at), deadline) if started else order.at
             if now <= deadline + round(SLACK_SECONDS * self._clock.scale):
                 return self._unclear(key, f"{verdict.detail}; it may run until its deadline")
-            return self._end(key, Ended(first, deadline, f"{verdict.detail}, and its deadline passed", told=False))
+            why = f"{verdict.detail}, and its deadline passed"
+            return self._records.end(key, Ended(first, deadline, why, told=False))
         patience = max(_UNSEEN_SECONDS * self._clock.scale, 1)
         if now <= max(order.at, self._last_seen.get(key, 0)) + patience:
             return Observed(key, SessionState.QUEUED, "", detail="accepted by Slurm, not seen in its queue yet")
@@ -410,15 +326,10 @@ class SlurmPlatform:
         first, last = min(self._scheduled(at), now), verdict.ended
         # The clocks of the cluster may be ahead of ours.
         ended = now if last is None else max(first, min(self._scheduled(last), now))
-        return self._end(key, Ended(first, ended, verdict.detail, last is not None, verdict.taken))
+        return self._records.end(key, Ended(first, ended, verdict.detail, last is not None, taken=verdict.taken))
 
     def _never(self, key: str, detail: str, now: int) -> Observed:
-        return self._end(key, Ended(None, now, detail, told=True))
-
-    def _end(self, key: str, end: Ended) -> Observed:
-        """Write down how a session ended, and return how it was first told."""
-        publish(str(self._folders.root / key), END, json.dumps(asdict(end)))
-        return told(key, self._record(key, END, Ended))
+        return self._records.end(key, Ended(None, now, detail, told=True))
 
     def _unclear(self, key: str, detail: str) -> Observed:
         return Observed(key, SessionState.UNCLEAR, "", detail=detail)
@@ -427,28 +338,13 @@ class SlurmPlatform:
         """Return when a session must be over: the deadline of its launch, unless that was moved on while it waited."""
         return known.order.deadline if known.evidence.until is None else self._scheduled(known.evidence.until)
 
-    def _scheduled(self, real: int) -> int:
-        return int(self._clock.epoch + (real - self._clock.origin) * self._clock.scale)
-
-    def _real(self, scheduled: int) -> float:
-        return self._clock.origin + (scheduled - self._clock.epoch) / self._clock.scale
-
-
-def _is_live(seen: Observed) -> bool:
-    return seen.state not in {SessionState.ENDED, SessionState.ABSENT}
-
 
 # Whether a pool's cluster has room for one more session. Pure.
-def admit(
-    request: LaunchRequest, poll: Poll, settings: Settings, caps: Sequence[Cap], sessions: tuple[int, int]
-) -> None:
-    """Raise Refused when there is no room for one more; ``sessions`` are how many are live, and how many may be."""
+def admit(request: LaunchRequest, poll: Poll, settings: Settings, caps: Sequence[Cap]) -> None:
+    """Raise Refused when there is no room for one more."""
     if request.devices % settings.nodes:
         why = f"{counted(request.devices, 'device')} cannot be shared by {settings.nodes} nodes evenly"
         raise Refused(NAME, "launch", why, "Choose devices_per_session that nodes divides", permanent=True)
-    live, most = sessions
-    if live >= most:
-        raise Refused(NAME, "launch", f"{live} of at most {most} sessions are live", "Wait until one ends")
     waiting = sum(is_waiting(line) for line in poll.lines)
     if waiting >= settings.pending_max:
         why = f"{counted(waiting, 'job')} of this pool wait in Slurm's queue, and pending_max allows no more"

@@ -10,10 +10,8 @@ import base64
 import gzip
 import hashlib
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.payload.clock import Clock
 from platforms.base import (
     Capabilities,
     Misconfigured,
@@ -24,16 +22,14 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.bundle import build_bundle
-from platforms.folders import Folders
 from platforms.plugin import CONTRACT, Plugin
 from platforms.registry import read_count, reject_unknown
-from platforms.skypilot.records import END, ORDER, STARTED, Ended, Ordered, Records
+from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions
 from platforms.skypilot.task import Order, is_key, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
 
@@ -57,19 +53,17 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> LightningPlat
     return LightningPlatform(settings, context)
 
 
-class LightningPlatform:
+class LightningPlatform(RemoteSessions):
     """Runs payloads as jobs of one teamspace."""
 
     capabilities = Capabilities(tails_logs=True, finds_orphans=True)
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
-        self._settings, self._context = settings, context
+        super().__init__(NAME, context)
+        self._settings = settings
         state = context.state_folder.absolute()
         # Names are a teamspace's, which other daemons may use as well.
         self._prefix = f"uff-{hashlib.sha256(str(state).encode()).hexdigest()[:8]}-"
-        self._folders = Folders(NAME, state / "sessions")
-        self._records = Records(self._folders)
-        self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
         self._start_seconds = 60 * read_count(NAME, settings, "start_minutes", 30)
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
@@ -77,9 +71,7 @@ class LightningPlatform:
         key = request.key
         if not is_key(key):
             raise Refused(NAME, "launch", f"{key!r} cannot be a job's name", "Use A-Z a-z 0-9 . _ -", permanent=True)
-        payload = Path(request.bundle or self._context.bundle).absolute() / "payload"
-        if not (payload / "agent.py").is_file():
-            raise Misconfigured(NAME, "launch", f"there is no agent in {payload}", "Check the bundle folder")
+        payload = self._payload(request)
         start_by = int(self._real(now)) + self._start_seconds
         order = Order(key, int(self._real(request.deadline)), start_by, self._settings.get("python", "python3"))
         with self._folders.answering("launch"):
@@ -90,20 +82,15 @@ class LightningPlatform:
                 jobs = self._jobs()
                 self._adopt(kept, jobs, now)
                 seen = self._folders.observed(kept, lambda each: self._observe(each, jobs, now))
-                if key in seen:
-                    if seen[key].state is SessionState.UNCLEAR:
-                        raise Unreachable(NAME, "launch", seen[key].detail)
-                    return seen[key]
-                live = [one for one in seen.values() if one.state not in {SessionState.ENDED, SessionState.ABSENT}]
-                if request.deadline <= now or len(live) >= self._context.sessions_max:
-                    why = f"{len(live)} sessions are live, and the deadline is {request.deadline}"
-                    raise Refused(NAME, "launch", why, "Wait until one ends")
+                if (known := self._standing(request, seen, now)) is not None:
+                    return known
                 self._records.order(key, Ordered(now, request.deadline, start_by))
             try:
                 self._submit(key, asked)
             except (Refused, Misconfigured):
                 with self._folders.lock():
                     self._folders.remove([key])
+                    self._records.forget([key])
                 raise
         return Observed(key, SessionState.QUEUED, self._prefix + key, detail="submitted")
 
@@ -132,14 +119,6 @@ class LightningPlatform:
                 if piece := said[max(0, offset) : max(0, offset) + max(0, limit_bytes)]:
                     yield piece
 
-    def read_quota(self, now: int) -> Sequence[Any]:
-        """Return nothing: the budget is declared in the pool's quotas, in money."""
-        del now
-        return ()
-
-    def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
-
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return jobs that carry this pool's prefix and that ``known`` does not name."""
         del now
@@ -161,6 +140,7 @@ class LightningPlatform:
                     if key in jobs:
                         _told("remove a job", jobs[key].delete)
                 self._folders.remove(removed)
+            self._records.forget(removed)
             self._folders.clear()
         return removed
 
@@ -236,12 +216,6 @@ class LightningPlatform:
         cost = _told("read the cost", lambda: float(job.total_cost))
         price = round(cost * 3_600_000_000 / (ended - began)) or None if ended > began else None
         return self._records.end(key, Ended(began, ended, f"{status}; ${cost:.2f}", told=last is not None, price=price))
-
-    def _scheduled(self, real: float) -> int:
-        return int(self._clock.epoch + (real - self._clock.origin) * self._clock.scale)
-
-    def _real(self, scheduled: int) -> float:
-        return self._clock.origin + (scheduled - self._clock.epoch) / self._clock.scale
 
 
 def _told(action: str, ask: Callable[[], Any], refusals: tuple[type[Exception], ...] = ()) -> Any:

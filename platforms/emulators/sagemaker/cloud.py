@@ -61,11 +61,6 @@ class MotoCloud:
         bucket, _, key = uri.removeprefix("s3://").partition("/")
         self._files.put_object(bucket, key, data)
 
-    def delete(self, uri: str) -> None:
-        """Remove an object, if it is there."""
-        bucket, _, key = uri.removeprefix("s3://").partition("/")
-        self._files.delete_object(bucket, key)
-
     def log(self, job: str, lines: Iterable[bytes]) -> None:
         """Send each line as an event as soon as it is there. The stream begins with the first."""
         at = int(time.time() * 1000)  # noqa: TID251 - CloudWatch lives in real time

@@ -27,12 +27,12 @@ _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25
 _FAILURE_CHARACTERS = 1024
 _INHERITED = re.compile(rf"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|{SUMS.pattern}")  # programs need it to run here
-_UPLOADING, _UPLOADED, _IGNORED = ".sagemaker-uploading", ".sagemaker-uploaded", ".sagemaker-ignore"
-_OWN = (_UPLOADING, _UPLOADED, _IGNORED)
 
 
-class Files(Protocol):
-    """The part of S3 that the syncer needs."""
+class Cloud(Protocol):
+    """What a job needs of the rest of AWS; ``credentials`` is where its container gets those of its role."""
+
+    credentials: str
 
     def copy(self, uri: str, folder: Path) -> int:
         """Copy all objects whose names begin with an S3 address into a folder."""
@@ -41,82 +41,6 @@ class Files(Protocol):
     def put(self, uri: str, data: bytes) -> None:
         """Write an object."""
         ...
-
-    def delete(self, uri: str) -> None:
-        """Remove an object, if it is there."""
-        ...
-
-
-class Syncer:
-    """Keeps ``folder`` and what lies at ``uri`` alike, every ``wall_seconds``, between ``start`` and ``stop``."""
-
-    def __init__(self, files: Files, uri: str, folder: Path, wall_seconds: float) -> None:
-        self._files = files
-        self._uri = uri if uri.endswith("/") else f"{uri}/"
-        self._prefix = uri
-        self._folder = folder
-        self._wall_seconds = wall_seconds
-        self._known: dict[str, tuple[int, int]] = {}  # name -> size and time of change when it was last uploaded
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="checkpoint syncer", daemon=True)
-
-    def restore(self) -> None:
-        """Bring everything that begins with the address; a prefix without '/' at its end matches its neighbours."""
-        self._files.copy(self._prefix, self._folder)
-        self._known = self._seen()
-
-    def start(self) -> None:
-        """Begin to look at the folder."""
-        self._thread.start()
-
-    def stop(self, *, last: bool) -> None:
-        """Look no more; once more before, with ``last``."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        if last:
-            self.sync()
-
-    def sync(self) -> None:
-        """Upload what is new or changed, then delete what is gone."""
-        seen = self._seen()
-        for name, version in seen.items():
-            if self._known.get(name) != version:
-                with suppress(FileNotFoundError):  # it went away meanwhile, as files of training scripts do
-                    self._upload(name)
-                    self._known[name] = version
-        for name in sorted(set(self._known) - set(seen)):
-            self._files.delete(f"{self._uri}{name}")
-            del self._known[name]
-
-    def _upload(self, name: str) -> None:
-        path = self._folder / name
-        marker = path.with_name(path.name + _UPLOADING)
-        marker.touch()
-        try:
-            self._files.put(f"{self._uri}{name}", path.read_bytes())
-        finally:
-            marker.unlink(missing_ok=True)
-        path.with_name(path.name + _UPLOADED).touch()
-
-    def _seen(self) -> dict[str, tuple[int, int]]:
-        found = {}
-        for path in self._folder.rglob("*"):
-            with suppress(FileNotFoundError):
-                if path.is_file() and not path.name.endswith(_OWN):
-                    stat = path.stat()
-                    found[path.relative_to(self._folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
-        return found
-
-    def _run(self) -> None:
-        while not self._over.wait(self._wall_seconds):
-            self.sync()
-
-
-class Cloud(Files, Protocol):
-    """What a job needs of the rest of AWS; ``credentials`` is where its container gets those of its role."""
-
-    credentials: str
 
     def log(self, job: str, lines: Iterable[bytes]) -> None:
         """Send lines to CloudWatch until they end."""
@@ -272,12 +196,9 @@ class Job:
         while True:
             if reason := self._download():
                 return ("Failed", "Failed", reason)
-            syncer = self._syncer()
-            if syncer is not None:
-                syncer.restore()
             if self._paused(self.rules.download_seconds):
                 return ("Stopped", "Stopped", "")
-            exit_code, why = self._train(syncer)
+            exit_code, why = self._train()
             if why != "Interrupted":
                 break
             if ending := self._wait_for_another_instance():
@@ -331,14 +252,6 @@ class Job:
         wishes = resources.get("InstancePreferences") or [resources]
         return [str(wish["InstanceType"]) for wish in wishes]
 
-    def _syncer(self) -> Syncer | None:
-        config = self.request.get("CheckpointConfig")
-        if not config:
-            return None
-        local = str(config.get("LocalPath", f"{_ROOT}/checkpoints")).replace(_ROOT, str(self.folder), 1)
-        Path(local).mkdir(parents=True, exist_ok=True)
-        return Syncer(self.cloud, config["S3Uri"], Path(local), self.clock.wall_seconds(self.rules.sync_seconds))
-
     def _upload(self) -> None:
         """Leave what the job wrote as its model and its output where AWS leaves it."""
         place = f"{self.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{self.name}/output"
@@ -349,7 +262,7 @@ class Job:
                     opened.add(self.folder / folder, ".")
                 self.cloud.put(f"{place}/{archive}", packed.getvalue())
 
-    def _train(self, syncer: Syncer | None) -> tuple[int, str]:
+    def _train(self) -> tuple[int, str]:
         """Run the container; return its exit code, and why it was ended from outside."""
         with self._lock:
             if not self._stop.is_set():
@@ -369,12 +282,7 @@ class Job:
 
         waiter = threading.Thread(target=wait, daemon=True)
         waiter.start()
-        if syncer is not None:
-            syncer.start()
         why = self._watch(gone)
-        if syncer is not None and not gone.is_set() and not self.rules.syncs_after_sigterm:
-            syncer.stop(last=False)
-            syncer = None
         if not gone.is_set():
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -382,8 +290,6 @@ class Job:
         kill_members(process.pid, ticks, str(self.folder), rounds=_KILL_ROUNDS)
         waiter.join()
         talker.join()
-        if syncer is not None:
-            syncer.stop(last=True)
         output.close()
         return process.returncode, why
 

@@ -10,8 +10,7 @@ class Rules:
     """The limits of the place; all seconds are scheduled.
 
     Jobs named in ``no_capacity`` never get a machine, nor do any on ``no_capacity_types``. An image among
-    ``no_images`` cannot be pulled. Checkpoint folders are
-    synced every ``sync_seconds``, and once more after SIGTERM if so set.
+    ``no_images`` cannot be pulled.
     Spot jobs lose their instance ``spot_seconds`` after they begin to train, if that is set, and begin anew on another
     ``spot_back_seconds`` later, or never; they cost ``spot_share``.
     """
@@ -28,8 +27,6 @@ class Rules:
     no_capacity: set[str] = field(default_factory=set)
     no_capacity_types: set[str] = field(default_factory=set)
     no_images: set[str] = field(default_factory=set)
-    sync_seconds: float = 60.0
-    syncs_after_sigterm: bool = False
 
 
 class Refusal(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,12 +29,8 @@ class Caller:
     def owner(self) -> str:
         """Return the account's name, asking once for whom a token stands. Raises Misconfigured, Unreachable."""
         if not self._username:
-            from kagglesdk.security.types.oauth_service import IntrospectTokenRequest
-
-            request = IntrospectTokenRequest()
-            request.token = self._token
             try:
-                username = self.read("security.OAuthService", "IntrospectToken", request, _active_user)
+                username = self.read("security.OAuthService", "IntrospectToken", {"token": self._token}, _active_user)
             except Denied as error:
                 raise Misconfigured(
                     "kaggle", "log in", f"the access token is refused: {error}", "Make a new one"
@@ -49,33 +45,39 @@ class Caller:
         *_, owner, slug = ["", "", *str(ref or "").split("/")]
         return slug if owner.lower() == self.owner().lower() else None
 
-    def read(self, service: str, name: str, request: Any, read: Callable[[Answer], _Found]) -> _Found:
+    def read(self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Found]) -> _Found:
         """Make a call that changes nothing, repeated while nobody answers. Raises as Wire.call."""
         for round_number in range(self._tries - 1):
             try:
-                return self.wire.call(service, name, request, read)
+                return self.wire.call(service, name, fields, read)
             except Unreachable as error:
                 asked = error.wait_seconds if isinstance(error, Throttled) else 0.0
                 self.patience.wait(max(self.pause_seconds * 2**round_number, min(asked, _WAIT_SECONDS_MAX)))
-        return self.wire.call(service, name, request, read)
+        return self.wire.call(service, name, fields, read)
+
+    def found(
+        self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Found]
+    ) -> _Found | None:
+        """Make a call that changes nothing about one thing; None: it is missing, or not ours. Raises Unreachable."""
+        try:
+            return self.read(service, name, fields, read)
+        except Denied as error:
+            require_missing(error)
+            return None
 
     def pages(
-        self, service: str, name: str, field: str, make: Callable[[], Any], most: int
+        self, service: str, name: str, field: str, fields: Mapping[str, Any], most: int
     ) -> Iterator[tuple[list[Answer], str]]:
         """Yield the pages of a list, ``most`` of them at most: its entries, and the token of the next page, if any.
 
-        ``make`` gives the request for a page, which is then told by number, or by token where the service names one.
+        A page is asked for by number, or by token where the service names one.
         Raises Unreachable. How many entries a page holds is the server's business, and so is how the list ends.
         """
         token = ""
         for number in range(1, most + 1):
-            request = make()
-            if token:
-                request.page_token = token
-            else:
-                request.page = number
+            wanted = {**fields, **({"page_token": token} if token else {"page": number})}
             try:
-                entries, token = self.read(service, name, request, partial(_listed, field, goes_on=number > 1))
+                entries, token = self.read(service, name, wanted, partial(_listed, field, goes_on=number > 1))
             except Denied as error:
                 raise Unreachable("kaggle", name, str(error)) from None
             yield entries, token

@@ -96,26 +96,24 @@ class Client:
 
     def push(self, push: Push, seconds: int) -> Pushed:
         """Save and run a kernel. Raises Denied when nothing was saved; after Unreachable it may run."""
-        from kagglesdk.kernels.types.kernels_api_service import ApiSaveKernelRequest
-
-        request = ApiSaveKernelRequest()
-        request.slug = f"{self.owner()}/{push.slug}"
-        request.new_title = push.title
-        request.text = push.source
-        request.language = "python"
-        request.kernel_type = "script"
-        request.dataset_data_sources = list(push.datasets)
-        request.model_data_sources = list(push.models)
-        request.is_private = True
-        request.enable_gpu = bool(push.machine_shape)
-        request.enable_tpu = False
-        request.enable_internet = push.internet
-        request.docker_image_pinning_type = "original"
-        request.session_timeout_seconds = push.timeout_seconds
-        if push.machine_shape:
-            request.machine_shape = push.machine_shape
+        fields = {
+            "slug": f"{self.owner()}/{push.slug}",
+            "new_title": push.title,
+            "text": push.source,
+            "language": "python",
+            "kernel_type": "script",
+            "dataset_data_sources": list(push.datasets),
+            "model_data_sources": list(push.models),
+            "is_private": True,
+            "enable_gpu": bool(push.machine_shape),
+            "enable_tpu": False,
+            "enable_internet": push.internet,
+            "docker_image_pinning_type": "original",
+            "session_timeout_seconds": push.timeout_seconds,
+            **({"machine_shape": push.machine_shape} if push.machine_shape else {}),
+        }
         try:
-            return self._wire.call(_KERNELS, "SaveKernel", request, self._pushed, seconds)
+            return self._wire.call(_KERNELS, "SaveKernel", fields, self._pushed, seconds)
         except TooLarge as error:
             raise Unreachable("kaggle", "SaveKernel", str(error)) from None  # what was done it does not tell
 
@@ -133,27 +131,14 @@ class Client:
 
     def status(self, slug: str) -> tuple[str, str] | None:
         """Return the state of version 1 and its failure message; None: missing, or not ours."""
-        from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelSessionStatusRequest
-
-        request = ApiGetKernelSessionStatusRequest()
-        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
-        try:
-            return self._caller.read(_KERNELS, "GetKernelSessionStatus", request, _status)
-        except Denied as error:
-            require_missing(error)
-            return None
+        return self._caller.found(_KERNELS, "GetKernelSessionStatus", self._first_version(slug), _status)
 
     def source(self, slug: str) -> str | None:
         """Return the source of a kernel's version 1; None: missing, or not ours."""
-        from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelRequest
+        return self._caller.found(_KERNELS, "GetKernel", self._first_version(slug), partial(self._source, slug))
 
-        request = ApiGetKernelRequest()
-        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
-        try:
-            return self._caller.read(_KERNELS, "GetKernel", request, partial(self._source, slug))
-        except Denied as error:
-            require_missing(error)
-            return None
+    def _first_version(self, slug: str) -> dict[str, object]:
+        return {"user_name": self.owner(), "kernel_slug": slug, "version_label": "v1"}
 
     def _source(self, slug: str, answer: Answer) -> str:
         """Read a kernel's source. It decides whose a kernel is, so it must be of the one that was asked for."""
@@ -171,16 +156,13 @@ class Client:
 
     def kernels(self) -> Iterator[tuple[str, float]]:
         """Yield our kernels, the newest run first: the slug and when that began, UTC seconds (0 when not told)."""
-        from kagglesdk.kernels.types.kernels_api_service import ApiListKernelsRequest
         from kagglesdk.kernels.types.kernels_enums import KernelsListSortType, KernelsListViewType
 
-        def newest_run_first() -> ApiListKernelsRequest:
-            request = ApiListKernelsRequest()
-            request.group = KernelsListViewType.PROFILE
-            request.sort_by = KernelsListSortType.DATE_RUN
-            request.page_size = _PAGE
-            return request
-
+        newest_run_first = {
+            "group": KernelsListViewType.PROFILE,
+            "sort_by": KernelsListSortType.DATE_RUN,
+            "page_size": _PAGE,
+        }
         for kernels, token in self._caller.pages(_KERNELS, "ListKernels", "kernels", newest_run_first, _LIST_PAGES):
             try:
                 for kernel in kernels:
@@ -196,13 +178,9 @@ class Client:
 
         Raises Denied when the log, which comes with every page, is larger than an answer may be; Unreachable.
         """
-        from kagglesdk.kernels.types.kernels_api_service import ApiListKernelSessionOutputRequest
-
-        request = ApiListKernelSessionOutputRequest()
-        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
-        request.page_size, request.page_token = 200, page
+        fields = {**self._first_version(slug), "page_size": 200, "page_token": page}
         try:
-            return self._caller.read(_KERNELS, "ListKernelSessionOutput", request, _output)
+            return self._caller.read(_KERNELS, "ListKernelSessionOutput", fields, _output)
         except TooLarge:
             raise
         except Denied as error:
@@ -219,35 +197,26 @@ class Client:
 
     def cancel(self, session_id: int) -> bool:
         """Cancel a session by its own id; False: there is no such session of ours."""
-        from kagglesdk.kernels.types.kernels_api_service import ApiCancelKernelSessionRequest
-
-        request = ApiCancelKernelSessionRequest()
-        request.kernel_session_id = session_id
+        fields = {"kernel_session_id": session_id}
         try:
-            return self._wire.call(_KERNELS, "CancelKernelSession", request, nothing_wrong)
+            return self._wire.call(_KERNELS, "CancelKernelSession", fields, nothing_wrong)
         except Denied:
             return False
 
     def delete(self, slug: str) -> bool:
         """Delete a kernel, which ends its session; False: it is missing, or Kaggle would not."""
-        from kagglesdk.kernels.types.kernels_api_service import ApiDeleteKernelRequest
-
-        request = ApiDeleteKernelRequest()
-        request.user_name, request.kernel_slug = self.owner(), slug
+        fields = {"user_name": self.owner(), "kernel_slug": slug}
         try:
-            return self._wire.call(_KERNELS, "DeleteKernel", request, nothing_wrong)
+            return self._wire.call(_KERNELS, "DeleteKernel", fields, nothing_wrong)
         except Denied as error:
             require_missing(error)
             return False
 
     def gpu_week(self) -> QuotaReading:
         """Return Kaggle's books on GPU time of this week. Raises Unreachable, also when they are incomplete."""
-        from kagglesdk.kernels.types.kernels_api_service import ApiGetAcceleratorQuotaStatisticsRequest
-
         name = "GetAcceleratorQuotaStatistics"
-        request = ApiGetAcceleratorQuotaStatisticsRequest()
         try:
-            return self._caller.read(_KERNELS, name, request, _gpu_week)
+            return self._caller.read(_KERNELS, name, {}, _gpu_week)
         except Denied as error:
             raise Unreachable("kaggle", name, str(error), "Check that the credentials are still good") from None
 
@@ -298,31 +267,19 @@ class Datasets:
 
     def status(self, slug: str) -> str | None:
         """Return the state of a dataset's newest version, such as READY; None: missing, or not visible yet."""
-        from kagglesdk.datasets.types.dataset_api_service import ApiGetDatasetStatusRequest
-
-        request = ApiGetDatasetStatusRequest()
-        request.owner_slug, request.dataset_slug = self._caller.owner(), slug
-        try:
-            return self._caller.read(
-                _DATASETS,
-                "GetDatasetStatus",
-                request,
-                lambda answer: answer.word("status", "DATABUNDLE_VERSION_STATUS", _DATASET_STATES),
-            )
-        except Denied as error:
-            require_missing(error)
-            return None
+        fields = {"owner_slug": self._caller.owner(), "dataset_slug": slug}
+        return self._caller.found(
+            _DATASETS,
+            "GetDatasetStatus",
+            fields,
+            lambda answer: answer.word("status", "DATABUNDLE_VERSION_STATUS", _DATASET_STATES),
+        )
 
     def own(self) -> Iterator[str]:
         """Yield the slugs of our private datasets."""
-        from kagglesdk.datasets.types.dataset_api_service import ApiListDatasetsRequest
         from kagglesdk.datasets.types.dataset_enums import DatasetSelectionGroup
 
-        def ours() -> ApiListDatasetsRequest:
-            request = ApiListDatasetsRequest()
-            request.group = DatasetSelectionGroup.DATASET_SELECTION_GROUP_MY_PRIVATE
-            return request
-
+        ours = {"group": DatasetSelectionGroup.DATASET_SELECTION_GROUP_MY_PRIVATE}
         seen: set[str] = set()
         for datasets, _ in self._caller.pages(_DATASETS, "ListDatasets", "datasets", ours, _DATASET_PAGES):
             found = [self._caller.own(dataset.text("ref")) for dataset in datasets]
@@ -339,18 +296,19 @@ class Datasets:
         It may take any time while it goes on; ``seconds`` bound the silence after the last byte.
         Raises Denied, Unreachable, OSError.
         """
-        from kagglesdk.blobs.types.blob_api_service import (
-            ApiBlobType,
-            ApiStartBlobUploadRequest,
-        )
+        from kagglesdk.blobs.types.blob_api_service import ApiBlobType
 
-        request = ApiStartBlobUploadRequest()
-        request.type, request.name, request.content_length = ApiBlobType.DATASET, name, source.stat().st_size
-        request.last_modified_epoch_seconds = int(source.stat().st_mtime)
+        stat = source.stat()
+        fields = {
+            "type": ApiBlobType.DATASET,
+            "name": name,
+            "content_length": stat.st_size,
+            "last_modified_epoch_seconds": int(stat.st_mtime),
+        }
         token, address = self._caller.read(
             "blobs.BlobApiService",
             "StartBlobUpload",
-            request,
+            fields,
             lambda answer: (answer.needed_text("token"), _address(answer)),
         )
         first: int | None = 0
@@ -377,29 +335,26 @@ class Datasets:
 
     def create(self, slug: str, title: str, tokens: list[str]) -> str:
         """Create a private dataset of uploaded files; return what is wrong, or nothing. Raises Denied, Unreachable."""
-        from kagglesdk.datasets.types.dataset_api_service import (
-            ApiCreateDatasetRequest,
-            ApiDatasetNewFile,
-        )
+        from kagglesdk.datasets.types.dataset_api_service import ApiDatasetNewFile
 
-        files = []
-        for token in tokens:
-            file = ApiDatasetNewFile()
+        files = [ApiDatasetNewFile() for _ in tokens]
+        for file, token in zip(files, tokens, strict=True):
             file.token = token
-            files.append(file)
-        request = ApiCreateDatasetRequest()
-        request.owner_slug, request.slug, request.title = self._caller.owner(), slug, title
-        request.license_name, request.is_private, request.files = "unknown", True, files
-        return self._caller.wire.call(_DATASETS, "CreateDataset", request, _wrong)
+        fields = {
+            "owner_slug": self._caller.owner(),
+            "slug": slug,
+            "title": title,
+            "license_name": "unknown",
+            "is_private": True,
+            "files": files,
+        }
+        return self._caller.wire.call(_DATASETS, "CreateDataset", fields, _wrong)
 
     def delete(self, slug: str) -> None:
         """Delete a dataset; a missing one is fine."""
-        from kagglesdk.datasets.types.dataset_api_service import ApiDeleteDatasetRequest
-
-        request = ApiDeleteDatasetRequest()
-        request.owner_slug, request.dataset_slug = self._caller.owner(), slug
+        fields = {"owner_slug": self._caller.owner(), "dataset_slug": slug}
         try:
-            self._caller.wire.call(_DATASETS, "DeleteDataset", request, nothing_wrong)
+            self._caller.wire.call(_DATASETS, "DeleteDataset", fields, nothing_wrong)
         except Denied as error:
             require_missing(error)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, BinaryIO
 
@@ -39,6 +40,17 @@ def import_library() -> None:
     with _IMPORTING:
         for name in _MODULES:
             import_module(name)
+
+
+def request_of(service: str, name: str, fields: Mapping[str, Any]) -> Any:
+    """Return the library's own request for a call of a service (``kernels.KernelsApiService``), with these fields."""
+    package, _, label = service.partition(".")
+    module = "".join(f"_{part.lower()}" for part in re.findall("[A-Z][a-z]+", label.replace("OAuth", "Oauth")))
+    types = import_module(f"kagglesdk.{package}.types.{module[1:]}")
+    request = (getattr(types, f"Api{name}Request", None) or getattr(types, f"{name}Request"))()
+    for field, value in fields.items():
+        setattr(request, field, value)
+    return request
 
 
 def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Callable[[Any], None]) -> Any:

@@ -47,10 +47,10 @@ class Published:
 
     def fetch(self, source: str, entry: Entry, place: Path) -> None:
         """Bring a file of a pinned source here. Raises BadListing, Denied, Unreachable, Misconfigured, OSError."""
-        service, name, request = _download(source, entry.path)
+        service, name, fields = _download(source, entry.path)
         for left in reversed(range(_ADDRESSES)):
             place.unlink(missing_ok=True)
-            address = self._caller.wire.location(service, name, request)
+            address = self._caller.wire.location(service, name, fields)
             try:
                 self._caller.wire.download(address, place, entry.bytes, _SILENCE_SECONDS)
                 break
@@ -61,27 +61,24 @@ class Published:
             raise BadListing(f"{entry.path!a} came with {place.stat().st_size:,} bytes of the {entry.bytes:,} listed")
 
     def _newest(self, owner: str, slug: str) -> int:
-        from kagglesdk.datasets.types.dataset_api_service import ApiGetDatasetRequest
-
-        request = ApiGetDatasetRequest()
-        request.owner_slug, request.dataset_slug = owner, slug
+        fields = {"owner_slug": owner, "dataset_slug": slug}
         number = self._caller.read(
-            _DATASETS, "GetDataset", request, lambda answer: answer.number("currentVersionNumber")
+            _DATASETS, "GetDataset", fields, lambda answer: answer.number("currentVersionNumber")
         )
         if not number:
             raise Unreachable("kaggle", "GetDataset", f"it tells no version of {owner}/{slug}")
         return number
 
     def _files(self, source: str) -> list[Entry]:
-        service, name, request = _listing(source)
-        request.page_size = _PAGE
+        service, name, fields = _listing(source)
+        fields["page_size"] = _PAGE
         found: list[Entry] = []
         for _ in range(_PAGES_MAX):
-            entries, token = self._caller.read(service, name, request, _page)
+            entries, token = self._caller.read(service, name, fields, _page)
             found += entries
             if not token:
                 return found
-            request.page_token = token
+            fields["page_token"] = token
         raise Unreachable("kaggle", name, f"the list of {source} has more than {_PAGES_MAX} pages")
 
 
@@ -97,37 +94,26 @@ def _page(answer: Answer) -> tuple[list[Entry], str]:
     return entries, answer.text("nextPageToken")
 
 
-def _listing(source: str) -> tuple[str, str, Any]:
-    parts = source.partition(":")[2].split("/")
+def _listing(source: str) -> tuple[str, str, dict[str, Any]]:
     if source.startswith("kaggle-dataset:"):
-        from kagglesdk.datasets.types.dataset_api_service import ApiListDatasetFilesRequest
-
-        request = ApiListDatasetFilesRequest()
-        request.owner_slug, request.dataset_slug, request.dataset_version_number = parts[0], parts[1], int(parts[2])
-        return _DATASETS, "ListDatasetFiles", request
-    from kagglesdk.models.types.model_api_service import ApiListModelInstanceVersionFilesRequest
-
-    return _MODELS, "ListModelInstanceVersionFiles", _of_model(ApiListModelInstanceVersionFilesRequest(), source)
+        return _DATASETS, "ListDatasetFiles", _of_dataset(source)
+    return _MODELS, "ListModelInstanceVersionFiles", _of_model(source)
 
 
-def _download(source: str, path: str) -> tuple[str, str, Any]:
-    parts = source.partition(":")[2].split("/")
+def _download(source: str, path: str) -> tuple[str, str, dict[str, Any]]:
     if source.startswith("kaggle-dataset:"):
-        from kagglesdk.datasets.types.dataset_api_service import ApiDownloadDatasetRequest
-
-        request = ApiDownloadDatasetRequest()
-        request.owner_slug, request.dataset_slug, request.dataset_version_number = parts[0], parts[1], int(parts[2])
-        request.file_name, request.raw = path, True  # else tables come packed, and of another size
-        return _DATASETS, "DownloadDataset", request
-    from kagglesdk.models.types.model_api_service import ApiDownloadModelInstanceVersionRequest
-
-    wanted = _of_model(ApiDownloadModelInstanceVersionRequest(), source)
-    wanted.path = path
-    return _MODELS, "DownloadModelInstanceVersion", wanted
+        # Without ``raw`` tables come packed, and of another size.
+        return _DATASETS, "DownloadDataset", {**_of_dataset(source), "file_name": path, "raw": True}
+    return _MODELS, "DownloadModelInstanceVersion", {**_of_model(source), "path": path}
 
 
-def _of_model(request: Any, source: str) -> Any:
-    """Fill in which version of a model is meant. Raises TreeError for a framework that Kaggle does not know."""
+def _of_dataset(source: str) -> dict[str, Any]:
+    owner, slug, version = source.partition(":")[2].split("/")
+    return {"owner_slug": owner, "dataset_slug": slug, "dataset_version_number": int(version)}
+
+
+def _of_model(source: str) -> dict[str, Any]:
+    """Return which version of a model is meant. Raises TreeError for a framework that Kaggle does not know."""
     from kagglesdk.models.types.model_enums import ModelFramework
 
     owner, model, framework, variation, version = source.partition(":")[2].split("/")
@@ -135,6 +121,10 @@ def _of_model(request: Any, source: str) -> Any:
     if framework.lower() not in known or framework.lower() == "unspecified":
         told = ", ".join(sorted(known.keys() - {"unspecified"}))
         raise TreeError(source, f"Kaggle has no framework {framework}", f"It has {told}")
-    request.owner_slug, request.model_slug, request.instance_slug = owner, model, variation
-    request.framework, request.version_number = known[framework.lower()], int(version)
-    return request
+    return {
+        "owner_slug": owner,
+        "model_slug": model,
+        "instance_slug": variation,
+        "framework": known[framework.lower()],
+        "version_number": int(version),
+    }

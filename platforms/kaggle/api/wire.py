@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -13,7 +13,15 @@ from jobs.payload.bounds import SPAN_MAX, digits
 from platforms.base import Misconfigured, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer
 from platforms.kaggle.api.credentials import Credentials
-from platforms.kaggle.api.library import CONNECT_SECONDS, PIECE_BYTES, AnswerTooLarge, Rest, open_client, stopwatch
+from platforms.kaggle.api.library import (
+    CONNECT_SECONDS,
+    PIECE_BYTES,
+    AnswerTooLarge,
+    Rest,
+    open_client,
+    request_of,
+    stopwatch,
+)
 
 if TYPE_CHECKING:
     import requests
@@ -68,9 +76,14 @@ class Wire:
         self.clock_shown: float | None = None  # what Kaggle's clock showed in its last answer, UTC seconds
 
     def call(
-        self, service: str, name: str, request: Any, read: Callable[[Answer], _Found], seconds: int | None = None
+        self,
+        service: str,
+        name: str,
+        fields: Mapping[str, Any],
+        read: Callable[[Answer], _Found],
+        seconds: int | None = None,
     ) -> _Found:
-        """Make one remote call and return what ``read`` makes of its answer.
+        """Make one remote call with the ``fields`` of its request, and return what ``read`` makes of its answer.
 
         Raises Denied for a no, Unreachable when nothing can be concluded, as from a body that lacks what ``read``
         needs, and Misconfigured when we are not let in.
@@ -80,7 +93,7 @@ class Wire:
         seconds = seconds or self._endpoint.call_seconds
         try:
             with self._client(seconds) as client:
-                return read(client.call(service, name, request, _Body))
+                return read(client.call(service, name, request_of(service, name, fields), _Body))
         except HTTPError as error:
             raise self._sorted(name, error) from None
         except AnswerTooLarge as error:
@@ -93,13 +106,13 @@ class Wire:
             # The library looks into a body before we do: HTML where JSON was due, a list, a null.
             raise Unreachable("kaggle", name, f"the answer makes no sense: {_reason(error)}") from None
 
-    def location(self, service: str, name: str, request: Any) -> str:
+    def location(self, service: str, name: str, fields: Mapping[str, Any]) -> str:
         """Make a call that is answered by another address, and return that. Raises as ``call``."""
         from requests.exceptions import RequestException, TooManyRedirects
 
         try:
             with self._client(self._endpoint.call_seconds) as client:
-                client.call(service, name, request, None)
+                client.call(service, name, request_of(service, name, fields), None)
         except TooManyRedirects as error:  # the client follows none
             address = "" if error.response is None else str(error.response.headers.get("Location", ""))
             if address.startswith(("https://", "http://")):

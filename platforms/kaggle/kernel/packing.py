@@ -20,6 +20,7 @@ from platforms.kaggle.kernel.source import build_source
 from platforms.kaggle.settings import Settings
 from platforms.registry import PlatformContext
 from platforms.relay import checkpoint_keys, folder_keys, given_launch
+from platforms.remote import payload_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,7 @@ def pack(
 
     Raises Refused, Misconfigured, and what Inputs and the artifact store raise.
     """
-    payload = Path(request.bundle or context.bundle).absolute() / "payload"
-    if not (payload / "agent.py").is_file():
-        raise Misconfigured("kaggle", "launch", f"there is no agent in {payload}", "Check the bundle folder")
+    payload = payload_of("kaggle", request, context)
     with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
         bundle = build_bundle(payload, Path(folder))
         given = [inputs.give_archive(bundle.path, "code", now, until)]
