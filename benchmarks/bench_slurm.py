@@ -25,8 +25,8 @@ import pytest
 
 from platforms.registry import PlatformContext
 from platforms.slurm.adapter import SlurmPlatform
+from platforms.slurm.judge import comment
 from platforms.slurm.settings import read_settings
-from platforms.slurm.sightings import comment
 from platforms.targets.reach import Here
 from tests.lab.slurm import SlurmLab, slurm_lab
 

@@ -11,19 +11,38 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from config.corpus_settings import CorpusSettings
 from config.layers import Layers, origin
 from config.pool_settings import PoolSettings
-from config.rule_settings import RuleSettings, WebhookSettings
-from config.section import ClockScale, Instant, PositiveInt, PositiveSeconds, Section, UnixSeconds, ZoneName, at_most
+from config.section import (
+    ClockScale,
+    Fraction,
+    Instant,
+    PositiveInt,
+    PositiveSeconds,
+    Section,
+    UnixSeconds,
+    ZoneName,
+    at_most,
+)
 from config.values import BadValue, OpeningHours, Reset, opening_hours, reset
 from jobs.instant import parse_instant
 from jobs.problem import did_you_mean
 
+_SECRET_MIN = 16
 _OPTION_MAX_CHARACTERS = 4_000
 _ALL = "*"
 # What each kind cannot be without; the adapter knows the rest and says more (platforms/targets).
@@ -35,6 +54,108 @@ _REQUIRED = {
 }
 
 ModelName = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9._-]{0,39})$")]
+
+
+def _pattern(found: str) -> str:
+    if not found or not found.isprintable() or " " in found:
+        raise BadValue(f"{found!r} is no pattern", 'write it like "job.*", "run.end" or "*"')
+    return found
+
+
+Pattern = Annotated[str, Field(max_length=100), AfterValidator(_pattern)]
+RuleName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+
+
+class RuleSettings(Section):
+    """Events that match ``events``, of jobs that match ``jobs``, go to the channels ``to`` in one letter."""
+
+    name: RuleName
+    events: tuple[Pattern, ...] = Field(min_length=1)
+    jobs: tuple[Pattern, ...] = Field(default=("*",), min_length=1)
+    to: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+
+
+class WebhookSettings(Section):
+    """Events that match ``events``, of jobs that match ``jobs``, go to ``token_url``, signed with ``secret``."""
+
+    name: RuleName
+    token_url: SecretStr
+    secret: SecretStr
+    events: tuple[Pattern, ...] = Field(default=("*",), min_length=1)
+    jobs: tuple[Pattern, ...] = Field(default=("*",), min_length=1)
+    timeout_seconds: Annotated[PositiveSeconds, at_most("2m")] = 10
+
+    @field_validator("token_url")
+    @classmethod
+    def _private(cls, found: SecretStr) -> SecretStr:
+        private_address(found.get_secret_value())
+        return found
+
+    @field_validator("secret")
+    @classmethod
+    def _long(cls, found: SecretStr) -> SecretStr:
+        if len(found.get_secret_value()) < _SECRET_MIN:
+            raise BadValue(f"the secret has fewer than {_SECRET_MIN} characters", "make one: openssl rand -hex 32")
+        return found
+
+
+def private_address(text: str) -> str:
+    """Return an address to which something may be sent: by https, or on this machine. Raises BadValue."""
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname or ""
+    except ValueError:
+        raise BadValue("this is no address", 'write it like "https://example.org/hook"') from None
+    if not host or not (parts.scheme == "https" or (parts.scheme == "http" and _is_here(host))):
+        why = "what is sent there would go in the clear, or nowhere"
+        raise BadValue(why, "use https; http only to this machine, as 127.0.0.1 or localhost")
+    return text
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _text(value: object) -> object:
+    """Rows are compared as text, whatever type a key has there."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class TextRuleSettings(Section):
+    """Texts that a rule fits get a stage, domains, or both; docs/corpus.md has what each key means."""
+
+    path: str | None = Field(default=None, min_length=1)
+    key: str | None = Field(default=None, min_length=1)
+    equals: Annotated[str | None, BeforeValidator(_text)] = None
+    command: tuple[str, ...] = ()
+    stage: str | None = None
+    domains: tuple[str, ...] | None = None
+    limit_seconds: Annotated[PositiveSeconds, at_most("7d")] = 3_600
+
+    @model_validator(mode="after")
+    def _says_something(self) -> TextRuleSettings:
+        from jobs.corpus.errors import BadParameter  # only where there are rules: it loads all that builds a corpus
+        from jobs.corpus.options import Rule
+
+        try:
+            Rule(**dict(self))
+        except BadParameter as error:
+            name, allowed = ("this rule", error.allowed) if error.name == "rule" else (error.name, error.allowed)
+            raise BadValue(f"{name} must be {allowed}", "docs/corpus.md has examples") from None
+        return self
+
+
+class CorpusSettings(Section):
+    """What the models learn from, and how much of it is kept to measure them."""
+
+    sources: tuple[str, ...] = ()
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 50)]
+    held_out_fraction: Fraction
+    held_out_clusters: Annotated[int, Field(ge=0, le=1_000_000)]
+    rules: tuple[TextRuleSettings, ...] = ()
 
 
 class TargetSettings(Section):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import Checked, Platform, Published
-    from platforms.late import LatePlatform
+    from platforms.wrap import LatePlatform
 
 # name -> the functions that plug-ins bring as well (platforms.plugin.Plugin), each as "module:function", and two more:
 # ``published`` opens what the platform holds of models and datasets; ``account_name`` returns the account of a pool
@@ -118,7 +118,7 @@ def late(
     platform: str, settings: Mapping[str, str], environ: Mapping[str, str], context: PlatformContext
 ) -> LatePlatform:
     """Return the adapter ``platform`` for one pool as it is when it is used; see LatePlatform. Raises nothing."""
-    from platforms.late import LatePlatform
+    from platforms.wrap import LatePlatform
 
     return LatePlatform(
         platform, partial(load, platform, settings, context), partial(_mark, platform, settings, environ)

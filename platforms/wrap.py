@@ -1,4 +1,4 @@
-"""Wrappers that implement the platform port around another platform: deadline, notes, redaction.
+"""Wrappers that implement the platform port around another platform: deadline, notes, redaction, late making.
 
 Order, from the inside: secrets are taken out of what is said, the deadline bounds one call, the notes see what came of
 it. Nothing is repeated here: a read is repeated by whoever speaks to the platform, which says how long to wait, then by
@@ -19,6 +19,7 @@ from platforms.base import (
     Capabilities,
     HourPrice,
     LaunchRequest,
+    Misconfigured,
     Observed,
     Platform,
     PlatformError,
@@ -26,9 +27,9 @@ from platforms.base import (
     Unreachable,
 )
 
+_Answer = TypeVar("_Answer")
 Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
 
-_Answer = TypeVar("_Answer")
 _TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})  # may move much data, or wait for it to be ready:
 _TRANSFER_FACTOR = 10  # they get this many times as long
 
@@ -183,6 +184,70 @@ class Redacted(Wrapper):
             error.why = self._redact(error.why)
             error.args = tuple(self._redact(str(word)) for word in error.args)
             raise
+
+
+# So a pool that cannot be used, because its credentials, a library or a folder are missing, keeps nobody from using the
+# others, and whoever replaces a token need not tell anybody. Until the adapter can be made, each call raises what is
+# wrong; nothing is concluded from that, as from any call without an answer.
+class LatePlatform(Wrapper):
+    """The platform that ``make`` makes; ``mark`` tells of what, and changes when it must be made anew.
+
+    ``make`` raises PlatformError. Both must be quick and must not ask the platform.
+    """
+
+    def __init__(self, platform: str, make: Callable[[], Platform], mark: Callable[[], str]) -> None:
+        self._platform = platform
+        self._make = make
+        self._mark = mark
+        self._turn = threading.Lock()
+        self._made: Platform | None = None
+        self._made_of = ""
+
+    @property
+    def _inner(self) -> Platform:
+        """The adapter on what is there now. Raises Misconfigured."""
+        with self._turn:
+            return self._newest(anew=False)[0]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the platform can do; what it could, or as little as may be, while it cannot be used or is being made."""
+        if self._made is None and self._turn.acquire(blocking=False):
+            try:
+                self._newest(anew=False)
+            except PlatformError:
+                return Capabilities()
+            finally:
+                self._turn.release()
+        return Capabilities() if self._made is None else self._made.capabilities
+
+    def open(self, *, anew: bool = False) -> str:
+        """Make the adapter if it is not made, if its files changed, or ``anew``: what it remembered is forgotten.
+
+        Returns the word for what it was made of. Raises PlatformError while it cannot be made.
+        """
+        with self._turn:
+            return self._newest(anew=anew)[1]
+
+    def _newest(self, *, anew: bool) -> tuple[Platform, str]:
+        """Return the adapter and its mark. The caller has the turn."""
+        mark = self._mark()
+        if self._made is None or anew or mark != self._made_of:
+            # What cannot be made of the new files is not used as it was of the old ones: somebody took them away.
+            self._made_of = ""
+            try:
+                self._made = self._make()
+            except PlatformError:
+                raise
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
+                raise Misconfigured(self._platform, "load", why, "See: schedctl doctor") from error
+            self._made_of = mark
+        return self._made, mark
+
+    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
+        del action
+        return call()
 
 
 def wrap(

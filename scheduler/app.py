@@ -19,7 +19,7 @@ from config.shipped import shipped
 from jobs.catalogue import Catalogue
 from platforms.artifacts.base import BlobStore
 from platforms.base import Platform, Published
-from platforms.late import LatePlatform
+from platforms.wrap import LatePlatform
 from scheduler.clock import Clock, ScaledClock, stopwatch, system_clock
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
@@ -106,7 +106,7 @@ class App:
     @cached_property
     def artifacts(self) -> BlobStore:
         """The artifact store. Raises StoreError."""
-        from platforms.artifacts.registry import open_store
+        from platforms.artifacts.base import open_store
 
         settings = self.settings.artifacts
         return open_store(settings.kind, settings.root, settings.options)

@@ -22,7 +22,7 @@ from config.logging import configure
 from jobs.plural import counted
 from platforms.base import PlatformError
 from platforms.fingerprint import fingerprint
-from platforms.late import LatePlatform
+from platforms.wrap import LatePlatform
 from scheduler import clock, line
 from scheduler.app import App
 from scheduler.core.run import Run, Running

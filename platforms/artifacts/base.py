@@ -6,10 +6,11 @@ Keys are '/'-separated, relative and plain ASCII.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,199}){0,15}", re.ASCII)
 
@@ -114,3 +115,24 @@ def check_prefix(prefix: str) -> None:
 def is_key(key: str) -> bool:
     """Tell whether what somebody else may have put into the store has a name of ours."""
     return bool(_KEY.fullmatch(key))
+
+
+Loader = Callable[[Path, Mapping[str, str]], BlobStore]
+
+# kind -> "module:function" with the signature Loader.
+_LOADERS: Mapping[str, str] = {
+    "directory": "platforms.artifacts.directory:load",
+    "s3": "platforms.artifacts.s3.store:load",
+}
+
+
+def open_store(kind: str, root: Path, options: Mapping[str, str]) -> BlobStore:
+    """Return the store of a kind; ``root`` is a folder of this machine that belongs to it.
+
+    Raises StoreError for an unknown kind, a bad option or a missing library.
+    """
+    address = _LOADERS.get(kind)
+    if address is None:
+        raise StoreError("open", kind, "there is no such kind of store", f"Known kinds: {', '.join(sorted(_LOADERS))}")
+    module, function = address.split(":")
+    return cast("Loader", getattr(import_module(module), function))(root, options)

@@ -16,7 +16,7 @@ from platforms.base import Checked, Misconfigured, Unreachable
 from platforms.kaggle.api.account import Account, open_account
 from platforms.kaggle.api.client import Push
 from platforms.kaggle.api.wire import Denied
-from platforms.kaggle.session.logs import SessionLog, entries_of
+from platforms.kaggle.session.tail import SessionLog, entries_of
 from platforms.kaggle.settings import read_settings
 
 _TESTED = re.compile(r"0\.1\.(37|38)")

@@ -36,10 +36,19 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.folders import Folders, is_folder_name
-from platforms.local.isolation import home_in, obstacle, outside, view_of
 from platforms.local.processes import boot_id, kill_members, members, start_ticks, works_for
 from platforms.local.records import CACHE, CLAIM, END, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, VIEW, WORK, publish
-from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, of_sessions, through_runner
+from platforms.local.spawn import (
+    CLAIM_SECONDS,
+    RUNNER_VARIABLE,
+    as_child,
+    home_in,
+    obstacle,
+    of_sessions,
+    outside,
+    through_runner,
+    view_of,
+)
 from platforms.plain_file import read_below
 from platforms.record_file import read_record
 from platforms.registry import PlatformContext, read_count, reject_unknown

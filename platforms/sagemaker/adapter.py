@@ -33,11 +33,19 @@ from platforms.plain_file import read_below
 from platforms.registry import PlatformContext
 from platforms.remote import payload_of
 from platforms.sagemaker import answers, sdk
-from platforms.sagemaker.answers import Throttled
-from platforms.sagemaker.logs import read_logs
+from platforms.sagemaker.answers import (
+    NO_MACHINE,
+    TERMINAL,
+    Throttled,
+    ends_by,
+    failure,
+    lacking,
+    lost_its_instance,
+    observed,
+    read_logs,
+)
 from platforms.sagemaker.request import ECR, WORK_DIR, Order, is_ours, is_told, training_job, valid_name
 from platforms.sagemaker.settings import read_settings
-from platforms.sagemaker.state import NO_MACHINE, TERMINAL, ends_by, failure, lacking, lost_its_instance, observed
 
 _OWNER_FILE = "owner"
 _REPAIR_SECONDS = 3_600  # how long a pool rests when a job shows that its settings are wrong

@@ -27,8 +27,7 @@ from platforms.base import (
 from platforms.bundle import build_bundle
 from platforms.registry import PlatformContext
 from platforms.remote import END, ORDER, OUTPUT, STARTED, Ended, Ordered, RemoteSessions, Started
-from platforms.skypilot.catalogue import dearest
-from platforms.skypilot.server import ApiServer, Asked, Cluster, Cost, Gone, Job, NotSent
+from platforms.skypilot.server import ApiServer, Asked, Cluster, Cost, Gone, Job, NotSent, dearest
 from platforms.skypilot.settings import NAME, read_settings
 from platforms.skypilot.task import Order, is_key, task
 

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from platforms.base import Checked
-from platforms.skypilot.catalogue import offers
-from platforms.skypilot.server import ApiServer
+from platforms.skypilot.server import ApiServer, offers
 from platforms.skypilot.settings import DOC, Settings, read_settings
 
 _TESTED = re.compile(r"0\.14\.\d+")

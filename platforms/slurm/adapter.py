@@ -7,6 +7,7 @@ before it is submitted; when it was first seen to run; how it ended, as it was f
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,19 +30,127 @@ from platforms.bundle import build_bundle
 from platforms.folders import is_folder_name
 from platforms.registry import PlatformContext
 from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions, Started, is_live
-from platforms.slurm import batch
-from platforms.slurm.books import NoBooks, reading
+from platforms.slurm.books import Cap, NoBooks, reading
 from platforms.slurm.commands import Commands
-from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
-from platforms.slurm.qos import Cap
+from platforms.slurm.judge import (
+    SLACK_SECONDS,
+    Evidence,
+    Line,
+    NotSubmitted,
+    Over,
+    Poll,
+    Runs,
+    Vanished,
+    Waits,
+    comment,
+    is_over,
+    is_waiting,
+    judge,
+    line_of,
+)
 from platforms.slurm.settings import NAME, Settings, read_settings
-from platforms.slurm.sightings import Evidence, Line, NotSubmitted, Poll, comment
 
+# The script that Slurm runs for a session. Whatever Slurm does with it, one key runs once. It begins by taking the
+# claim, a folder that is put in its place whole, which on a shared file system only one can do: a second job of the
+# same key, a job requeued by an administrator, and one whose key was given up meanwhile find it taken and leave. What
+# waited in the queue ends by the file ``until``, which is moved on while it waits, and never runs longer than it was
+# launched for. The kernel's own end of the agent comes at that deadline, Slurm's time limit after it. The agent runs
+# on the job's first node. A lane with devices on others is a step of the job, see the payload's nodes.py.
+_SCRIPT = """\
+#!/bin/bash
+umask 077
+key={key} until={until} python={python} agent={agent}
+[ "$(cat order 2>/dev/null)" = "$key" ] || {{ echo "$(hostname) does not see this folder: is it shared?"; exit 78; }}
+started=$(date +%s)
+mine=.claim-$SLURM_JOB_ID-$$
+mkdir "$mine" && echo "job $SLURM_JOB_ID $started" >"$mine/who" || exit 78
+mv -T "$mine" claim 2>/dev/null || {{ rm -rf "$mine"; exit 0; }}
+leave() {{
+    echo "$started $(date +%s) $1" >.ended && mv -T .ended ended
+    exit "$1"
+}}
+left=$(($(cat until 2>/dev/null || echo "$until") - started))
+[ "$left" -gt 0 ] || {{ echo "the deadline passed before the job could start"; leave 75; }}
+[ "$left" -le {limit} ] || left={limit}
+# The time limit is drawn in, which everybody may do with an own job.
+[ $((left + 60)) -gt {limit} ] || scontrol update JobId="$SLURM_JOB_ID" TimeLimit=$(((left + 59) / 60)) >/dev/null 2>&1
+told=
+[ {nodes} = 1 ] || told=$(scontrol --oneliner show node "$SLURM_JOB_NODELIST")
+"$python" - {nodes} {share} "$told" $((started + left - until)) <<'END' || leave 78
+import json, os, re, sys
+given = [int(each) for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.isdigit()]
+nodes, share, addresses = int(sys.argv[1]), int(sys.argv[2]), re.findall(r"\\bNodeAddr=(\\S+)", sys.argv[3])
+with open("launch.json") as stream:
+    launch = json.load(stream)
+if "deadline" in launch:
+    launch["deadline"] += int(sys.argv[4]) * launch.get("clock", {{}}).get("scale", 1)
+if nodes > 1 and launch.get("expected_devices"):
+    launch["expected_devices"]["count"] //= nodes  # the agent looks at its own node
+for lane in launch.get("lanes", ()):
+    wanted = lane.get("devices", ())
+    first, last = (index // share if nodes > 1 else 0 for index in (min(wanted, default=0), max(wanted, default=0)))
+    if last:
+        # Not all on the agent's node: its command is a step of the job. What knows nothing of ranks runs once.
+        last = first if lane.get("whole") else last
+        count, cpus = last - first + 1, os.environ.get("SLURM_CPUS_PER_TASK", "1")
+        step = ["srun", "--overlap", "--kill-on-bad-exit=1", "--input=all", "--ntasks-per-node=1"]
+        on = ["--nodes=%d" % count, "--ntasks=%d" % count, "--relative=%d" % first, "--cpus-per-task=" + cpus]
+        there = [[index % share for index in wanted if index // share == node] for node in range(first, last + 1)]
+        lane["nodes"] = {{
+            "launcher": step + on, "variable": "SLURM_NODEID", "near": first == 0, "address": addresses[first],
+            "devices": there,
+            "port": 10000 + (int(os.environ["SLURM_JOB_ID"]) * 8 + lane.get("index", 0)) % 20000,
+        }}
+    elif given and all(index < len(given) for index in wanted):
+        lane["devices"] = [given[index] for index in wanted]
+with open("launch.json.new", "w") as stream:
+    json.dump(launch, stream)
+os.replace("launch.json.new", "launch.json")
+END
+# In the foreground of its own group, so that a signal reaches the agent alone, which passes it on once.
+timeout --foreground --signal=KILL "$left" "$python" "$agent" "$PWD/launch.json" &
+child=$!
+trap 'asked=1; kill -TERM "$child" 2>/dev/null' TERM
+# What interrupts a wait is not how the agent ended, though it may have ended meanwhile.
+while
+    asked=
+    wait "$child"
+    code=$?
+    [ "$asked" ]
+do :; done
+trap '' TERM
+leave "$code"
+"""
 _UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
 _REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back what they run, and end it if need be
 _ALIKE_SECONDS = 60  # real: between the start that accounting has and the one that was seen
 _LOG_BYTES = 4 << 20  # of one answer; more is asked for again
 _TERM_SECONDS = 120  # before the time limit
+
+
+class Order(NamedTuple):
+    """What a session's script must know; instants are real UTC seconds."""
+
+    key: str
+    until: int
+    limit_seconds: int
+    python: str
+    agent: str
+    nodes: int = 1
+    share: int = 1  # devices of a node
+
+
+def script(order: Order) -> str:
+    """Return the text of the script."""
+    return _SCRIPT.format(
+        key=shlex.quote(order.key),
+        until=order.until,
+        limit=order.limit_seconds,
+        python=shlex.quote(order.python),
+        agent=shlex.quote(order.agent),
+        nodes=order.nodes,
+        share=order.share,
+    )
 
 
 class _Known(NamedTuple):
@@ -216,7 +325,7 @@ class SlurmPlatform(RemoteSessions):
         limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
         agent = f"../.payload/{digest}/payload/agent.py"
         nodes = self._settings.nodes
-        order = batch.Order(
+        order = Order(
             request.key,
             until,
             limit,
@@ -234,7 +343,7 @@ class SlurmPlatform(RemoteSessions):
         ]
         launch = json.dumps({**request.launch, "work_dir": "work"})
         try:
-            return self._commands.submit(request.key, words, launch, batch.script(order))
+            return self._commands.submit(request.key, words, launch, script(order))
         except (Refused, Misconfigured, NotSubmitted):
             self._folders.remove([request.key])
             self._forget([request.key])

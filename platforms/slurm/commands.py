@@ -9,20 +9,37 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.clock import Clock
 from platforms.base import Misconfigured, Unreachable
-from platforms.slurm.books import Association, NoBooks, tightest
-from platforms.slurm.qos import Qos, read_qos
-from platforms.slurm.settings import DOC, NAME, Settings
-from platforms.slurm.sightings import FIELDS, GONE, UNSURE, Evidence, NotSubmitted, Poll, by_key, evidence, refusal
+from platforms.slurm.books import Association, NoBooks, Qos, read_qos, tightest
+from platforms.slurm.judge import FIELDS, GONE, UNSURE, Evidence, NotSubmitted, Poll, by_key, evidence, refusal
+from platforms.slurm.settings import DOC, NAME, Settings, read_settings
 from platforms.targets.base import TargetError, TargetUnreachable
-from platforms.targets.command import Ran
+from platforms.targets.reach import Ran
 
+# Slurm writes to a database, to a file, or nowhere; each line tells a job's name and its first and last second.
+_ACCOUNTING = """
+conf=$(scontrol show config </dev/null) || exit 1
+file=$(sed -n 's/^JobCompLoc *= *//p' <<<"$conf")
+if grep -q '^AccountingStorageType *= *accounting_storage/slurmdbd' <<<"$conf"; then
+    sacct --noheader --parsable2 --allocations --duplicates --user="$(id -un)" --starttime=now-30days \\
+        --format=WorkDir,JobName,Start,End </dev/null |
+        awk -F '|' -v root="$root/" 'index($1, root) == 1 { print "|" $2 "|" $3 "|" $4 }'
+elif grep -q '^JobCompType *= *jobcomp/filetxt' <<<"$conf" && [ -r "$file" ]; then
+    grep -F " WorkDir=$root/" "$file" | sed -E 's/.* Name=([^ ]+) .* StartTime=([^ ]+) EndTime=([^ ]+) .*/|\\1|\\2|\\3/'
+else
+    echo none
+fi
+"""
+_LINE = re.compile(r"\|([^|]+)\|([^|]+)\|([^|]+)")
 _NO_FOLDER, _CLAIMED, _NO_FILE = 71, 73, 66
 _PRELUDE = """\
 export LC_ALL=C SLURM_TIME_FORMAT=%s
@@ -147,6 +164,32 @@ _PLACES = re.compile(r"(\d+):(\d+),")
 _JOB_ID = re.compile(r"^(?P<job>\d+)(;.*)?$", re.MULTILINE)
 _SAID = re.compile(r"sbatch: error: (?:Batch job submission failed: )?(.*)")
 _TOLERATED_SECONDS = 30  # of the controller's clock
+
+
+def accounting_of(options: Mapping[str, str]) -> dict[str, list[tuple[int, int]]] | None:
+    """Return by launch key the first and last real UTC second of each job of the pool's folder that Slurm has.
+
+    None: it keeps no accounting. Raises PlatformError.
+    """
+    told = Commands(read_settings(options, Path(), sys.executable)).ask("read the accounting", _ACCOUNTING)
+    if told.strip() == "none":
+        return None
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for line in told.splitlines():
+        if (known := _LINE.fullmatch(line)) and None not in (both := [_instant(each) for each in known.groups()[1:]]):
+            first, last = (int(each or 0) for each in both)
+            found[known[1]].append((first, last))
+    return dict(found)
+
+
+def _instant(text: str) -> int | None:
+    """Return a second as Slurm writes it: by the clock of this machine's zone, or counted, or not known."""
+    if (counted := digits(text, INSTANT_MAX)) is not None:
+        return counted
+    try:
+        return int(datetime.fromisoformat(text).timestamp())
+    except (ValueError, OverflowError):
+        return None
 
 
 class Books(NamedTuple):

@@ -20,8 +20,7 @@ from platforms.targets.base import (
     TargetError,
     TargetUnreachable,
 )
-from platforms.targets.command import Ran
-from platforms.targets.reach import Reach
+from platforms.targets.reach import Ran, Reach
 
 _ANSWER_SECONDS = 60.0  # for a question, and beside what restart and health check may take
 _DAMAGED_MAX = 20

@@ -12,8 +12,7 @@ from pathlib import Path
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import is_key
 from platforms.targets.base import BadRelease, Release
-from platforms.targets.plain_files import check_file, check_whole
-from platforms.targets.tensors import BadTensors
+from platforms.targets.plain_files import BadTensors, check_file, check_whole
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](\S+)")

@@ -30,9 +30,9 @@ from platforms.targets.base import (
     TargetError,
     TargetUnreachable,
 )
-from platforms.targets.command import run
 from platforms.targets.folder import Commands
 from platforms.targets.options import Options
+from platforms.targets.reach import run
 from platforms.targets.release import SUMS
 
 _OPTIONS = frozenset({"bucket", "region", "prefix", "endpoint", "profile", "credentials", "health", "health_time"})

@@ -7,14 +7,21 @@ stays loaded until the next deployment, so that going back takes no load. Nothin
 
 from __future__ import annotations
 
+import http.client
+import json
+import math
 import re
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
 
 from jobs.payload.bounds import INSTANT_MAX, digits
-from platforms.targets import probe
+from jobs.payload.deadline import Deadline
 from platforms.targets.base import (
+    BadRelease,
     Deployed,
     Outcome,
     Release,
@@ -25,15 +32,169 @@ from platforms.targets.base import (
     TargetUnreachable,
 )
 from platforms.targets.folder import Commands, FolderTarget
-from platforms.targets.loopback import Loopback, port_of
 from platforms.targets.options import Options
 from platforms.targets.reach import Here
 from platforms.targets.ssh import REACH, reach
 
+NAME = "probe.json"
+_PROMPT = "Write one atomic component that validates a file name."
+_TOKENS = 16
+_SAME = 1e-6  # log-probabilities of one model and prompt differ by less, where nothing else runs beside them
+_TOLERANCE = 0.05
+MAX_BYTES = 1 << 16
+_ANSWER_MAX_BYTES = 1 << 20
 _OWN = frozenset({"url", "base", "path", "api_key", "router", "router_key", "answer_time", "copy_time", "drain_time"})
 _METRIC = re.compile(r"(vllm:\w+)(?:\{(.*)\})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _ADAPTERS = re.compile(r'(?:running|waiting)_lora_adapters="([^"]*)"')
 _PAUSE = threading.Event()  # never set: its wait is the pause between two looks
+
+
+# The probe of an adapter: whether the server answers with it, or only says that it has loaded it. A server may list an
+# adapter that fits no module, and answer for it as the bare base would. So one fixed prompt is put at temperature 0 to
+# both. The adapter's answer must differ from the base's, in words or in what they were worth, and be the one that was
+# written down when the version was accepted, where ``probe.json`` of the release has one.
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The first tokens of an answer and their log-probabilities."""
+
+    tokens: tuple[str, ...]
+    worth: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What is asked, and what was answered at acceptance; None where nobody wrote that down."""
+
+    prompt: str = _PROMPT
+    expected: Said | None = None
+    tolerance: float = _TOLERANCE
+
+
+def probe_of(release: Release) -> Probe:
+    """Return the probe that a release brings along, or the usual one. Raises BadRelease, OSError."""
+    if NAME not in release.files:
+        return Probe()
+    try:
+        told = json.loads((release.folder / NAME).read_bytes()[:MAX_BYTES])
+        expected = _said(told["tokens"], told["logprobs"])
+        prompt, tolerance = told["prompt"], float(told.get("tolerance", _TOLERANCE))
+        if expected is None or not isinstance(prompt, str) or not 0 <= tolerance < 1:
+            raise ValueError(NAME)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        why = f"{NAME} has not prompt, tokens and logprobs of the same length"
+        raise BadRelease("(none yet)", "probe it", why, "Export the version anew") from None
+    return Probe(prompt, expected, tolerance)
+
+
+def fault(server: Loopback, probe: Probe, adapter: str, base: str) -> str:
+    """Return why ``adapter`` cannot be trusted to be in use; "" when it can. Raises TargetUnreachable."""
+    bare, found = (_ask(server, probe, name) for name in (base, adapter))
+    if found is None or bare is None:
+        return f"the server gives no tokens with log-probabilities for {adapter if found is None else base}"
+    if found.tokens == bare.tokens and _near(found.worth, bare.worth, _SAME):
+        return f"{adapter} is loaded but not applied: it answers as {base} does"
+    expected = probe.expected
+    if expected is not None:
+        count = min(len(expected.tokens), len(found.tokens))
+        same = expected.tokens[:count] == found.tokens[:count] and count == len(expected.tokens)
+        if not (same and _near(found.worth[:count], expected.worth, probe.tolerance)):
+            return f"{adapter} does not answer as it did when it was accepted"
+    return ""
+
+
+def _ask(server: Loopback, probe: Probe, name: str) -> Said | None:
+    wanted = len(probe.expected.tokens) if probe.expected else _TOKENS
+    question = {"model": name, "prompt": probe.prompt, "max_tokens": wanted, "temperature": 0, "logprobs": 1}
+    return _read(server.call("POST", "/v1/completions", question))
+
+
+def _read(answer: Answer) -> Said | None:
+    try:
+        told = answer.document["choices"][0]["logprobs"]
+        return _said(told["tokens"], told["token_logprobs"]) if answer.status == 200 else None
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _said(tokens: Any, worth: Any) -> Said | None:
+    if not (isinstance(tokens, list) and isinstance(worth, list) and 0 < len(tokens) == len(worth) <= 1_000):
+        return None
+    if not all(isinstance(token, str) for token in tokens):
+        return None
+    numbers = tuple(float(one) for one in worth if isinstance(one, int | float) and math.isfinite(one))
+    return Said(tuple(tokens), numbers) if len(numbers) == len(tokens) else None
+
+
+def _near(these: tuple[float, ...], those: tuple[float, ...], within: float) -> bool:
+    return len(these) == len(those) and all(abs(one - other) <= within for one, other in zip(these, those, strict=True))
+
+
+# Administration over HTTP, on this machine alone: who can load an adapter can make a server say anything. A server on
+# another machine is reached through a tunnel of ssh (docs/deployment.md).
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status and what came with it: JSON as it was parsed, or {} for anything else; ``text`` begins as it did."""
+
+    status: int
+    document: Mapping[str, Any]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loopback:
+    """A server of this machine. ``target`` is the name for errors; ``bearer`` is asked for a token with each call."""
+
+    target: str
+    port: int
+    bearer: Callable[[], str]
+    seconds: int
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """Ask and return the answer, whatever its status. Raises TargetUnreachable."""
+        status, text = self._ask(method, path, body)
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        return Answer(status, found if isinstance(found, dict) else {}, " ".join(text.split())[:300])
+
+    def lines(self, path: str) -> list[str]:
+        """Return what a page of text says; nothing of one that is not there. Raises TargetUnreachable."""
+        status, text = self._ask("GET", path, None)
+        return text.splitlines() if status == 200 else []
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, str]:
+        headers = {"Content-Type": "application/json"} | (
+            {"Authorization": f"Bearer {token}"} if (token := self.bearer()) else {}
+        )
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)
+        try:
+            with Deadline(self.seconds) as deadline:
+                deadline.follow(connection).connect()
+                connection.request(method, path, None if body is None else json.dumps(body), headers)
+                answer = connection.getresponse()
+                data = answer.read(_ANSWER_MAX_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            why = str(error) or type(error).__name__
+            remedy = f"Check that the server, or the tunnel to it, listens on port {self.port}"
+            raise TargetUnreachable(self.target, f"ask {path}", why, remedy) from error
+        finally:
+            connection.close()
+        return answer.status, data.decode("utf-8", "replace")
+
+
+def port_of(target: str, option: str, address: str) -> int:
+    """Return the port of ``http://127.0.0.1:8000``. Raises TargetError for any other kind of address."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", parts.port
+        here = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        here, port, parts = False, None, urlsplit("")
+    if not (here and port and parts.scheme == "http" and parts.path in {"", "/"}):
+        why = f"{option} = {address!r} is no address of this machine such as http://127.0.0.1:8000"
+        raise TargetError(target, "use its options", why, "Reach a server elsewhere by a tunnel: docs/deployment.md")
+    return port
 
 
 def load(name: str, options: Mapping[str, str], context: TargetContext) -> VllmTarget:
@@ -75,7 +236,7 @@ class VllmTarget:
 
     def deploy(self, release: Release) -> Deployed:
         """See Target.deploy."""
-        asked = probe.probe_of(release)
+        asked = probe_of(release)
         seen = self.read(release.model)
         if seen.proven and (seen.version, seen.digest) == (release.version, release.digest):
             self._point_router(release.model, release.version)
@@ -97,7 +258,7 @@ class VllmTarget:
         if seen.version == leaving:
             if not seen.before:
                 raise TargetError(self.folder.name, "go back", f"no version before {leaving} is kept", "Deploy another")
-            if why := self._load(model, seen.before[0], probe.Probe()):
+            if why := self._load(model, seen.before[0], Probe()):
                 return Deployed(Outcome.DOWN, None, why)
             self._point_router(model, seen.before[0])
         back = self.folder.go_back(model, leaving)
@@ -111,7 +272,7 @@ class VllmTarget:
             return Deployed(Outcome.DOWN, None, why)
         return Deployed(Outcome.RETURNED, seen.version, why)
 
-    def _load(self, model: str, version: int, asked: probe.Probe) -> str:
+    def _load(self, model: str, version: int, asked: Probe) -> str:
         """Load a version that is not loaded and probe it; return why it cannot serve, or ""."""
         name, place = f"{model}@{version}", f"{self.folder.path}/{model}/releases/{version}"
         known = self._loaded()
@@ -125,7 +286,7 @@ class VllmTarget:
                 return f"the server refused {name} with {told.status}: {told.text}"
             if name not in self._loaded():
                 return f"the server said that it loaded {name}, and does not list it"
-        return probe.fault(self.server, asked, name, self.base)
+        return fault(self.server, asked, name, self.base)
 
     def _unload(self, model: str, versions: set[int]) -> None:
         """Let the server forget versions that answer nobody any more. One that it does not know is no fault.

@@ -14,7 +14,7 @@ from jobs.plural import counted
 from jobs.problem import Problem
 from platforms import plugin
 from platforms.base import Checked, Misconfigured
-from platforms.local.isolation import REMEDY, obstacle
+from platforms.local.spawn import REMEDY, obstacle
 from platforms.registry import shipped
 from scheduler.host.doctor import OUR_DISTRIBUTION
 from scheduler.host.installation import MAIN, ServiceRefused

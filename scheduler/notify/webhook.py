@@ -13,7 +13,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.request import Request
 
-from config.rule_settings import RuleSettings, WebhookSettings
+from config.settings import RuleSettings, WebhookSettings
 from jobs.payload.deadline import exchange
 from jobs.payload.redact import Redactor
 from scheduler.clock import real_now

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from platforms.base import PlatformError
-from platforms.slurm.accounting import accounting_of
 from platforms.slurm.checkup import cluster_of
+from platforms.slurm.commands import accounting_of
 from scheduler import clock
 from scheduler.app import App
 from scheduler.core.ledger import fold

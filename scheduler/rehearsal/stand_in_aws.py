@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from platforms.artifacts.base import StoreError
-from platforms.artifacts.registry import open_store
+from platforms.artifacts.base import StoreError, open_store
 from platforms.sagemaker.settings import read_settings
 from scheduler.app import App
 from scheduler.rehearsal.emulator import Emulator, answers, free_port

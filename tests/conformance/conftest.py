@@ -16,15 +16,14 @@ from typing import Any
 import pytest
 
 from jobs.payload.clock import Clock
-from platforms.artifacts.base import BlobStore
-from platforms.artifacts.registry import open_store
+from platforms.artifacts.base import BlobStore, open_store
 from platforms.base import LaunchRequest, Platform
 from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle import place as kaggle_place
-from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
+from platforms.emulators.kaggle.storage import Rules
+from platforms.emulators.sagemaker import job as sagemaker_job
 from platforms.emulators.sagemaker import place as sagemaker_place
-from platforms.emulators.sagemaker import rules as sagemaker_rules
 from platforms.emulators.sagemaker import server as sagemaker_server
 from platforms.kaggle.session.records import Record, Records
 from platforms.local.processes import MARK
@@ -174,7 +173,7 @@ def sagemaker(folder: Path) -> Iterator[Place]:
     bundle = folder / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
-    rules = sagemaker_rules.Rules(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
+    rules = sagemaker_job.Rules(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
     place = sagemaker_place.Place(folder / "emulator", Clock(), rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 

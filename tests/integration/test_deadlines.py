@@ -30,7 +30,7 @@ from platforms.kaggle.kernel import bootstrap
 from platforms.skypilot.server import ApiServer
 from platforms.skypilot.settings import read_settings as sky_settings
 from platforms.targets.base import TargetUnreachable
-from platforms.targets.loopback import Loopback
+from platforms.targets.vllm import Loopback
 from scheduler.host.doctor import check_mail
 from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
 from scheduler.notify.webhook import WebhookChannel

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs.payload.store.presigned import PresignedTransport
-from platforms.artifacts.base import BlobStore, Grant
-from platforms.artifacts.registry import open_store
+from platforms.artifacts.base import BlobStore, Grant, open_store
 
 if TYPE_CHECKING:
     from typing import Protocol

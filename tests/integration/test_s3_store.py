@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from platforms.artifacts.base import StoreError, StoreUnreachable
-from platforms.artifacts.registry import open_store
+from platforms.artifacts.base import StoreError, StoreUnreachable, open_store
 from platforms.artifacts.s3.store import S3Store
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from platforms.slurm.batch import Order, script
+from platforms.slurm.adapter import Order, script
 from scheduler.clock import real_now
 from tests.lab.patience import until
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from pydantic import ValidationError
 
-from config.rule_settings import RuleSettings, WebhookSettings
+from config.settings import RuleSettings, WebhookSettings
 from jobs.payload.redact import Redactor
 from scheduler.clock import system_clock
 from scheduler.core.window import Calendar

@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from platforms.artifacts.base import BlobStore
-from platforms.artifacts.registry import open_store
+from platforms.artifacts.base import BlobStore, open_store
 from platforms.base import SessionState
 from platforms.manual.adapter import ManualPlatform
 from scheduler.clock import real_now

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from platforms.base import SessionState
+from platforms.sagemaker.answers import observed
 from platforms.sagemaker.request import Order, training_job
 from platforms.sagemaker.settings import read_settings
-from platforms.sagemaker.state import observed
 from scheduler.core.admission import room
 from scheduler.core.ledger import EntryKind, LedgerEntry, corrections, fold
 from scheduler.core.pool import Pool

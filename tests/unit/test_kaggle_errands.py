@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from platforms.kaggle.kernel.background import BackgroundTasks, Unfinished
+from platforms.kaggle.kernel.inputs import BackgroundTasks, Unfinished
 
 
 def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:

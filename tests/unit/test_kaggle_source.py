@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from platforms.base import Refused
-from platforms.kaggle.kernel.source import SOURCE_BYTES_MAX, build_source, is_source_of, order_of
+from platforms.kaggle.kernel.packing import SOURCE_BYTES_MAX, build_source, is_source_of, order_of
 from tests.lab.night import share
 
 json_values = st.recursive(

@@ -10,8 +10,7 @@ import pytest
 from platforms.artifacts.s3.client import FreshCredentials
 from platforms.base import Capabilities, Misconfigured, Platform
 from platforms.fingerprint import fingerprint
-from platforms.late import LatePlatform
-from platforms.wrap import wrap
+from platforms.wrap import LatePlatform, wrap
 from tests.lab.fake import FakeCloud, FakePlatform
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from platforms.artifacts.base import StoreError
-from platforms.artifacts.registry import open_store
+from platforms.artifacts.base import StoreError, open_store
 
 GOOD = {"bucket": "team", "region": "eu-central-1"}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from platforms.base import InQueue, SessionState
-from platforms.sagemaker.state import failure, lost_its_instance, observed
+from platforms.sagemaker.answers import failure, lost_its_instance, observed
 
 START, END, NOW = 1_800_000_000, 1_800_003_600, 1_800_010_000
 

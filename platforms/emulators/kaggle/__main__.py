@@ -19,10 +19,9 @@ from typing import Any
 from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.place import Kernel, KernelVersion, Place
-from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
 from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.storage import Blob, Dataset, Version
+from platforms.emulators.kaggle.storage import Blob, Dataset, Rules, Version
 from platforms.emulators.program import clear, end_unknown, ending, serve
 
 _FILE = "account.json"

@@ -19,9 +19,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle.place import Kernel, Place, instant_text
-from platforms.emulators.kaggle.rules import Elsewhere, Refusal, denied
 from platforms.emulators.kaggle.session import Session
-from platforms.emulators.kaggle.storage import Blob, name_of_dataset, name_of_model
+from platforms.emulators.kaggle.storage import Blob, Elsewhere, Refusal, denied, name_of_dataset, name_of_model
 
 Body = dict[str, Any]
 

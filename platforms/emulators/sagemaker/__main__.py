@@ -11,8 +11,8 @@ from pathlib import Path
 
 from jobs.payload.clock import Clock
 from platforms.emulators.program import clear, ending, serve
+from platforms.emulators.sagemaker.job import Rules
 from platforms.emulators.sagemaker.place import Place
-from platforms.emulators.sagemaker.rules import Rules
 from platforms.emulators.sagemaker.server import Server
 
 

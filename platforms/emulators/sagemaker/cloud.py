@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from platforms.sagemaker.logs import GROUP
+from platforms.sagemaker.answers import GROUP
 
 ACCOUNT = "123456789012"  # to moto, everybody whose keys it did not issue
 _SERVICE = "sagemaker.amazonaws.com"

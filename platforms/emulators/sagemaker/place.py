@@ -12,8 +12,7 @@ from typing import Any
 from jobs.payload.clock import Clock
 from platforms.emulators.faults import Faults
 from platforms.emulators.sagemaker.cloud import ACCOUNT
-from platforms.emulators.sagemaker.job import Cloud, Job
-from platforms.emulators.sagemaker.rules import Refusal, Rules
+from platforms.emulators.sagemaker.job import Cloud, Job, Refusal, Rules
 
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
 # A tag, a digest or neither; the DNS suffix tells the region.

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from platforms.base import InQueue, Observed, Refused, SessionState, StopChannel, Unreachable
 from platforms.kaggle.api.client import Client
-from platforms.kaggle.kernel.source import is_source_of, order_of
+from platforms.kaggle.kernel.packing import is_source_of, order_of
 from platforms.kaggle.session.records import Record, Records
 from platforms.kaggle.session.tail import Tail
 

@@ -61,7 +61,7 @@ def take(
 def folder_of(scratch: Path, source: str, told: Callable[[str], None]) -> Path:
     """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched."""
     if source.startswith("s3:"):
-        from platforms.artifacts.s3.folder import fetch_folder  # it needs the extra for AWS
+        from platforms.artifacts.s3.transfer import fetch_folder  # it needs the extra for AWS
 
         fetch_folder(source, scratch, told)
         return scratch

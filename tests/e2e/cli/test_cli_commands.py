@@ -9,7 +9,7 @@ import pytest
 
 from jobs.payload.store.manifest import sha256_file
 from jobs.spec import JobSpec
-from platforms.local.isolation import obstacle
+from platforms.local.spawn import obstacle
 from scheduler.cli.shell.exits import Exit
 from scheduler.core import run as arrows
 from scheduler.core.job import Active, Cancelled, Held, Queued

@@ -15,8 +15,8 @@ from jobs.payload.clock import Clock
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
 from platforms.emulators.kaggle.place import Place
-from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
+from platforms.emulators.kaggle.storage import Rules
 from platforms.local.processes import MARK
 from platforms.registry import PlatformContext, load
 from scheduler.app import App, load_app

@@ -11,10 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import jobs
-from platforms.artifacts.base import BlobStore, Grant
-from platforms.artifacts.registry import open_store
+from platforms.artifacts.base import BlobStore, Grant, open_store
 from platforms.base import LaunchRequest, SessionState, StopChannel
-from platforms.kaggle.kernel.source import SOURCE_BYTES_MAX, order_of
+from platforms.kaggle.kernel.packing import SOURCE_BYTES_MAX, order_of
 from platforms.registry import PlatformContext, load
 from tests.lab.patience import until_state
 

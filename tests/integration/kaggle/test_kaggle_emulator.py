@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from platforms.emulators.faults import Fault
-from platforms.emulators.kaggle.rules import Refusal
+from platforms.emulators.kaggle.storage import Refusal
 from platforms.kaggle.api.client import Client, Push
 from platforms.kaggle.api.credentials import Credentials
 from platforms.kaggle.api.wire import Denied, Endpoint, Wire

@@ -10,9 +10,10 @@ import pytest
 
 from platforms.base import Refused, SessionState
 from platforms.emulators.faults import Fault
-from platforms.kaggle.api import library
+from platforms.kaggle import adapter
+from platforms.kaggle.api import wire
 from platforms.kaggle.kernel.bootstrap import _PRINTED_BYTES_MAX
-from platforms.kaggle.session import outputs, tail
+from platforms.kaggle.session import tail
 from tests.lab.patience import until
 
 Account = Any
@@ -53,7 +54,7 @@ def test_a_file_above_the_limit_is_refused_once_and_named(
     account: Account, monkeypatch: pytest.MonkeyPatch, cap: str
 ) -> None:
     ended(account, monkeypatch)
-    caps = outputs.Caps(**{cap: 10})
+    caps = adapter.Caps(**{cap: 10})
     monkeypatch.setattr("platforms.kaggle.adapter.Caps", lambda: caps)
     with pytest.raises(Refused, match=r"jobs/ufm/blobs/\w{64}: HTTP 413: the output file is larger than") as refused:
         account.adapter().collect(KEY, account.store, account.now())
@@ -84,7 +85,7 @@ def test_an_answer_that_unpacks_to_more_than_it_may_be_is_cut(
         handler.end_headers()
         handler.wfile.write(squeezed)
 
-    monkeypatch.setattr("platforms.kaggle.adapter.Caps", lambda: outputs.Caps(file_bytes=1 << 20))
+    monkeypatch.setattr("platforms.kaggle.adapter.Caps", lambda: adapter.Caps(file_bytes=1 << 20))
     monkeypatch.setattr("platforms.emulators.kaggle.server._Handler._send_output", bomb)
     with pytest.raises(Refused, match="larger than 1048576 bytes"):
         account.adapter().collect(KEY, account.store, account.now())
@@ -117,7 +118,7 @@ def test_a_log_larger_than_an_answer_may_be_ends_the_session_all_the_same(
     """A payload that goes around the bootstrap can hide its own result, and nothing else."""
     account.adapter().launch(account.request(KEY, "wait"), account.now())
     until(lambda: "resumed from" in account.output(KEY), "resumed from to be printed")
-    monkeypatch.setattr(library, "_ANSWER_BYTES_MAX", 300)
+    monkeypatch.setattr(wire, "_ANSWER_BYTES_MAX", 300)
     session = account.place.sessions()[0]
     session._say("stdout", "y" * 1_000)
     account.adapter().stop(KEY, account.now(), force=True)

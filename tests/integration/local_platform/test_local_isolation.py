@@ -11,7 +11,7 @@ import pytest
 from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
-from platforms.local import adapter, isolation, keeper, view
+from platforms.local import adapter, keeper, spawn, view
 from platforms.local.records import VIEW
 from platforms.registry import PlatformContext, load
 from scheduler.host import doctor_machine
@@ -154,11 +154,11 @@ def test_a_session_that_sees_little_is_stopped_as_any_other(machine: Machine, to
 
 def test_root_and_machines_without_user_namespaces_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert isolation.obstacle.__wrapped__() == "the daemon runs as root"
+    assert spawn.obstacle.__wrapped__() == "the daemon runs as root"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert isolation.obstacle.__wrapped__() == ""
-    monkeypatch.setattr(isolation, "_TRY", "raise OSError('unshare is refused here')")
-    assert isolation.obstacle.__wrapped__() == "OSError: unshare is refused here"
+    assert spawn.obstacle.__wrapped__() == ""
+    monkeypatch.setattr(spawn, "_TRY", "raise OSError('unshare is refused here')")
+    assert spawn.obstacle.__wrapped__() == "OSError: unshare is refused here"
 
 
 def test_doctor_says_whether_sessions_are_kept_from_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,10 @@ import pytest
 
 import jobs
 from jobs.payload.clock import Clock
-from platforms.artifacts.base import BlobStore, Grant
-from platforms.artifacts.registry import open_store
+from platforms.artifacts.base import BlobStore, Grant, open_store
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
+from platforms.emulators.sagemaker.job import Rules
 from platforms.emulators.sagemaker.place import Place
-from platforms.emulators.sagemaker.rules import Rules
 from platforms.emulators.sagemaker.server import Server
 from platforms.registry import PlatformContext, load
 from scheduler.clock import ScaledClock

@@ -17,8 +17,8 @@ from jobs.payload.store.listing import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Platform, SessionState
 from platforms.emulators.kaggle.place import Place
-from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
+from platforms.emulators.kaggle.storage import Rules
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from platforms.artifacts.base import open_store
 from platforms.artifacts.directory import DirectoryStore
-from platforms.artifacts.registry import open_store
 from platforms.artifacts.s3.client import connect
 from platforms.base import LaunchRequest, Observed, SessionState
 from platforms.registry import PlatformContext, load
