@@ -130,7 +130,7 @@ def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]
     files = _function(platform, "files", "load")
     if files is None:
         return "none"
-    from platforms.fingerprint import fingerprint
+    from platforms.plain_file import fingerprint
 
     return fingerprint(files(settings, environ))
 

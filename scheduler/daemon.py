@@ -21,7 +21,7 @@ from config.errors import ConfigError, Problem
 from config.logging import configure
 from jobs.plural import counted
 from platforms.base import PlatformError
-from platforms.fingerprint import fingerprint
+from platforms.plain_file import fingerprint
 from platforms.wrap import LatePlatform
 from scheduler import clock, line
 from scheduler.app import App

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 KEPT_RELEASES = 3  # that each target keeps of a model: the one that serves and those before it
 
@@ -140,3 +141,26 @@ class TargetContext:
     scratch: Path
     credential: Callable[[str], Path]
     read_secret: Callable[[str], str]
+
+
+Loader = Callable[[str, Mapping[str, str], TargetContext], Target]
+
+# kind -> "module:function" with the signature Loader.
+_LOADERS: Mapping[str, str] = {
+    "directory": "platforms.targets.folder:load_directory",
+    "s3": "platforms.targets.s3:load",
+    "ssh": "platforms.targets.folder:load_ssh",
+    "vllm": "platforms.targets.vllm:load",
+}
+
+
+def open_target(name: str, kind: str, options: Mapping[str, str], context: TargetContext) -> Target:
+    """Return the target ``name`` of a kind. Raises TargetError for an unknown kind, a bad option, a missing library."""
+    address = _LOADERS.get(kind)
+    if address is None:
+        raise TargetError(name, "open it", f"there is no kind {kind}", f"Known kinds: {', '.join(sorted(_LOADERS))}")
+    module, function = address.split(":")
+    try:
+        return cast("Loader", getattr(import_module(module), function))(name, options, context)
+    except ImportError as error:
+        raise TargetError(name, "open it", str(error), "Install the extra for AWS: uff-scheduler[aws]") from error

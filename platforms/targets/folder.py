@@ -6,28 +6,110 @@ All that must be atomic is done where the folder is, by activate.sh and under it
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 
+from jobs.duration import parse_duration
 from platforms.targets.base import (
     KEPT_RELEASES,
     BadRelease,
+    BadTargetOption,
     Deployed,
     Outcome,
     Release,
     Served,
     TargetBusy,
+    TargetContext,
     TargetError,
     TargetUnreachable,
 )
-from platforms.targets.reach import Ran, Reach
+from platforms.targets.reach import Here, Ran, Reach, Ssh, checked_ssh, ssh_words
 
+REACH = frozenset({"host", "path", "port", "ssh_config", "known_hosts", "identity", "connect_time", "stall_time"})
+COMMANDS = frozenset({"restart", "health", "return_health", "restart_time", "health_time", "copy_time"})
+_COMMAND_MAX_CHARACTERS = 2_000
 _ANSWER_SECONDS = 60.0  # for a question, and beside what restart and health check may take
 _DAMAGED_MAX = 20
 _LINE = re.compile(r"(current|proven|kept|digest|damaged) ?(.*)")
 _NUMBERS = re.compile(r"(\d{1,9}( \d{1,9})*)?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that are answers; the others are errors
+
+
+def load_ssh(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
+    """Return a target on another machine; ``host`` and ``path`` are required. Raises TargetError."""
+    read = Options(name, options, COMMANDS | REACH, ("host", "path"))
+    path = read["path"].removeprefix("~/")  # the other side's shell begins in the home folder
+    return FolderTarget(name, reach(name, read, context), path, read.commands(), read.seconds("copy_time", "1h"))
+
+
+def load_directory(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
+    """Return a target on this machine; ``path`` is required. Raises TargetError."""
+    del context
+    read = Options(name, options, COMMANDS | {"path"}, ("path",))
+    path = Path(read["path"]).expanduser()
+    if not path.is_absolute():
+        raise read.wrong(f"path = {read['path']!r}", "Write it from / or ~/ on")
+    return FolderTarget(name, Here(name), str(path), read.commands(), read.seconds("copy_time", "1h"))
+
+
+def reach(name: str, read: Options, context: TargetContext) -> Ssh:
+    """Return the way there that options describe. Raises TargetError."""
+    checked_ssh(name, read.given)
+    identity, connect_seconds = read["identity"], read.seconds("connect_time", "10s", 300)
+    return Ssh(
+        name,
+        read["host"],
+        ssh_words(read.given, connect_seconds),
+        (lambda: context.credential(identity)) if identity else None,
+        read.seconds("stall_time", "30s", 3_600),
+        connect_seconds,
+    )
+
+
+# A target's options as people write them, each known, each held against its form.
+class Options:
+    """The options of the target ``name``. Raises BadTargetOption for one that is not known, or is missing."""
+
+    def __init__(self, name: str, given: Mapping[str, str], known: frozenset[str], required: tuple[str, ...]) -> None:
+        self._name = name
+        self.given = dict(given)
+        if unknown := sorted(set(given) - known):
+            raise self.wrong(f"there is no option {unknown[0]}", f"Known: {', '.join(sorted(known))}")
+        if missing := [one for one in required if not given.get(one)]:
+            raise self.wrong(f"option {missing[0]} is missing", "See docs/deployment.md")
+
+    def __getitem__(self, option: str) -> str:
+        return self.given.get(option, "")
+
+    def seconds(self, option: str, default: str, most: int = 86_400) -> int:
+        """Return a length of time, written like ``90s``. Raises BadTargetOption."""
+        try:
+            found = parse_duration(self.given.get(option, default))
+        except ValueError as error:
+            raise self.wrong(f"{option}: {error}", "Write it like 90s or 10m") from None
+        if not 1 <= found <= most:
+            raise self.wrong(f"{option} = {found} s", f"Write at least 1s and at most {most}s")
+        return found
+
+    def commands(self) -> Commands:
+        """Return what is run where the model is served. Raises BadTargetOption."""
+        for option in ("restart", "health", "return_health"):
+            if len(self[option]) > _COMMAND_MAX_CHARACTERS or "\0" in self[option]:
+                raise self.wrong(f"{option} is no command", "Put long ones into a script there, and name it")
+        return Commands(
+            self["restart"],
+            self["health"],
+            self["return_health"],
+            self.seconds("restart_time", "1m", 3_600),
+            self.seconds("health_time", "2m", 3_600),
+        )
+
+    def wrong(self, why: str, remedy: str) -> BadTargetOption:
+        """Return the error that an option is wrong."""
+        return BadTargetOption(self._name, "use its options", why, remedy)
 
 
 @dataclass(frozen=True, slots=True)

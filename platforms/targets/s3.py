@@ -30,8 +30,7 @@ from platforms.targets.base import (
     TargetError,
     TargetUnreachable,
 )
-from platforms.targets.folder import Commands
-from platforms.targets.options import Options
+from platforms.targets.folder import Commands, Options
 from platforms.targets.reach import run
 from platforms.targets.release import SUMS
 

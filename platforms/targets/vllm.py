@@ -31,10 +31,8 @@ from platforms.targets.base import (
     TargetError,
     TargetUnreachable,
 )
-from platforms.targets.folder import Commands, FolderTarget
-from platforms.targets.options import Options
+from platforms.targets.folder import REACH, Commands, FolderTarget, Options, reach
 from platforms.targets.reach import Here
-from platforms.targets.ssh import REACH, reach
 
 NAME = "probe.json"
 _PROMPT = "Write one atomic component that validates a file name."

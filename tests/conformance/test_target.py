@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from platforms.targets.base import BadRelease, Outcome, Release, Served, Target, TargetContext, TargetError
-from platforms.targets.registry import open_target
+from platforms.targets.base import BadRelease, Outcome, Release, Served, Target, TargetContext, TargetError, open_target
 from tests.lab.releases import WEIGHTS, make_release, weights
 from tests.lab.sshd import ssh_server
 from tests.lab.vllm import BASE, vllm_server

@@ -12,8 +12,7 @@ import pytest
 
 from jobs.payload.store.manifest import blob_key
 from platforms.artifacts.base import StoreUnreachable
-from platforms.targets.base import Outcome, TargetContext, TargetUnreachable
-from platforms.targets.registry import open_target
+from platforms.targets.base import Outcome, TargetContext, TargetUnreachable, open_target
 from scheduler.core.deployment import Rule
 from scheduler.core.plan import Plan
 from scheduler.service.cycle.cycle import Cycle

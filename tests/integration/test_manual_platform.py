@@ -15,8 +15,7 @@ from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Refused, SessionState
 from platforms.bundle import BadArchive
-from platforms.manual.adapter import ManualPlatform
-from platforms.manual.handover import HandOverRefused
+from platforms.manual.adapter import HandOverRefused, ManualPlatform
 from platforms.record_file import DamagedRecord
 from platforms.registry import PlatformContext
 from scheduler.cli.shell.exits import Exit, code_of

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from platforms.targets.base import Outcome, TargetContext
-from platforms.targets.registry import open_target
+from platforms.targets.base import Outcome, TargetContext, open_target
 from tests.lab.releases import make_release
 from tests.lab.vllm import BASE, vllm_server
 

@@ -18,7 +18,7 @@ from platforms.folders import Folders
 from platforms.kaggle.session.records import Records
 from platforms.local.adapter import Session
 from platforms.local.records import CLAIM, END, ORDER, OUTPUT
-from platforms.manual.handover import OFFER, HandOver
+from platforms.manual.adapter import OFFER, HandOver
 from platforms.record_file import DamagedRecord
 from platforms.relay import Intake
 from tests.lab.night import share

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from platforms.targets.base import TargetContext, TargetError
+from platforms.targets.base import TargetContext, TargetError, open_target
 from platforms.targets.folder import FolderTarget
 from platforms.targets.reach import Ssh
-from platforms.targets.registry import open_target
 
 CONTEXT = TargetContext(Path("scratch"), Path, str)
 

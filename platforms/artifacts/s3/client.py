@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from platforms.fingerprint import fingerprint
+from platforms.plain_file import fingerprint
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError

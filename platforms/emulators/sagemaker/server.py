@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from platforms.emulators.faults import Fault
-from platforms.emulators.sagemaker.cloud import ACCOUNT, MotoCloud
 from platforms.emulators.sagemaker.job import Refusal
-from platforms.emulators.sagemaker.place import Place
+from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, Place
 
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from platforms.base import Observed
-from platforms.manual.handover import Offer
+from platforms.manual.adapter import Offer
 from scheduler.cli.shell.command import REASON, Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound

@@ -82,7 +82,7 @@ def targets_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, Serv
 
 
 def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -> Target:
-    from platforms.targets.registry import open_target
+    from platforms.targets.base import open_target
 
     def told(read: Callable[[str, Mapping[str, str], Path], _Found], name: str) -> _Found:
         try:

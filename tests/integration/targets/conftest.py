@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from platforms.targets.base import Target, TargetContext
-from platforms.targets.registry import open_target
+from platforms.targets.base import Target, TargetContext, open_target
 from tests.lab.releases import WEIGHTS
 from tests.lab.sshd import SshServer, ssh_server
 

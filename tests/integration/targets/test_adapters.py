@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from platforms.targets.base import Outcome, TargetContext, TargetError, TargetUnreachable
-from platforms.targets.registry import open_target
+from platforms.targets.base import Outcome, TargetContext, TargetError, TargetUnreachable, open_target
 from platforms.targets.vllm import VllmTarget
 from tests.lab.releases import make_release
 from tests.lab.vllm import BASE, Vllm, vllm_server

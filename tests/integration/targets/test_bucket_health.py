@@ -11,8 +11,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from platforms.targets.base import Outcome, Served, TargetContext, TargetError
-from platforms.targets.registry import open_target
+from platforms.targets.base import Outcome, Served, TargetContext, TargetError, open_target
 from platforms.targets.s3 import S3Target
 from tests.lab.releases import make_release
 

@@ -100,7 +100,7 @@ def test_a_client_that_is_killed_while_it_copies_changes_nothing_visible(there: 
     two = make_release(tmp_path, 2, more={"large.npy": array(64 << 20)})
     program = (
         "import sys; from pathlib import Path; from platforms.targets.base import TargetContext; "
-        "from platforms.targets.registry import open_target; from platforms.targets.release import open_release; "
+        "from platforms.targets.base import open_target; from platforms.targets.release import open_release; "
         "release = open_release('ufm', 2, Path(sys.argv[1])); print('begins', flush=True); "
         "open_target('there', 'ssh', dict(zip(sys.argv[2::2], sys.argv[3::2])), TargetContext(Path(), Path, str))"
         ".deploy(release)"
