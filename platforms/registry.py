@@ -27,7 +27,7 @@ _SHIPPED: Mapping[str, Mapping[str, str]] = {
     "kaggle": {
         "load": "platforms.kaggle.adapter:load",
         "checkup": "platforms.kaggle.checkup:checks",
-        "files": "platforms.kaggle.api.credentials:files",
+        "files": "platforms.kaggle.settings:files",
         "secret_way": "platforms.kaggle.settings:secret_way",
         "published": "platforms.kaggle.api.account:open_published",
         "account_name": "platforms.kaggle.api.account:account_name",

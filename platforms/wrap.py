@@ -1,7 +1,6 @@
 """Wrappers that implement the platform port around another platform: deadline, notes, redaction, late making.
 
-Order, from the inside: secrets are taken out of what is said, the deadline bounds one call, the notes see what came of
-it. Nothing is repeated here: a read is repeated by whoever speaks to the platform, which says how long to wait, then by
+Nothing is repeated here: a read is repeated by whoever speaks to the platform, which says how long to wait, then by
 the next cycle; a launch without an answer is the daemon's to find again by key.
 """
 
@@ -88,19 +87,67 @@ class Wrapper(ABC):
         """Make one call of the port, named ``action``, in the wrapper's way."""
 
 
-class Deadline(Wrapper):
+class Guarded(Wrapper):
     """Gives every call at most ``seconds`` of real time, ten times that where data move; then raises Unreachable.
 
-    A hung call cannot be ended, only left behind in its thread. While ``hung_max`` of them hang, further
-    calls raise at once instead of piling up.
+    A hung call cannot be ended, only left behind in its thread. While ``hung_max`` of them hang, further calls raise at
+    once instead of piling up. Secrets are taken out of what errors say and of the platform's own words, before anybody
+    cuts or keeps them. ``note`` hears what came of every call: event ``platform.call`` with platform, action, outcome,
+    why, seconds. ``stopwatch`` gives monotonic real seconds.
     """
 
-    def __init__(self, inner: Platform, platform: str, *, seconds: float, hung_max: int = 8) -> None:
+    def __init__(
+        self,
+        inner: Platform,
+        platform: str,
+        *,
+        stopwatch: Callable[[], float],
+        note: Note,
+        seconds: float = 60.0,
+        hung_max: int = 8,
+        redact: Callable[[str], str] = str,
+    ) -> None:
         super().__init__(inner, platform)
+        self._stopwatch = stopwatch
+        self._note = note
         self._seconds = seconds
         self._turns = threading.BoundedSemaphore(hung_max)
+        self._redact = redact
+
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+        """See Platform.find."""
+        return {key: self._clean(seen) for key, seen in super().find(keys, now).items()}
+
+    def launch(self, request: LaunchRequest, now: int) -> Observed:
+        """See Platform.launch."""
+        return self._clean(super().launch(request, now))
+
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """See Platform.orphans."""
+        return [self._clean(seen) for seen in super().orphans(known, now)]
+
+    def _clean(self, seen: Observed) -> Observed:
+        return replace(seen, detail=self._redact(seen.detail)) if seen.detail else seen
 
     def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
+        began, outcome, why = self._stopwatch(), "ok", ""
+        try:
+            return self._bounded(action, call)
+        except PlatformError as error:
+            error.why = self._redact(error.why)
+            error.args = tuple(self._redact(str(word)) for word in error.args)
+            outcome, why = type(error).__name__.lower(), error.why
+            raise
+        except BaseException as error:
+            outcome, why = "crashed", type(error).__name__
+            raise
+        finally:
+            seconds = round(self._stopwatch() - began, 6)
+            told = {"platform": self._platform, "action": action, "outcome": outcome, "why": why, "seconds": seconds}
+            self._note("platform.call", told)
+
+    def _bounded(self, action: str, call: Callable[[], _Answer]) -> _Answer:
+        """Make a call in a thread of its own, and wait for it in bounded time."""
         if not self._turns.acquire(blocking=False):
             raise Unreachable(self._platform, action, "too many calls hang", "Restart the daemon if it stays so")
         answers: list[_Answer] = []
@@ -123,67 +170,6 @@ class Deadline(Wrapper):
         if not answers:
             raise Unreachable(self._platform, action, f"no answer within {seconds:g} s")
         return answers[0]
-
-
-class Noted(Wrapper):
-    """Tells ``note`` what came of every call: event ``platform.call`` with platform, action, outcome, why, seconds."""
-
-    def __init__(self, inner: Platform, platform: str, *, note: Note, stopwatch: Callable[[], float]) -> None:
-        super().__init__(inner, platform)
-        self._note = note
-        self._stopwatch = stopwatch
-
-    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
-        began, outcome, why = self._stopwatch(), "ok", ""
-        try:
-            return call()
-        except PlatformError as error:
-            outcome, why = type(error).__name__.lower(), error.why
-            raise
-        except BaseException as error:
-            outcome, why = "crashed", type(error).__name__
-            raise
-        finally:
-            fields = {
-                "platform": self._platform,
-                "action": action,
-                "outcome": outcome,
-                "why": why,
-                "seconds": round(self._stopwatch() - began, 6),
-            }
-            self._note("platform.call", fields)
-
-
-class Redacted(Wrapper):
-    """Takes secrets out of what errors say and of the platform's own words, before anybody cuts or keeps them."""
-
-    def __init__(self, inner: Platform, platform: str, *, redact: Callable[[str], str]) -> None:
-        super().__init__(inner, platform)
-        self._redact = redact
-
-    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """See Platform.find."""
-        return {key: self._clean(seen) for key, seen in super().find(keys, now).items()}
-
-    def launch(self, request: LaunchRequest, now: int) -> Observed:
-        """See Platform.launch."""
-        return self._clean(super().launch(request, now))
-
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """See Platform.orphans."""
-        return [self._clean(seen) for seen in super().orphans(known, now)]
-
-    def _clean(self, seen: Observed) -> Observed:
-        return replace(seen, detail=self._redact(seen.detail)) if seen.detail else seen
-
-    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
-        del action
-        try:
-            return call()
-        except PlatformError as error:
-            error.why = self._redact(error.why)
-            error.args = tuple(self._redact(str(word)) for word in error.args)
-            raise
 
 
 # So a pool that cannot be used, because its credentials, a library or a folder are missing, keeps nobody from using the
@@ -248,16 +234,3 @@ class LatePlatform(Wrapper):
     def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
         del action
         return call()
-
-
-def wrap(
-    inner: Platform,
-    platform: str,
-    *,
-    stopwatch: Callable[[], float],
-    note: Note,
-    deadline_seconds: float = 60.0,
-) -> Platform:
-    """Return ``inner`` under both wrappers for calls. ``stopwatch`` gives monotonic real seconds."""
-    bounded = Deadline(inner, platform, seconds=deadline_seconds)
-    return Noted(bounded, platform, note=note, stopwatch=stopwatch)

@@ -299,19 +299,20 @@ class App:
 
     def ports(self, log: Log, epoch: int) -> Ports:
         """Everything the daemon's use cases run on, under the lease with ``epoch``."""
-        from platforms.wrap import Redacted, wrap
+        from platforms.wrap import Guarded
         from scheduler.service.outside.ports import Ports
 
         return Ports(
             database=self.database,
             artifacts=self.artifacts,
             platforms={
-                name: wrap(
-                    Redacted(platform, name, redact=self.redact),
+                name: Guarded(
+                    platform,
                     name,
+                    redact=self.redact,
                     stopwatch=stopwatch,
                     note=lambda event, fields: log.debug(event, **fields),
-                    deadline_seconds=self.settings.daemon.poll_timeout_seconds,
+                    seconds=self.settings.daemon.poll_timeout_seconds,
                 )
                 for name, platform in self.platforms.items()
             },

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, cast
 
 from platforms.base import Misconfigured, SecretWay
 from platforms.registry import read_count, reject_unknown
 
+_SYSTEMD_NAME = "kaggle"
+_ADVICE = (
+    "Put an access token, or Kaggle's kaggle.json, into a file that only the daemon's user can read and name it with "
+    "the option credentials, or hand it over with LoadCredential=kaggle:FILE. See docs/kaggle.md"
+)
 _KNOWN = frozenset(
     {
         "call_seconds",
@@ -31,6 +40,92 @@ _KNOWN = frozenset(
         "upload_seconds",
     }
 )
+
+
+# Who we are on Kaggle: an access token or a legacy key, from a credential file or the environment.
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Either ``token``, or ``username`` with ``key``. ``origin`` says where they were found, for people."""
+
+    origin: str
+    token: str = field(default="", repr=False)
+    username: str = ""
+    key: str = field(default="", repr=False)
+
+
+def read_credentials(path: str, environ: Mapping[str, str]) -> Credentials:
+    """Return the credentials of the first source that has any; raises Misconfigured.
+
+    In order: the file ``path``, the service manager's credential ``kaggle``, KAGGLE_API_TOKEN (a token or a file),
+    KAGGLE_USERNAME with KAGGLE_KEY, then ``access_token`` and ``kaggle.json`` of the configuration folders.
+    """
+    if path:
+        return _from_file(Path(path).expanduser(), private=True)
+    handed_over = Path(environ.get("CREDENTIALS_DIRECTORY", "")) / _SYSTEMD_NAME
+    if environ.get("CREDENTIALS_DIRECTORY") and handed_over.is_file():
+        return _from_file(handed_over, private=False)  # its mode is the service manager's business
+    token = environ.get("KAGGLE_API_TOKEN", "").strip()
+    username, key = (environ.get(name, "").strip() for name in ("KAGGLE_USERNAME", "KAGGLE_KEY"))
+    if token and (username or key):
+        raise _wrong("KAGGLE_API_TOKEN and KAGGLE_USERNAME or KAGGLE_KEY are set together; unset one of the two kinds")
+    if token:
+        if os.sep in token and Path(token).is_file():
+            return _from_file(Path(token), private=True)
+        return _token("the environment", token)
+    if username or key:
+        return _legacy("the environment", username, key)
+    home = Path(environ.get("HOME", "~")).expanduser() / ".kaggle"
+    for file in (home / "access_token", Path(environ.get("KAGGLE_CONFIG_DIR", home)) / "kaggle.json"):
+        if file.is_file():
+            return _from_file(file, private=True)
+    raise _wrong(f"no credentials found. {_ADVICE}")
+
+
+def files(settings: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
+    """Return every file that credentials of a pool with these settings may come from, there or not."""
+    if settings.get("credentials"):
+        return [Path(settings["credentials"]).expanduser()]
+    home = Path(environ.get("HOME", "~")).expanduser() / ".kaggle"
+    found = [home / "access_token", Path(environ.get("KAGGLE_CONFIG_DIR", home)) / "kaggle.json"]
+    if environ.get("CREDENTIALS_DIRECTORY"):
+        found.append(Path(environ["CREDENTIALS_DIRECTORY"]) / _SYSTEMD_NAME)
+    token = environ.get("KAGGLE_API_TOKEN", "").strip()
+    return [*found, Path(token)] if os.sep in token else found
+
+
+def _from_file(path: Path, *, private: bool) -> Credentials:
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise _wrong(f"{path} is no file with credentials. {_ADVICE}")
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(f"{path} cannot be read: {error}. {_ADVICE}") from None
+    if private and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise _wrong(f"others may read {path}. Run: chmod 600 {path}")
+    if not text.startswith("{"):
+        return _token(str(path), text)
+    try:
+        document = json.loads(text)
+        return _legacy(str(path), str(document["username"]), str(document["key"]))
+    except (ValueError, KeyError):
+        raise _wrong(f"{path} holds no JSON object with username and key. {_ADVICE}") from None
+
+
+def _token(origin: str, token: str) -> Credentials:
+    if not token or not token.isascii() or any(character.isspace() for character in token):
+        raise _wrong(f"{origin} holds no access token: it is empty or has spaces in it. {_ADVICE}")
+    return Credentials(origin, token=token)
+
+
+def _legacy(origin: str, username: str, key: str) -> Credentials:
+    if not username or not key:
+        raise _wrong(f"{origin} holds only one of username and key. {_ADVICE}") from None
+    return Credentials(origin, username=username, key=key)
+
+
+def _wrong(why: str) -> Misconfigured:
+    return Misconfigured("kaggle", "log in", why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ import pytest
 from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore, open_store
 from platforms.base import LaunchRequest, Platform
-from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle import place as kaggle_place
 from platforms.emulators.kaggle.server import Server
 from platforms.emulators.kaggle.storage import Rules
+from platforms.emulators.program import Fault
 from platforms.emulators.sagemaker import job as sagemaker_job
 from platforms.emulators.sagemaker import place as sagemaker_place
 from platforms.emulators.sagemaker import server as sagemaker_server
@@ -29,7 +29,7 @@ from platforms.kaggle.session.records import Record, Records
 from platforms.local.processes import MARK
 from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load
-from platforms.wrap import wrap
+from platforms.wrap import Guarded
 from scheduler.clock import real_now, stopwatch
 from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
@@ -73,7 +73,7 @@ def wrapped(folder: Path) -> Iterator[Place]:
         bare = place.adapter
 
         def adapter() -> Platform:
-            return wrap(bare(), "fake", stopwatch=stopwatch, note=lambda event, fields: None)
+            return Guarded(bare(), "fake", stopwatch=stopwatch, note=lambda event, fields: None)
 
         place.adapter = adapter
         yield place

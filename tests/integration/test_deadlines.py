@@ -24,9 +24,9 @@ from jobs.payload.store.presigned import PresignedTransport
 from platforms.base import Unreachable
 from platforms.kaggle import checkup
 from platforms.kaggle.api.client import Client as KaggleClient
-from platforms.kaggle.api.credentials import Credentials
 from platforms.kaggle.api.wire import Endpoint, Wire
 from platforms.kaggle.kernel import bootstrap
+from platforms.kaggle.settings import Credentials
 from platforms.skypilot.server import ApiServer
 from platforms.skypilot.settings import read_settings as sky_settings
 from platforms.targets.base import TargetUnreachable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platforms.emulators.faults import Fault
+from platforms.emulators.program import Fault
 from platforms.folders import is_folder_name
 from platforms.registry import PlatformContext, load
 from scheduler.clock import real_now

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from platforms.emulators.faults import Faults
+from platforms.emulators.program import Faults
 from scheduler.clock import real_now
 from tests.lab.sky_http import Http
 

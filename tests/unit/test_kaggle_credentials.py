@@ -7,8 +7,7 @@ import pytest
 
 from platforms.base import Misconfigured
 from platforms.kaggle.api.account import open_account
-from platforms.kaggle.api.credentials import read_credentials
-from platforms.kaggle.settings import read_settings
+from platforms.kaggle.settings import read_credentials, read_settings
 
 TOKEN = "canary-token-1234567890"
 LEGACY = json.dumps({"username": "alice", "key": "canary-key-1234567890"})

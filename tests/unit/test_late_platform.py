@@ -10,7 +10,7 @@ import pytest
 from platforms.artifacts.s3.client import FreshCredentials
 from platforms.base import Capabilities, Misconfigured, Platform
 from platforms.plain_file import fingerprint
-from platforms.wrap import LatePlatform, wrap
+from platforms.wrap import Guarded, LatePlatform
 from tests.lab.fake import FakeCloud, FakePlatform
 
 
@@ -64,7 +64,7 @@ def test_a_platform_that_cannot_be_made_says_why_with_every_call_and_works_when_
         return FakePlatform(FakeCloud())
 
     late = LatePlatform("kaggle", make, lambda: "same")
-    platform = wrap(late, "pool", stopwatch=lambda: 0.0, note=lambda *_: None)
+    platform = Guarded(late, "pool", stopwatch=lambda: 0.0, note=lambda *_: None)
     for why in ("no credentials found", "Permission denied", "anything"):
         assert platform.capabilities == Capabilities()
         with pytest.raises(Misconfigured, match=why):

@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from platforms.base import LaunchRequest, Platform, Refused, Unreachable
-from platforms.wrap import Deadline, Noted, wrap
+from platforms.wrap import Guarded
 from tests.lab.fake import FakeCloud, FakePlatform
 
 NOW = 1_000_000
+QUIET: dict[str, Any] = {"stopwatch": lambda: 0.0, "note": lambda event, fields: None}
 
 
 def request(key: str = "one") -> LaunchRequest:
@@ -58,11 +60,11 @@ def stuck() -> Iterator[Stuck]:
 
 def test_a_hung_call_is_left_behind_as_unreachable_later_where_data_move(stuck: Stuck) -> None:
     with pytest.raises(Unreachable, match=r"within 0\.1 s"):
-        Deadline(stuck, "stuck", seconds=0.01).launch(request(), NOW)
+        Guarded(stuck, "stuck", seconds=0.01, **QUIET).launch(request(), NOW)
 
 
 def test_hung_calls_do_not_pile_up(stuck: Stuck) -> None:
-    bounded = Deadline(stuck, "stuck", seconds=0.01, hung_max=2)
+    bounded = Guarded(stuck, "stuck", seconds=0.01, hung_max=2, **QUIET)
     for says in ("within", "within", "too many"):
         with pytest.raises(Unreachable, match=says):
             bounded.read_quota(NOW)
@@ -70,7 +72,7 @@ def test_hung_calls_do_not_pile_up(stuck: Stuck) -> None:
 
 
 def test_within_its_deadline_a_call_gives_its_answer_or_its_own_error() -> None:
-    bounded = Deadline(FakePlatform(FakeCloud()), "fake", seconds=10)
+    bounded = Guarded(FakePlatform(FakeCloud()), "fake", seconds=10, **QUIET)
     assert bounded.launch(request(), NOW).key == "one"
     with pytest.raises(Refused):
         bounded.launch(request("two"), NOW)
@@ -79,7 +81,7 @@ def test_within_its_deadline_a_call_gives_its_answer_or_its_own_error() -> None:
 def test_every_call_is_noted_with_what_came_of_it() -> None:
     notes: list[tuple[str, object, object, object]] = []
     ticks = iter(range(100))
-    noted = Noted(
+    noted = Guarded(
         Flaky(lost(), Refused("fake", "launch", "full")),
         "fake",
         note=lambda event, told: notes.append((event, told["action"], told["outcome"], told["seconds"])),
@@ -110,11 +112,11 @@ def test_every_call_is_noted_with_what_came_of_it() -> None:
 def test_no_call_is_repeated(act: Callable[[Platform], object]) -> None:
     flaky = Flaky(lost())
     with pytest.raises(Unreachable):
-        act(wrap(flaky, "fake", stopwatch=lambda: 0.0, note=lambda event, fields: None))
+        act(Guarded(flaky, "fake", **QUIET))
     assert len(flaky.calls) == 1
 
 
 def test_all_wrappers_together_keep_the_capabilities() -> None:
     inner = FakePlatform(FakeCloud())
-    wrapped = wrap(inner, "fake", stopwatch=lambda: 0.0, note=lambda event, fields: None)
+    wrapped = Guarded(inner, "fake", **QUIET)
     assert wrapped.capabilities == inner.capabilities

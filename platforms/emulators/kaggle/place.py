@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.faults import Faults
 from platforms.emulators.kaggle.session import Session, Terms
 from platforms.emulators.kaggle.storage import Published, Refusal, Rules, Storage, denied
+from platforms.emulators.program import Faults
 
 _WEEK = 604_800
 _SATURDAY = 2 * 86_400  # 1970-01-03T00:00:00Z

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle.place import Kernel, Place, instant_text
 from platforms.emulators.kaggle.session import Session
 from platforms.emulators.kaggle.storage import Blob, Elsewhere, Refusal, denied, name_of_dataset, name_of_model
+from platforms.emulators.program import Fault
 
 Body = dict[str, Any]
 

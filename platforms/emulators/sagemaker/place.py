@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.faults import Faults
+from platforms.emulators.program import Faults
 from platforms.emulators.sagemaker.job import Cloud, Job, Refusal, Rules
 from platforms.sagemaker.answers import GROUP
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from platforms.emulators.faults import Fault
+from platforms.emulators.program import Fault
 from platforms.emulators.sagemaker.job import Refusal
 from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, Place
 

@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from platforms.base import Misconfigured
-from platforms.kaggle.api.client import Client
-from platforms.kaggle.api.credentials import Credentials, read_credentials
-from platforms.kaggle.api.published import Published
+from platforms.kaggle.api.client import Client, Published
 from platforms.kaggle.api.wire import Endpoint, Wire, import_library
-from platforms.kaggle.settings import Settings, read_settings
+from platforms.kaggle.settings import Credentials, Settings, read_credentials, read_settings
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
-from platforms.base import QuotaReading, Unreachable
+from jobs.inputs.folder import TreeError
+from jobs.payload.store.listing import BadListing, Entry
+from platforms.base import Misconfigured, QuotaReading, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer, nothing_wrong
-from platforms.kaggle.api.caller import Caller, require_missing
-from platforms.kaggle.api.published import Published
-from platforms.kaggle.api.wire import Denied, TooLarge, Wire, plain
+from platforms.kaggle.api.wire import Denied, Throttled, TooLarge, Wire, plain
 
+_Found = TypeVar("_Found")
+_WAIT_SECONDS_MAX = 30.0  # a longer wait is the next look's
+_DATASETS = "datasets.DatasetApiService"
+_MODELS = "models.ModelApiService"
+_FILES_PAGE, _PAGES_MAX = 200, 1_000
+_ADDRESSES = 3  # a signed address expires; the next one begins the file anew
+_SILENCE_SECONDS = 120
 _KERNELS = "kernels.KernelsApiService"
 _PAGE = 100
 _PAGE_MIN = 20  # fewer than Kaggle hands out unasked: there is nothing behind
@@ -24,7 +33,6 @@ _WEEK_SECONDS = 604_800
 _STATES = frozenset({"QUEUED", "RUNNING", "COMPLETE", "ERROR", "CANCEL_REQUESTED", "CANCEL_ACKNOWLEDGED", "NEW_SCRIPT"})
 _SOURCES = ("Dataset", "Kernel", "Model", "Competition")
 _LANDED = ("ref", "url", "kernelId", "versionNumber")
-_DATASETS = "datasets.DatasetApiService"
 _ROUNDS_WITHOUT_PROGRESS = 10
 _DATASET_PAGES = 20
 _DATASET_STATES = frozenset(
@@ -40,6 +48,211 @@ _DATASET_STATES = frozenset(
         "REPROCESSING",
     }
 )
+
+
+class Caller:
+    """One account. A read is made at most ``tries`` times, ``pause_seconds`` apart and longer."""
+
+    def __init__(self, wire: Wire, username: str, token: str, tries: int, pause_seconds: float) -> None:
+        self.wire = wire
+        self._username = username
+        self._token = token
+        self._tries = tries
+        self.pause_seconds = pause_seconds
+        self.patience = threading.Event()
+
+    def owner(self) -> str:
+        """Return the account's name, asking once for whom a token stands. Raises Misconfigured, Unreachable."""
+        if not self._username:
+            try:
+                username = self.read("security.OAuthService", "IntrospectToken", {"token": self._token}, _active_user)
+            except Denied as error:
+                raise Misconfigured(
+                    "kaggle", "log in", f"the access token is refused: {error}", "Make a new one"
+                ) from None
+            if not username:
+                raise Misconfigured("kaggle", "log in", "the access token is not active", "Make a new one")
+            self._username = username
+        return self._username
+
+    def own(self, ref: object) -> str | None:
+        """Return the slug of a kernel or dataset of ours that is named by its address; None: somebody else's."""
+        *_, owner, slug = ["", "", *str(ref or "").split("/")]
+        return slug if owner.lower() == self.owner().lower() else None
+
+    def read(self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Found]) -> _Found:
+        """Make a call that changes nothing, repeated while nobody answers. Raises as Wire.call."""
+        for round_number in range(self._tries - 1):
+            try:
+                return self.wire.call(service, name, fields, read)
+            except Unreachable as error:
+                asked = error.wait_seconds if isinstance(error, Throttled) else 0.0
+                self.patience.wait(max(self.pause_seconds * 2**round_number, min(asked, _WAIT_SECONDS_MAX)))
+        return self.wire.call(service, name, fields, read)
+
+    def found(
+        self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Found]
+    ) -> _Found | None:
+        """Make a call that changes nothing about one thing; None: it is missing, or not ours. Raises Unreachable."""
+        try:
+            return self.read(service, name, fields, read)
+        except Denied as error:
+            require_missing(error)
+            return None
+
+    def pages(
+        self, service: str, name: str, field: str, fields: Mapping[str, Any], most: int
+    ) -> Iterator[tuple[list[Answer], str]]:
+        """Yield the pages of a list, ``most`` of them at most: its entries, and the token of the next page, if any.
+
+        A page is asked for by number, or by token where the service names one.
+        Raises Unreachable. How many entries a page holds is the server's business, and so is how the list ends.
+        """
+        token = ""
+        for number in range(1, most + 1):
+            wanted = {**fields, **({"page_token": token} if token else {"page": number})}
+            try:
+                entries, token = self.read(service, name, wanted, partial(_listed, field, goes_on=number > 1))
+            except Denied as error:
+                raise Unreachable("kaggle", name, str(error)) from None
+            yield entries, token
+
+
+def _listed(name: str, answer: Answer, *, goes_on: bool) -> tuple[list[Answer], str]:
+    """Return one page of a list and what names the next.
+
+    A page that goes on behind others may be empty to the last field; the first must at least say that it is a list.
+    """
+    found = answer.parts(name)
+    if found is None and not (goes_on and answer.is_empty()):
+        raise NoAnswer(f"{name} is missing")
+    return found or [], answer.text("nextPageToken")
+
+
+def _active_user(answer: Answer) -> str:
+    """Return for whom a token stands; empty when it is told to be no good any more."""
+    active = answer.flag("active")
+    if active is None:
+        raise NoAnswer("active is missing")
+    return answer.needed_text("username") if active else ""
+
+
+def require_missing(error: Denied) -> None:
+    """Raise Unreachable unless this is what Kaggle says of missing things."""
+    if not error.missing:
+        raise Unreachable("kaggle", "read", str(error)) from None
+
+
+class Published:
+    """What Kaggle holds and an account may see; ``source`` is ``kaggle-model:...`` or ``kaggle-dataset:...``."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def pin(self, source: str) -> tuple[str, list[Entry]]:
+        """Return a source with its version, and that version's files, whose digests Kaggle does not tell.
+
+        Raises TreeError for what is not there or not shown to this account; Unreachable, Misconfigured.
+        """
+        kind, _, name = source.partition(":")
+        parts = name.split("/")
+        try:
+            if kind == "kaggle-dataset" and len(parts) == 2:
+                parts.append(str(self._newest(*parts)))
+            pinned = f"{kind}:{'/'.join(parts)}"
+            entries = self._files(pinned)
+        except Denied as error:
+            require_missing(error)
+            why = f"Kaggle has no {name}, or does not show it to {self._caller.owner()} ({error})"
+            remedy = "Check name and version; accept its terms in the browser; a private one must be shared with you"
+            raise TreeError(source, why, remedy) from None
+        if not sum(entry.bytes for entry in entries):
+            raise TreeError(source, "Kaggle lists no file with anything in it", "Give another version")
+        return pinned, sorted(entries)
+
+    def fetch(self, source: str, entry: Entry, place: Path) -> None:
+        """Bring a file of a pinned source here. Raises BadListing, Denied, Unreachable, Misconfigured, OSError."""
+        service, name, fields = _download(source, entry.path)
+        for left in reversed(range(_ADDRESSES)):
+            place.unlink(missing_ok=True)
+            address = self._caller.wire.location(service, name, fields)
+            try:
+                self._caller.wire.download(address, place, entry.bytes, _SILENCE_SECONDS)
+                break
+            except Denied:
+                if not left:
+                    raise
+        if place.stat().st_size != entry.bytes:
+            raise BadListing(f"{entry.path!a} came with {place.stat().st_size:,} bytes of the {entry.bytes:,} listed")
+
+    def _newest(self, owner: str, slug: str) -> int:
+        fields = {"owner_slug": owner, "dataset_slug": slug}
+        number = self._caller.read(
+            _DATASETS, "GetDataset", fields, lambda answer: answer.number("currentVersionNumber")
+        )
+        if not number:
+            raise Unreachable("kaggle", "GetDataset", f"it tells no version of {owner}/{slug}")
+        return number
+
+    def _files(self, source: str) -> list[Entry]:
+        service, name, fields = _listing(source)
+        fields["page_size"] = _FILES_PAGE
+        found: list[Entry] = []
+        for _ in range(_PAGES_MAX):
+            entries, token = self._caller.read(service, name, fields, _page)
+            found += entries
+            if not token:
+                return found
+            fields["page_token"] = token
+        raise Unreachable("kaggle", name, f"the list of {source} has more than {_PAGES_MAX} pages")
+
+
+def _page(answer: Answer) -> tuple[list[Entry], str]:
+    """Read a page of files, of a dataset or a model."""
+    if wrong := answer.text("errorMessage"):
+        raise NoAnswer(plain(wrong))
+    field, size = ("datasetFiles", "totalBytes") if answer.has("datasetFiles") else ("files", "size")
+    files = answer.parts(field)
+    if files is None:
+        raise NoAnswer("it lists no files")
+    entries = [Entry(file.needed_text("name"), "file", "", file.number(size)) for file in files]
+    return entries, answer.text("nextPageToken")
+
+
+def _listing(source: str) -> tuple[str, str, dict[str, Any]]:
+    if source.startswith("kaggle-dataset:"):
+        return _DATASETS, "ListDatasetFiles", _of_dataset(source)
+    return _MODELS, "ListModelInstanceVersionFiles", _of_model(source)
+
+
+def _download(source: str, path: str) -> tuple[str, str, dict[str, Any]]:
+    if source.startswith("kaggle-dataset:"):
+        # Without ``raw`` tables come packed, and of another size.
+        return _DATASETS, "DownloadDataset", {**_of_dataset(source), "file_name": path, "raw": True}
+    return _MODELS, "DownloadModelInstanceVersion", {**_of_model(source), "path": path}
+
+
+def _of_dataset(source: str) -> dict[str, Any]:
+    owner, slug, version = source.partition(":")[2].split("/")
+    return {"owner_slug": owner, "dataset_slug": slug, "dataset_version_number": int(version)}
+
+
+def _of_model(source: str) -> dict[str, Any]:
+    """Return which version of a model is meant. Raises TreeError for a framework that Kaggle does not know."""
+    from kagglesdk.models.types.model_enums import ModelFramework
+
+    owner, model, framework, variation, version = source.partition(":")[2].split("/")
+    known = {found.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): found for found in ModelFramework}
+    if framework.lower() not in known or framework.lower() == "unspecified":
+        told = ", ".join(sorted(known.keys() - {"unspecified"}))
+        raise TreeError(source, f"Kaggle has no framework {framework}", f"It has {told}")
+    return {
+        "owner_slug": owner,
+        "model_slug": model,
+        "instance_slug": variation,
+        "framework": known[framework.lower()],
+        "version_number": int(version),
+    }
 
 
 @dataclass(frozen=True, slots=True)

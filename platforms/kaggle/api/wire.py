@@ -18,7 +18,7 @@ from jobs.payload.bounds import SPAN_MAX, digits
 from jobs.payload.deadline import Deadline
 from platforms.base import Misconfigured, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer
-from platforms.kaggle.api.credentials import Credentials
+from platforms.kaggle.settings import Credentials
 
 if TYPE_CHECKING:
     import requests

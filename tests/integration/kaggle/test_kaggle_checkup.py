@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Checked, PlatformError
-from platforms.emulators.faults import Fault
+from platforms.emulators.program import Fault
 from platforms.kaggle import checkup
 
 Account = Any

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from platforms.base import LaunchRequest, PlatformError, Refused, SessionState, Unreachable
-from platforms.emulators.faults import Fault
-from platforms.wrap import wrap
+from platforms.emulators.program import Fault
+from platforms.wrap import Guarded
 from tests.lab.night import share
 
 Account = Any
@@ -124,7 +124,9 @@ def test_a_failing_find_is_as_many_calls_as_the_pool_allows_and_no_more(account:
         calls.append(call)
         return Fault.SERVER_ERROR
 
-    platform = wrap(account.adapter(tries=str(tries)), "kaggle", stopwatch=lambda: 0.0, note=lambda event, fields: None)
+    platform = Guarded(
+        account.adapter(tries=str(tries)), "kaggle", stopwatch=lambda: 0.0, note=lambda event, fields: None
+    )
     account.place.faults.draw = fail
     with pytest.raises(Unreachable):
         platform.find(["uff-ufm-0001"], account.now())

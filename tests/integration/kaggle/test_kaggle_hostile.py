@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Refused, SessionState
-from platforms.emulators.faults import Fault
+from platforms.emulators.program import Fault
 from platforms.kaggle import adapter
 from platforms.kaggle.api import wire
 from platforms.kaggle.kernel.bootstrap import _PRINTED_BYTES_MAX

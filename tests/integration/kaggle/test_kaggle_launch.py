@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState, Unreachable
-from platforms.emulators.faults import Fault
+from platforms.emulators.program import Fault
 from platforms.kaggle.api.wire import Wire
 from platforms.kaggle.session.records import Records
 from tests.lab.night import one_in

@@ -12,8 +12,8 @@ import pytest
 
 from platforms.emulators.program import _kernels
 from platforms.kaggle.api.client import Client, Push
-from platforms.kaggle.api.credentials import Credentials
 from platforms.kaggle.api.wire import Endpoint, Wire
+from platforms.kaggle.settings import Credentials
 from tests.lab.patience import until
 
 Start = Callable[..., tuple["subprocess.Popen[str]", Client]]

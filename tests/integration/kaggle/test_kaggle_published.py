@@ -13,7 +13,7 @@ from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree
 from jobs.spec import Input, JobSpec
 from platforms.base import Capabilities, Misconfigured, Refused
-from platforms.emulators.faults import Fault
+from platforms.emulators.program import Fault
 from platforms.registry import published
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.service.launch.inputs import trees_of, with_inputs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platforms.base import InQueue, SessionState, Unreachable
-from platforms.emulators.faults import Fault
+from platforms.emulators.program import Fault
 from scheduler.clock import real_now
 from tests.lab.patience import until
 

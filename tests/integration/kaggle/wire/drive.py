@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from jobs.payload.store.listing import Entry
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import Client, Push
-from platforms.kaggle.api.credentials import Credentials
 from platforms.kaggle.api.wire import Endpoint, Wire, import_library
+from platforms.kaggle.settings import Credentials
 
 CONTENT = bytes(300_000)
 EVENTS = [{"stream_name": "stdout", "time": number / 2, "data": f"line {number}\n"} for number in range(3)]
