@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.storage import Published, Refusal, Rules, Storage, denied
+from platforms.emulators.kaggle.storage import Refusal, Rules, Storage, denied
 from platforms.emulators.program import Faults
 
 _WEEK = 604_800
@@ -62,7 +62,6 @@ class Place:
         self.rules = rules or Rules()
         self.faults = Faults()
         self.lock = threading.RLock()
-        self.published = Published(root / "published")
         self.storage = Storage(owner, root, clock, self.rules)
         self.kernels: dict[str, Kernel] = {}
         self.deleted: dict[str, Kernel] = {}
@@ -160,8 +159,8 @@ class Place:
         (folder / "kaggle" / "working").mkdir(parents=True)
         (folder / "kaggle" / "input").mkdir()
         inputs = folder / "kaggle" / "input"
-        invalid = [source for source in body.get("datasetDataSources") or () if not self._attach(source, inputs)]
-        models = [source for source in body.get("modelDataSources") or () if not self._attach_model(source, inputs)]
+        invalid = [source for source in body.get("datasetDataSources") or () if not self.attach(source, inputs)]
+        models = [source for source in body.get("modelDataSources") or () if not self.attach_model(source, inputs)]
         session = self._session(body, text, folder, is_gpu=is_gpu) if runs else None
         kernel.versions.append(KernelVersion(number, body, self.clock.now(), session))
         if session is not None:
@@ -174,17 +173,15 @@ class Place:
         told = landing if self.rules.tells_landing else {}
         return {**told, "kernelId": kernel.id, "invalidDatasetSources": invalid, "invalidModelSources": models}
 
-    def _attach(self, source: str, target: Path) -> bool:
-        """Put a dataset, ours or another's, before a kernel; return whether there is such a one."""
-        owner, slug, *version = source.split("/")
-        if self.storage.attach(f"{owner}/{slug}", target):
-            return True
-        name = f"{owner}/{slug}"
-        return self.published.attach(name, int(version[0]) if version else self.published.newest(name), target)
+    def attach(self, source: str, target: Path) -> bool:
+        """Put a dataset before a kernel; return whether there is such a one."""
+        owner, slug, *_ = source.split("/")
+        return self.storage.attach(f"{owner}/{slug}", target)
 
-    def _attach_model(self, source: str, target: Path) -> bool:
-        name, _, version = source.rpartition("/")
-        return version.isdigit() and self.published.attach(name, int(version), target)
+    def attach_model(self, source: str, target: Path) -> bool:
+        """Put a model before a kernel; return whether there is such a one: nobody has published any here."""
+        del source, target
+        return False
 
     def _refusal(self, *, is_gpu: bool) -> str:
         live = sum(session.live and session.terms.is_gpu == is_gpu for session in self.sessions())

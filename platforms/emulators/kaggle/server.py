@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from platforms.emulators.kaggle.place import Kernel, Place, instant_text
 from platforms.emulators.kaggle.session import Session
-from platforms.emulators.kaggle.storage import Blob, Elsewhere, Refusal, denied, name_of_dataset, name_of_model
+from platforms.emulators.kaggle.storage import Blob, Refusal, denied
 from platforms.emulators.program import Fault
 
 Body = dict[str, Any]
@@ -31,7 +31,6 @@ _HANG_WALL_SECONDS = 30.0
 _REQUESTS_KEPT = 5_000
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 _Thing = TypeVar("_Thing")
-PUBLISHED = "published:"  # before the version that a link to one of its files is for
 _DATASETS_PAGE = 20  # the place asks nobody how many are wanted
 
 
@@ -45,7 +44,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, place: Place, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.place = place
-        self.calls = Calls(place, self._link, self._upload)
+        self.calls = Calls(place, self.link, self._upload)
         place.address = self.address
         self.links: dict[str, tuple[str, str, float]] = {}
         self.closing = threading.Event()
@@ -77,7 +76,17 @@ class Server(ThreadingHTTPServer):
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
-    def _link(self, version: str, name: str) -> str:
+    def file(self, version: str, name: str) -> Path:
+        """Return a file that a link is for: of the output of a kernel's version. Raises Refusal."""
+        kernel, _, number = version.rpartition("/")
+        with self.place.lock:
+            _, found = self.place.version(self.place.owner, kernel, f"v{number}")
+        if found.session is None:
+            raise Refusal(404, "Not found")
+        return found.session.terms.folder / "kaggle" / "working" / name
+
+    def link(self, version: str, name: str) -> str:
+        """Return an address of a file, which expires."""
         token = secrets.token_hex(8)
         expires_at = self.place.clock.wall_seconds(self.place.clock.now()) + self.place.rules.link_wall_seconds
         self.links[token] = (version, name, expires_at)
@@ -245,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         clock = self.server.place.clock
         if unquote(name) != meant or clock.wall_seconds(clock.now()) > expires_at:
             raise Refusal(403, "The link has expired")
-        file = self._file(version, meant)
+        file = self.server.file(version, meant)
         size = file.stat().st_size
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         first = min(int(asked[1]), size) if asked else 0
@@ -262,17 +271,6 @@ class _Handler(BaseHTTPRequestHandler):
             stream.seek(first)
             while piece := stream.read(min(_PIECE_BYTES, size - stream.tell())):
                 self.wfile.write(piece)
-
-    def _file(self, version: str, name: str) -> Path:
-        """Return a file of a kernel's output, or of what was published."""
-        thing, _, number = version.rpartition("/")
-        if thing.startswith(PUBLISHED):
-            return self.server.place.published.files(thing.removeprefix(PUBLISHED), int(number))[name]
-        with self.server.place.lock:
-            _, found = self.server.place.version(self.server.place.owner, thing, f"v{number}")
-        if found.session is None:
-            raise Refusal(404, "Not found")
-        return found.session.terms.folder / "kaggle" / "working" / name
 
     def _answer(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
         self._send(status, json.dumps(body).encode(), _JSON, headers)
@@ -364,10 +362,6 @@ class Calls:
             "datasets.DatasetApiService/CreateDatasetVersion": self._create_version,
             "datasets.DatasetApiService/GetDatasetStatus": self._dataset_status,
             "datasets.DatasetApiService/GetDataset": self._get_dataset,
-            "datasets.DatasetApiService/ListDatasetFiles": self._list_dataset_files,
-            "datasets.DatasetApiService/DownloadDataset": self._download_dataset,
-            "models.ModelApiService/ListModelInstanceVersionFiles": self._list_model_files,
-            "models.ModelApiService/DownloadModelInstanceVersion": self._download_model,
             "datasets.DatasetApiService/ListDatasets": self._list_datasets,
             "datasets.DatasetApiService/DeleteDataset": self._delete_dataset,
         }
@@ -484,38 +478,8 @@ class Calls:
             return {"status": storage.status(dataset)}
 
     def _get_dataset(self, body: Body) -> Body:
-        name, _ = name_of_dataset(body)
-        if newest := self._place.published.newest(name):
-            return {"ref": name, "isPrivate": False, "currentVersionNumber": newest}
         with self._place.lock:
             return self._place.storage.describe(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
-
-    def _list_dataset_files(self, body: Body) -> Body:
-        files, following = self._files(name_of_dataset(body), body)
-        return {"datasetFiles": [{"name": name, "totalBytes": size} for name, size in files], **following}
-
-    def _list_model_files(self, body: Body) -> Body:
-        files, following = self._files(name_of_model(body), body)
-        return {"files": [{"name": name, "size": size} for name, size in files], **following}
-
-    def _files(self, version: tuple[str, int], body: Body) -> tuple[Sequence[tuple[str, int]], Body]:
-        """Return a page of what a version has, and how to ask for the next."""
-        found = [(path, place.stat().st_size) for path, place in self._place.published.files(*version).items()]
-        first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self._place.rules.page_max)
-        following = {"nextPageToken": str(first + size)} if first + size < len(found) else {}
-        return found[first : first + size], following
-
-    def _download_dataset(self, body: Body) -> Body:
-        raise self._sent_to(name_of_dataset(body), str(body.get("fileName", "")))
-
-    def _download_model(self, body: Body) -> Body:
-        raise self._sent_to(name_of_model(body), str(body.get("path", "")))
-
-    def _sent_to(self, version: tuple[str, int], path: str) -> Refusal:
-        """Return the address of a file, which it is handed out from."""
-        if path not in self._place.published.files(*version):
-            return Refusal(404, "Not found")
-        return Elsewhere(self._link(f"{PUBLISHED}{version[0]}/{version[1]}", path))
 
     def _list_datasets(self, body: Body) -> Body:
         if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:

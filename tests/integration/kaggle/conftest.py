@@ -14,7 +14,6 @@ import jobs
 from jobs.payload.clock import Clock
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
-from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.server import Server
 from platforms.emulators.kaggle.storage import Rules
 from platforms.local.processes import MARK
@@ -22,6 +21,7 @@ from platforms.registry import PlatformContext, load
 from scheduler.app import App, load_app
 from scheduler.store.engine import open_database
 from tests.lab.clocks import starting_now
+from tests.lab.kaggle_published import PublishingPlace, PublishingServer
 from tests.lab.patience import until, until_state
 from tests.lab.training import TRAINING
 
@@ -56,7 +56,7 @@ class Account:
     """An emulated account and its server; ``scale`` scheduled seconds pass in a real one."""
 
     folder: Path
-    place: Place
+    place: PublishingPlace
     server: Server
     clock: Any
     store: DirectoryStore
@@ -167,11 +167,11 @@ def account_at(tmp_path: Path) -> Iterator[Callable[..., Account]]:
         usual: dict[str, Any] = {"queue_seconds": 0.02 * scale, "dataset_seconds": 0.02 * scale}
         payload_clock = Clock(**clock.payload_clock())
         folder = tmp_path / f"account-{len(opened)}"
-        place = Place(folder / "emulator", payload_clock, "alice", SECRET, Rules(**(usual | rules)))
+        place = PublishingPlace(folder / "emulator", payload_clock, "alice", SECRET, Rules(**(usual | rules)))
         folder.mkdir()
         (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": SECRET}))
         (folder / "kaggle.json").chmod(0o600)
-        server = Server(place).__enter__()
+        server = PublishingServer(place).__enter__()
         opened.append(Account(folder, place, server, clock, DirectoryStore(folder / "store")))
         return opened[-1]
 

@@ -226,7 +226,7 @@ def test_what_a_session_may_not_write_is_not_taken(
 
 
 def _serving(account: "Account", planted: str) -> "Callable[[str, str], str]":
-    honest: Callable[[str, str], str] = account.server._link
+    honest: Callable[[str, str], str] = account.server.link
     return lambda version, name: honest(version, "planted" if name == planted else name)
 
 
