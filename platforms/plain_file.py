@@ -95,6 +95,17 @@ def open_below(root: Path, relative: str) -> BinaryIO:
         return open_in(folder, way.name)
 
 
+def write_whole(path: Path, text: str, *, sync: bool = False) -> None:
+    """Write a file so that a crash leaves the old one or the new one; with ``sync``, also where the power fails."""
+    fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    with fresh.open("x") as stream:
+        stream.write(text)
+        if sync:
+            stream.flush()
+            os.fsync(stream.fileno())
+    fresh.replace(path)
+
+
 def read_below(root: Path, relative: str, limit_bytes: int = 1 << 20) -> bytes:
     """Return what a plain file below ``root`` holds. Raises OSError, also when it is longer."""
     with open_below(root, relative) as stream:

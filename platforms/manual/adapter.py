@@ -35,7 +35,7 @@ from platforms.bundle import Limits, build_bundle, extract
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.manual import bootstrap
-from platforms.plain_file import read_below
+from platforms.plain_file import read_below, write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext, read_count, reject_unknown
 from platforms.relay import Intake, checkpoint_keys, folder_keys, given_launch, pack_objects
@@ -476,9 +476,7 @@ class ManualPlatform(Adapter):
         if isinstance(claim, Withdrawn) and offer is not None and claim.at >= offer.lapses_at:
             lapsed_at = self._lapsed_at()
             if lapsed_at is None or lapsed_at < claim.at:
-                fresh = self._folders.fresh(f"lapsed-{os.urandom(4).hex()}")
-                fresh.write_text(str(claim.at))
-                fresh.replace(self._folders.root / _LAPSED)
+                write_whole(self._folders.root / _LAPSED, str(claim.at))
 
     def _lapsed_at(self) -> int | None:
         """Return when the last offer lapsed; None when none did, or the note of it is damaged: it costs a rest."""

@@ -18,6 +18,7 @@ from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.tree import LIMITS, check_room
 from platforms.artifacts.base import StoreError
 from platforms.artifacts.s3.client import NO_UPLOAD, code_of, connect, translated
+from platforms.plain_file import write_whole
 
 _REGION = "us-east-1"  # a bucket of another region says so itself
 _TELL_BYTES = 1 << 30
@@ -229,12 +230,7 @@ class Uploader:
 
     def _write(self, record: Path, upload: Upload) -> None:
         self._records.mkdir(parents=True, exist_ok=True)
-        fresh = record.with_suffix(f".{os.urandom(4).hex()}")
-        with fresh.open("x") as stream:
-            json.dump(asdict(upload), stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(record)
+        write_whole(record, json.dumps(asdict(upload)), sync=True)
 
 
 def _same(there: Mapping[str, Any], digest: str, data: bytes) -> bool:

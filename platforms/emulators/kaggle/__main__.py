@@ -23,6 +23,7 @@ from platforms.emulators.kaggle.server import Server
 from platforms.emulators.kaggle.session import Session, Terms
 from platforms.emulators.kaggle.storage import Blob, Dataset, Rules, Version
 from platforms.emulators.program import clear, end_unknown, ending, serve
+from platforms.plain_file import write_whole
 
 _FILE = "account.json"
 _TERMS = ("session_id", "is_gpu", "limit_seconds", "queue_seconds", "log_bytes_max", "token", "billed_from")
@@ -103,10 +104,8 @@ def save(place: Place) -> None:
                 [token, blob.name, blob.size, str(blob.path), blob.done] for token, blob in place.storage.blobs.items()
             ],
         }
-        fresh = place.root / f".{_FILE}"
         place.root.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(document))
-        fresh.replace(place.root / _FILE)
+        write_whole(place.root / _FILE, json.dumps(document))
 
 
 def recall(place: Place) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from jobs.payload.clock import Clock
 from platforms.emulators.program import SUMS
 from platforms.local.processes import MARK, kill_members, start_ticks
+from platforms.plain_file import write_whole
 
 _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25
@@ -390,6 +391,4 @@ class Job:
             "idle_seconds": self._idle_seconds,
             "transitions": self.transitions,
         }
-        fresh = self.record.with_suffix(".new")
-        fresh.write_text(json.dumps(document))
-        fresh.replace(self.record)
+        write_whole(self.record, json.dumps(document))

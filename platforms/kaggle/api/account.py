@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from platforms.base import Misconfigured
 from platforms.kaggle.api.client import Client, Published
 from platforms.kaggle.api.wire import Endpoint, Wire, import_library
 from platforms.kaggle.settings import Credentials, Settings, read_credentials, read_settings
+from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
 
@@ -78,18 +78,13 @@ def require_one_account(account: Account, context: PlatformContext) -> str:
     """
     name, credentials = account.client.owner(), account.credentials
     if not credentials.username:
-        _keep(context.state_folder / _FILE, _Kept(name, _digest(credentials)))  # before the comparison: others see it
+        kept = _Kept(name, _digest(credentials))
+        write_whole(context.state_folder / _FILE, json.dumps(asdict(kept)))  # before the comparison: others see it
     for pool, other in context.accounts().items():
         if other.lower() != name.lower():
             why = f"this pool is of the account {name}, and the pool {pool} is of the account {other}"
             raise Misconfigured("kaggle", "log in", f"{why}: one owner has one account", REMEDY)
     return name
-
-
-def _keep(file: Path, kept: _Kept) -> None:
-    temporary = file.with_suffix(f".{os.urandom(4).hex()}")
-    temporary.write_text(json.dumps(asdict(kept)))
-    temporary.replace(file)
 
 
 def _digest(credentials: Credentials) -> str:

@@ -23,6 +23,7 @@ from platforms.artifacts.base import BlobStore
 from platforms.base import Refused
 from platforms.kaggle.api.client import Client
 from platforms.kaggle.api.wire import stopwatch
+from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.relay import pack_objects
 
@@ -318,9 +319,7 @@ class Inputs:
         return None
 
     def _note(self, name: str, document: dict[str, object]) -> None:
-        temporary = self._folder / f".{name}.{os.urandom(4).hex()}"
-        temporary.write_text(json.dumps(document))
-        temporary.replace(self._folder / name)
+        write_whole(self._folder / name, json.dumps(document))
 
 
 def _kept(slug: str, keep_seconds: int) -> int:

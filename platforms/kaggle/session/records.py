@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from platforms.folders import take
+from platforms.plain_file import write_whole
 from platforms.record_file import read_record
 
 _LOCK_PATIENCE_SECONDS = 300.0
@@ -95,17 +95,8 @@ class Records:
 
     def write(self, record: Record) -> Record:
         """Write a record so that a crash leaves the old one or the new one."""
-        self._replace(self._root / f"{record.key}.json", asdict(record))
+        write_whole(self._root / f"{record.key}.json", json.dumps(asdict(record)), sync=True)
         return record
-
-    @staticmethod
-    def _replace(target: Path, document: dict[str, Any]) -> None:
-        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
-        with temporary.open("x") as stream:
-            json.dump(document, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
 
     def drop(self, key: str) -> None:
         """Forget a launch, its log and what it said."""
@@ -126,7 +117,7 @@ class Records:
 
     def note_said(self, key: str, said: Said) -> None:
         """Write down what a session has said of itself; its log is the only place where that is told."""
-        self._replace(self._root / f"{key}.said", asdict(said))
+        write_whole(self._root / f"{key}.said", json.dumps(asdict(said)), sync=True)
 
     @contextmanager
     def tail_held(self, key: str) -> Iterator[bool]:

@@ -10,7 +10,6 @@ import structlog
 
 from config.errors import ConfigError
 from platforms.base import Misconfigured, QuotaReading
-from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.server import Server
 from scheduler.app import App, load_app
 from scheduler.cli import main as entry
@@ -20,6 +19,7 @@ from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import lease, limits
 from scheduler.store.engine import open_database
 from tests.integration.kaggle.conftest import Account
+from tests.lab.kaggle_published import PublishingPlace
 
 _POOL = """
 [[pools]]
@@ -34,7 +34,9 @@ options = {{ emulator = "{address}", credentials = "{key}", pause_milliseconds =
 @pytest.fixture
 def bob(account: Account) -> Iterator[Account]:
     """A second account with a server of its own."""
-    place = Place(account.folder / "bob", account.place.clock, "Bob", "canary-5ecret-0f-b0b", account.place.rules)
+    place = PublishingPlace(
+        account.folder / "bob", account.place.clock, "Bob", "canary-5ecret-0f-b0b", account.place.rules
+    )
     with Server(place) as server:
         yield Account(account.folder, place, server, account.clock, account.store)
 
