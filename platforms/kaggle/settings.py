@@ -8,37 +8,15 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import Annotated, Literal
 
 from platforms.base import Misconfigured, SecretWay
-from platforms.registry import read_count, reject_unknown
+from platforms.options import Written, read_options
 
 _SYSTEMD_NAME = "kaggle"
 _ADVICE = (
     "Put an access token, or Kaggle's kaggle.json, into a file that only the daemon's user can read and name it with "
     "the option credentials, or hand it over with LoadCredential=kaggle:FILE. See docs/kaggle.md"
-)
-_KNOWN = frozenset(
-    {
-        "call_seconds",
-        "checkpoints",
-        "credentials",
-        "dataset_prefix",
-        "emulator",
-        "expected_device",
-        "idle_milliseconds",
-        "internet",
-        "keep_inputs_days",
-        "machine_shape",
-        "pause_milliseconds",
-        "push_seconds",
-        "ready_seconds",
-        "secrets",
-        "settle_seconds",
-        "slug_prefix",
-        "tries",
-        "upload_seconds",
-    }
 )
 
 
@@ -132,23 +110,23 @@ def _wrong(why: str) -> Misconfigured:
 class Settings:
     """A pool's settings; docs/kaggle.md explains each. Seconds are real, except ``keep_inputs_seconds``."""
 
-    credentials: str
-    machine_shape: str
-    internet: bool
-    secrets: Literal["off", "dataset", "account"]
-    checkpoints: Literal["auto", "relay", "direct"]
-    slug_prefix: str
-    dataset_prefix: str
-    emulator: str
-    call_seconds: int
-    upload_seconds: int
-    push_seconds: int
-    settle_seconds: int
-    ready_seconds: int
-    keep_inputs_seconds: int
-    tries: int
-    pause_seconds: float
-    idle_seconds: float
+    credentials: str = ""
+    machine_shape: str = "NvidiaTeslaT4"
+    internet: Annotated[bool, Written(words=("on", "off"))] = True
+    secrets: Literal["off", "dataset", "account"] = "off"
+    checkpoints: Literal["auto", "relay", "direct"] = "auto"
+    slug_prefix: str = ""
+    dataset_prefix: str = "uff"
+    emulator: str = ""
+    call_seconds: Annotated[int, Written(least=1)] = 30
+    upload_seconds: Annotated[int, Written(least=1)] = 200
+    push_seconds: Annotated[int, Written(least=1)] = 300
+    settle_seconds: int = 60
+    ready_seconds: int = 600
+    keep_inputs_seconds: Annotated[int, Written("keep_inputs_days", 86_400)] = 7 * 86_400
+    tries: Annotated[int, Written(least=1)] = 3
+    pause_seconds: Annotated[float, Written("pause_milliseconds", 0.001)] = 1.0
+    idle_seconds: Annotated[float, Written("idle_milliseconds", 0.001, least=1)] = 2.0
 
     def relays(self, store_kind: str) -> bool:
         """Tell whether sessions cannot reach an artifact store of this kind by themselves; none: "" ."""
@@ -170,33 +148,4 @@ def secret_way(settings: Mapping[str, str]) -> SecretWay:
 
 def read_settings(settings: Mapping[str, str]) -> Settings:
     """Return the settings of a pool. Raises Misconfigured for unknown names and bad values."""
-    reject_unknown("kaggle", settings, _KNOWN)
-
-    def count(name: str, default: int) -> int:
-        return read_count("kaggle", settings, name, default)
-
-    def choice(name: str, *allowed: str) -> str:
-        text = settings.get(name, allowed[0])
-        if text not in allowed:
-            raise Misconfigured("kaggle", "load", f"{name} = {text!r} is none of {', '.join(allowed)}")
-        return text
-
-    return Settings(
-        credentials=settings.get("credentials", ""),
-        machine_shape=settings.get("machine_shape", "NvidiaTeslaT4"),
-        internet=choice("internet", "on", "off") == "on",
-        secrets=cast('Literal["off", "dataset", "account"]', choice("secrets", "off", "dataset", "account")),
-        checkpoints=cast('Literal["auto", "relay", "direct"]', choice("checkpoints", "auto", "relay", "direct")),
-        slug_prefix=settings.get("slug_prefix", ""),
-        dataset_prefix=settings.get("dataset_prefix", "uff"),
-        emulator=settings.get("emulator", ""),
-        call_seconds=max(1, count("call_seconds", 30)),
-        upload_seconds=max(1, count("upload_seconds", 200)),
-        push_seconds=max(1, count("push_seconds", 300)),
-        settle_seconds=count("settle_seconds", 60),
-        ready_seconds=count("ready_seconds", 600),
-        keep_inputs_seconds=count("keep_inputs_days", 7) * 86_400,
-        tries=max(1, count("tries", 3)),
-        pause_seconds=count("pause_milliseconds", 1_000) / 1_000,
-        idle_seconds=max(1, count("idle_milliseconds", 2_000)) / 1_000,
-    )
+    return read_options("kaggle", Settings, settings)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import platforms
 from jobs.payload.lane.environment import FOLDER, MARK
@@ -49,12 +49,10 @@ from platforms.local.spawn import (
     through_runner,
     view_of,
 )
+from platforms.options import Written, read_options
 from platforms.plain_file import read_below
 from platforms.record_file import read_record
-from platforms.registry import PlatformContext, read_count, reject_unknown
-
-_SETTINGS = frozenset({"devices", "expected_device", "keep_inputs_days", "log_bytes", "nice", "pass_environment"})
-
+from platforms.registry import PlatformContext
 
 __all__ = ["FOLDER", "KEPT_SECONDS", "sweep_environments"]
 KEPT_SECONDS = 14 * 86_400  # real time since a session last began with it
@@ -67,14 +65,23 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform
     return LocalPlatform(settings, context, os.environ.get(RUNNER_VARIABLE, ""))
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a pool may set.
+
+    ``devices`` are numbers of the accelerators that it owns; a session gets its share of them, and the ``devices`` of
+    its lanes are translated. ``pass_environment`` names further variables that payloads may see.
+    """
+
+    devices: str = ""
+    log_bytes: int = 8 << 20  # of output that are kept of each session
+    nice: int = 10  # added to the priority of payloads
+    keep_inputs_seconds: Annotated[int, Written("keep_inputs_days", 86_400)] = 7 * 86_400  # after their last use
+    pass_environment: tuple[str, ...] = ()
+
+
 class LocalPlatform(Adapter):
     """Runs payloads as detached processes of this machine.
-
-    Settings, all optional: ``devices`` (comma-separated numbers of the accelerators this pool owns; a
-    session gets its share of them and the ``devices`` of its lanes are translated), ``log_bytes`` (output
-    kept of each session), ``keep_inputs_days`` (after which inputs that no session reads are removed), ``nice``
-    (added to the priority of payloads), ``pass_environment`` (comma-separated names of further variables that
-    payloads may see).
 
     With a ``runner``, the socket of the service manager, sessions run in units of their own; else they are
     processes that left the daemon. They see nothing of what the context hides. Without a runner that holds only where
@@ -84,14 +91,11 @@ class LocalPlatform(Adapter):
     capabilities = Capabilities(tails_logs=True)
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext, runner: str = "") -> None:
-        reject_unknown("local", settings, _SETTINGS)
+        self._settings = read_options("local", Settings, settings)
         self._context = context
         self._runner = runner
-        self._log_bytes = read_count("local", settings, "log_bytes", 8 << 20)
-        self._nice = read_count("local", settings, "nice", 10)
-        self._keep_inputs_seconds = read_count("local", settings, "keep_inputs_days", 7) * 86_400
-        self._devices = _read_devices(settings.get("devices", ""))
-        self._passed = frozenset(filter(None, settings.get("pass_environment", "").split(",")))
+        self._devices = _read_devices(self._settings.devices)
+        self._passed = frozenset(self._settings.pass_environment)
         self._clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock}
         if not Path("/proc/self/stat").exists():
             raise Misconfigured("local", "load", "there is no /proc", "It needs Linux")
@@ -159,7 +163,7 @@ class LocalPlatform(Adapter):
                 self._folders.remove(removed)
             self._folders.clear()
             wall = self._clock["origin"] + (now - self._clock["epoch"]) / self._clock["scale"]
-            sweep_trees(self._folders.root / CACHE, wall - self._keep_inputs_seconds)
+            sweep_trees(self._folders.root / CACHE, wall - self._settings.keep_inputs_seconds)
             sweep_environments(self._folders.root / CACHE / FOLDER, wall - KEPT_SECONDS)
         return removed
 
@@ -242,8 +246,8 @@ class LocalPlatform(Adapter):
             request.deadline,
             self._context.session_cap_seconds,
             *(repr(float(clock[part])) for part in ("epoch", "origin", "scale")),
-            self._log_bytes,
-            self._nice,
+            self._settings.log_bytes,
+            self._settings.nice,
             self._context.python,
             agent,
         ]

@@ -35,9 +35,10 @@ from platforms.bundle import Limits, build_bundle, extract
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.manual import bootstrap
+from platforms.options import read_options
 from platforms.plain_file import read_below, write_whole
 from platforms.record_file import DamagedRecord, read_record
-from platforms.registry import PlatformContext, read_count, reject_unknown
+from platforms.registry import PlatformContext
 from platforms.relay import Intake, checkpoint_keys, folder_keys, given_launch, pack_objects
 from platforms.remote import payload_of
 
@@ -61,7 +62,6 @@ Trains {jobs}. Everything is in this notebook{beside}.
 If the kernel dies, run the cell again: it trains nothing, and packs what was saved.
 """
 _LAPSED = ".lapsed"  # when the last offer was not taken
-_SETTINGS = frozenset({"expected_device", "take_within_seconds", "result_within_seconds", "rest_seconds"})
 _REPORT_BYTES = 1 << 20
 _LIMITS = Limits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
 
@@ -255,21 +255,22 @@ def _lines(text: str) -> list[str]:
     return text.rstrip("\n").splitlines(keepends=True)
 
 
-class ManualPlatform(Adapter):
-    """Offers sessions to a person.
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a pool may set."""
 
-    Settings, all optional: ``take_within_seconds`` (1,800; then the offer lapses and its jobs go elsewhere),
-    ``rest_seconds`` (14,400; no new offer for so long after one lapsed), ``result_within_seconds`` (43,200; past the
-    deadline of a session that was taken, after which it counts as lost).
-    """
+    take_within_seconds: int = 1_800  # then the offer lapses and its jobs go elsewhere
+    rest_seconds: int = 14_400  # no new offer for so long after one lapsed
+    result_within_seconds: int = 43_200  # past the deadline of a taken session, after which it counts as lost
+
+
+class ManualPlatform(Adapter):
+    """Offers sessions to a person."""
 
     capabilities = Capabilities(sees_stop_flag=False, needs_person=True)
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
-        reject_unknown("manual", settings, _SETTINGS)
-        self._take_seconds = read_count("manual", settings, "take_within_seconds", 1_800)
-        self._result_seconds = read_count("manual", settings, "result_within_seconds", 43_200)
-        self._rest_seconds = read_count("manual", settings, "rest_seconds", 14_400)
+        self._settings = read_options("manual", Settings, settings)
         self._context = context
         self._folders = Folders("manual", context.state_folder.absolute())
 
@@ -280,7 +281,7 @@ class ManualPlatform(Adapter):
             raise Refused("manual", "launch", why, "Use A-Z a-z 0-9 . _ -", permanent=True)
         hand_over = self._hand_over(request.key)
         with self._folders.answering("launch"), self._folders.lock():
-            known = hand_over.observe(now, self._result_seconds)
+            known = hand_over.observe(now, self._settings.result_within_seconds)
             if known is not None:
                 return known
             if request.secrets or any(lane.get("secrets") for lane in request.launch.get("lanes", ())):
@@ -291,7 +292,7 @@ class ManualPlatform(Adapter):
                 self._make(request, now)
             except (StoreError, OSError) as error:
                 raise Refused("manual", "launch", str(error), f"Check the disk of {self._folders.root}") from error
-            observed = hand_over.observe(now, self._result_seconds)
+            observed = hand_over.observe(now, self._settings.result_within_seconds)
         if observed is None:
             raise Unreachable("manual", "launch", f"{hand_over.folder} vanished")
         return observed
@@ -363,7 +364,7 @@ class ManualPlatform(Adapter):
         """Return an offer, how it stands and whether the daemon wants it ended; None when there is none."""
         with self._folders.answering("find"):
             hand_over = self._hand_over(key)
-            offer, observed = hand_over.offer(), hand_over.observe(now, self._result_seconds)
+            offer, observed = hand_over.offer(), hand_over.observe(now, self._settings.result_within_seconds)
             if offer is None or observed is None:
                 return None
             return offer, observed, (hand_over.folder / STOP).exists()
@@ -377,7 +378,7 @@ class ManualPlatform(Adapter):
         offer = hand_over.offer() if is_folder_name(key) else None
         if offer is None:
             raise HandOverRefused("take", f"there is no hand-over {key}", "schedctl handover list shows all")
-        observed = hand_over.observe(now, self._result_seconds)
+        observed = hand_over.observe(now, self._settings.result_within_seconds)
         if observed is None or observed.state is not SessionState.QUEUED:
             raise HandOverRefused("take", f"{key} is not open: {observed.detail if observed else 'gone'}")
         into.mkdir(parents=True, exist_ok=True)
@@ -445,8 +446,10 @@ class ManualPlatform(Adapter):
         if request.deadline <= now:
             raise Refused("manual", "launch", f"the deadline {request.deadline} is not after {now}")
         lapsed_at = self._lapsed_at()
-        if lapsed_at is not None and now < lapsed_at + self._rest_seconds:
-            raise Refused("manual", "launch", "nobody took the last offer", wait_until=lapsed_at + self._rest_seconds)
+        if lapsed_at is not None and now < lapsed_at + self._settings.rest_seconds:
+            raise Refused(
+                "manual", "launch", "nobody took the last offer", wait_until=lapsed_at + self._settings.rest_seconds
+            )
         live = self._folders.live(lambda key: self._observe(key, now))
         if len(live) >= self._context.sessions_max:
             why = f"{len(live)} of at most {self._context.sessions_max} hand-overs are open"
@@ -460,7 +463,7 @@ class ManualPlatform(Adapter):
             files = pack(request, self._context, folder)
             offer: dict[str, Any] = {
                 "offered_at": now,
-                "lapses_at": min(request.deadline, now + self._take_seconds),
+                "lapses_at": min(request.deadline, now + self._settings.take_within_seconds),
                 "deadline": request.deadline,
                 "jobs": [str(lane["job"]) for lane in request.launch.get("lanes", ())],
                 "files": files,
@@ -485,7 +488,7 @@ class ManualPlatform(Adapter):
         return None
 
     def _observe(self, key: str, now: int) -> Observed | None:
-        return self._hand_over(key).observe(now, self._result_seconds)
+        return self._hand_over(key).observe(now, self._settings.result_within_seconds)
 
     def _hand_over(self, key: str) -> HandOver:
         return HandOver(key, self._folders.root / key)

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from platforms.artifacts.base import is_key
 from platforms.artifacts.s3.client import connect, credential_files
 from platforms.base import Misconfigured, SecretWay
-from platforms.registry import read_count, reject_unknown
+from platforms.options import YES, Written, read_options
 from platforms.sagemaker.sdk import PREFIX, names_image
 
-_REQUIRED = ("region", "bucket", "role", "image", "instance_types")
-_KNOWN = frozenset({
-    *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "poll_seconds", "spot", "launcher",
-    "owner", "profile", "credentials", "endpoint", "force_p3", "expected_device", "secrets",
-})  # fmt: skip
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
 _OWNER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}", re.ASCII)
-_SECRETS = re.compile(r"(ssm|secretsmanager):(/?[\w+=.@-]+(/[\w+=.@-]+)*/?|/)", re.ASCII)
+_SECRETS = re.compile(r"((ssm|secretsmanager):(/?[\w+=.@-]+(/[\w+=.@-]+)*/?|/))?", re.ASCII)
 _INSTANCES_MAX = 5
 _ACCELERATED = re.compile(r"ml\.(g|p|trn)\d")
 _PENDING = 3_600
@@ -42,21 +37,26 @@ class Settings:
 
     region: str
     bucket: str
-    prefix: str
-    role: str
+    role: Annotated[
+        str, Written(form=_ROLE, remedy="Write the execution role's ARN: arn:aws:iam::<account>:role/<name>")
+    ]
     image: str
     instance_types: tuple[str, ...]
-    python: str
-    volume_gb: int
-    pending_seconds: int
-    poll_seconds: int
-    spot: bool
-    launcher: str
-    owner: str
-    profile: str
-    credentials: str
-    endpoint: str
-    secrets: str
+    prefix: str = ""
+    python: str = "python3"
+    volume_gb: Annotated[int, Written(least=1)] = 50
+    pending_seconds: int = 0
+    poll_seconds: int = 30
+    spot: Annotated[bool, YES] = False
+    launcher: Annotated[str, Written(words=("boto3", "sdk"), remedy="Write boto3 or sdk")] = "boto3"
+    owner: Annotated[str, Written(form=_OWNER, remedy="Write a name of letters, digits, hyphens and dots")] = ""
+    profile: str = ""
+    credentials: str = ""
+    endpoint: str = ""
+    force_p3: Annotated[bool, YES] = False
+    secrets: Annotated[
+        str, Written(form=_SECRETS, remedy='Write "ssm:/uff/" or "secretsmanager:uff/"; the name of each follows it')
+    ] = ""
 
     def client(self, service: str) -> Any:
         """Return a client of a service of AWS. Raises what platforms.artifacts.s3.client.connect raises."""
@@ -76,86 +76,37 @@ def files(options: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
 
 def read_settings(options: Mapping[str, str]) -> Settings:
     """Return the settings that a pool's options give. Raises Misconfigured."""
-    reject_unknown("sagemaker", options, _KNOWN)
-    if missing := [name for name in _REQUIRED if not options.get(name)]:
-        raise _bad(f"missing: {', '.join(missing)}", "See docs/sagemaker.md")
-    prefix = options.get("prefix", "")
-    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
-        raise _bad(f"prefix = {prefix!r}", "Write plain words that end with '/', like uff/")
-    if not _ROLE.fullmatch(options["role"]):
-        raise _bad(f"role = {options['role']!r}", "Write the execution role's ARN: arn:aws:iam::<account>:role/<name>")
-    if not _OWNER.fullmatch(options.get("owner", "x")):
-        raise _bad(f"owner = {options['owner']!r}", "Write a name of letters, digits, hyphens and dots")
-    image = options["image"]
+    found = read_options("sagemaker", Settings, options)
+    if found.prefix and not (found.prefix.endswith("/") and is_key(found.prefix[:-1])):
+        raise _bad(f"prefix = {found.prefix!r}", "Write plain words that end with '/', like uff/")
+    image, types = found.image, found.instance_types
     if len(image) > 255 or not image.isprintable() or (image.startswith(PREFIX) and not names_image(image)):
         raise _bad(f"image = {image[:255]!r}", "Write the address of a training image, or a name like sdk:pytorch:2.10")
-    launcher = options.get("launcher", "boto3")
-    if launcher not in {"boto3", "sdk"}:
-        raise _bad(f"launcher = {launcher!r}", "Write boto3 or sdk")
-    spot, instance_types = _yes(options, "spot"), _instance_types(options)
-    if spot and len(instance_types) > 1:
-        raise _bad("spot works with one instance type only", "Keep one, or set spot = no")
-    bounded = spot or all(map(_ACCELERATED.match, instance_types))
-    pending = read_count("sagemaker", options, "pending_seconds", _PENDING if bounded else 0)
-    if 0 < pending < _PENDING_MIN:
-        raise _bad(f"pending_seconds = {pending}", f"AWS takes {_PENDING_MIN} or more; 0 leaves it to AWS")
-    if pending and not bounded:
-        raise _bad(f"pending_seconds = {pending}", "AWS bounds the wait for types with an accelerator only: remove it")
-    return Settings(
-        region=options["region"],
-        bucket=options["bucket"],
-        prefix=prefix,
-        role=options["role"],
-        image=image,
-        instance_types=instance_types,
-        python=options.get("python", "python3"),
-        volume_gb=max(1, read_count("sagemaker", options, "volume_gb", 50)),
-        pending_seconds=pending,
-        poll_seconds=read_count("sagemaker", options, "poll_seconds", 30),
-        spot=spot,
-        launcher=launcher,
-        owner=options.get("owner", ""),
-        profile=options.get("profile", ""),
-        credentials=options.get("credentials", ""),
-        endpoint=options.get("endpoint", ""),
-        secrets=_secrets(options),
-    )
-
-
-def secret_way(options: Mapping[str, str]) -> SecretWay:
-    """Return how sessions get secrets: they ask AWS where the option says. Raises Misconfigured."""
-    if _secrets(options):
-        return SecretWay("asked")
-    remedy = 'Store them in Systems Manager and set secrets = "ssm:/uff/" among the options; see docs/sagemaker.md'
-    return SecretWay("none", "nothing says where at AWS a training job finds secrets", remedy)
-
-
-def _secrets(options: Mapping[str, str]) -> str:
-    text = options.get("secrets", "")
-    if text and not _SECRETS.fullmatch(text):
-        raise _bad(f"secrets = {text!r}", 'Write "ssm:/uff/" or "secretsmanager:uff/"; the name of each follows it')
-    return text
-
-
-def _instance_types(options: Mapping[str, str]) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in options["instance_types"].split(",") if name.strip())
-    if not names or len(names) > _INSTANCES_MAX or not all(_INSTANCE.fullmatch(name) for name in names):
+    if not types or len(types) > _INSTANCES_MAX or not all(_INSTANCE.fullmatch(name) for name in types):
         raise _bad(f"instance_types = {options['instance_types']!r}", "Write one to five like ml.g6.xlarge")
-    old = [name for name in names if name.startswith("ml.p3.")]
-    if old and not _yes(options, "force_p3"):
+    if not found.force_p3 and (old := [name for name in types if name.startswith("ml.p3.")]):
         raise _bad(
             f"{', '.join(old)} costs five times as much as ml.g4dn.xlarge, and no PyTorch image that AWS still cares "
             "for has kernels for its V100",
             "Use ml.g4dn.xlarge, ml.g6.xlarge or ml.g5.xlarge; with an image of your own set force_p3 = yes",
         )
-    return names
+    if found.spot and len(types) > 1:
+        raise _bad("spot works with one instance type only", "Keep one, or set spot = no")
+    bounded = found.spot or all(map(_ACCELERATED.match, types))
+    pending = found.pending_seconds if "pending_seconds" in options else _PENDING if bounded else 0
+    if 0 < pending < _PENDING_MIN:
+        raise _bad(f"pending_seconds = {pending}", f"AWS takes {_PENDING_MIN} or more; 0 leaves it to AWS")
+    if pending and not bounded:
+        raise _bad(f"pending_seconds = {pending}", "AWS bounds the wait for types with an accelerator only: remove it")
+    return replace(found, pending_seconds=pending)
 
 
-def _yes(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "no")
-    if text not in {"yes", "no"}:
-        raise _bad(f"{name} = {text!r}", "Write yes or no")
-    return text == "yes"
+def secret_way(options: Mapping[str, str]) -> SecretWay:
+    """Return how sessions get secrets: they ask AWS where the option says. Raises Misconfigured."""
+    if read_options("sagemaker", Settings, options).secrets:
+        return SecretWay("asked")
+    remedy = 'Store them in Systems Manager and set secrets = "ssm:/uff/" among the options; see docs/sagemaker.md'
+    return SecretWay("none", "nothing says where at AWS a training job finds secrets", remedy)
 
 
 def _bad(why: str, remedy: str) -> Misconfigured:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -318,9 +319,9 @@ class ApiServer:
 
     def _headers(self) -> dict[str, str]:
         found = {"Content-Type": "application/json", "Accept": "*/*"}
-        if self._settings.token_file is not None:
+        if self._settings.token_file:
             try:
-                token = read_bounded(self._settings.token_file).decode("utf-8-sig").strip()
+                token = read_bounded(Path(self._settings.token_file).expanduser()).decode("utf-8-sig").strip()
             except (OSError, ValueError) as error:
                 raise Misconfigured(NAME, "connect", str(error), "Correct the option token_file") from error
             plain = not token.startswith("sky_")  # a service account's; else it is user:password

@@ -5,26 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from platforms.base import Misconfigured
-from platforms.registry import read_count, reject_unknown
+from platforms.options import YES, Written, read_options
 
 NAME = "skypilot"
 DOC = "docs/skypilot.md"
 _ADDRESS = "http://127.0.0.1:46580"  # where `sky api start` listens
-# What a task is told as it stands, by option.
-_ASKED = {"infra": "infra", "image": "image_id", "cpus": "cpus", "memory": "memory"}
-_KNOWN = frozenset(_ASKED) | {
-    "accelerator", "address", "autodown_minutes", "call_seconds", "disk_size", "max_hourly_cost", "owner",
-    "poll_seconds", "python", "start_minutes", "token_file", "use_spot",
-}  # fmt: skip
-_WORD = re.compile(r"[A-Za-z0-9_~/.][A-Za-z0-9_.,:/+@*~-]{0,250}", re.ASCII)
-_OWNER = re.compile(r"[0-9a-f]{8}", re.ASCII)
-_MONEY = re.compile(r"\d{1,6}(\.\d{1,4})?", re.ASCII)
+_Word = Annotated[str, Written(form=re.compile(r"[A-Za-z0-9_~/.][A-Za-z0-9_.,:/+@*~-]{0,250}", re.ASCII))]
+_Owner = Annotated[str, Written(form=re.compile(r"[0-9a-f]{8}", re.ASCII))]
+_Money = Annotated[str, Written(form=re.compile(r"\d{1,6}(\.\d{1,4})?", re.ASCII))]
 _HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -32,24 +26,40 @@ _HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 class Settings:
     """What a pool asks of SkyPilot."""
 
-    address: str
-    token_file: Path | None
-    owner: str  # eight hexadecimal digits, which tell our clusters from those of other pools and daemons
-    asked: Mapping[str, Any]  # of the task's resources
-    accelerator: str
-    python: str
-    start_seconds: int
-    poll_seconds: int
-    call_seconds: int
+    infra: _Word = ""
+    image: _Word = ""
+    cpus: _Word = ""
+    memory: _Word = ""
+    accelerator: _Word = ""
+    python: _Word = "python3"
+    owner: _Owner = ""  # eight hexadecimal digits, which tell our clusters from those of other pools and daemons
+    max_hourly_cost: _Money = ""
+    address: str = _ADDRESS
+    token_file: str = ""
+    use_spot: Annotated[bool, YES] = False
+    disk_size: int = 0
+    autodown_minutes: int = 5
+    start_seconds: Annotated[int, Written("start_minutes", 60)] = 1_800
+    poll_seconds: int = 30
+    call_seconds: Annotated[int, Written(least=1)] = 50
 
     @property
     def prefix(self) -> str:
         """With what the names of this pool's clusters begin."""
         return f"uff-{self.owner}-"
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What is asked of the task's resources, whatever its devices are."""
+        told = {"infra": self.infra, "image_id": self.image, "cpus": self.cpus, "memory": self.memory}
+        more = {"use_spot": self.use_spot, "disk_size": self.disk_size}
+        most = {"max_hourly_cost": float(self.max_hourly_cost)} if self.max_hourly_cost else {}
+        autostop = {"idle_minutes": self.autodown_minutes, "down": True}
+        return {**{name: word for name, word in {**told, **more}.items() if word}, **most, "autostop": autostop}
+
     def resources(self, devices: int) -> dict[str, Any]:
         """Return what SkyPilot is asked for, for a session with so many devices."""
-        found = dict(self.asked)
+        found = self.asked
         if self.accelerator and devices:
             found["accelerators"] = f"{self.accelerator}:{devices}"
         return found
@@ -57,44 +67,13 @@ class Settings:
 
 def read_settings(options: Mapping[str, str], state_folder: Path) -> Settings:
     """Return the settings of a pool. Raises Misconfigured."""
-    reject_unknown(NAME, options, _KNOWN | {"expected_device"})
-    for name in (*_ASKED, "accelerator", "python"):
-        if name in options and not _WORD.fullmatch(options[name]):
-            raise Misconfigured(NAME, "load", f"{name} = {options[name]!r} is not usable", f"See {DOC}")
-    for name, shape in (("owner", _OWNER), ("max_hourly_cost", _MONEY)):
-        if name in options and not shape.fullmatch(options[name]):
-            raise Misconfigured(NAME, "load", f"{name} = {options[name]!r} is not usable", f"See {DOC}")
-    token_file = Path(options["token_file"]).expanduser() if options.get("token_file") else None
-    return Settings(
-        read_address(NAME, "address", options.get("address", _ADDRESS), _ADDRESS, token=token_file is not None),
-        token_file,
-        options.get("owner") or hashlib.sha256(str(state_folder).encode()).hexdigest()[:8],
-        _asked(options),
-        options.get("accelerator", ""),
-        options.get("python", "python3"),
-        60 * read_count(NAME, options, "start_minutes", 30),
-        read_count(NAME, options, "poll_seconds", 30),
-        read_count(NAME, options, "call_seconds", 50) or 1,
-    )
-
-
-def _asked(options: Mapping[str, str]) -> dict[str, Any]:
-    asked: dict[str, Any] = {word: options[name] for name, word in _ASKED.items() if options.get(name)}
-    use_spot = options.get("use_spot", "no")
-    if use_spot not in {"yes", "no"}:
-        raise Misconfigured(NAME, "load", f"use_spot = {use_spot!r}", "Write yes or no")
-    if use_spot == "yes":
-        asked["use_spot"] = True
-    if disk := read_count(NAME, options, "disk_size", 0):
-        asked["disk_size"] = disk
-    if "max_hourly_cost" in options:
-        asked["max_hourly_cost"] = float(options["max_hourly_cost"])
-    minutes = read_count(NAME, options, "autodown_minutes", 5)
-    if not minutes:
-        raise Misconfigured(
-            NAME, "load", "autodown_minutes = 0: nothing would end a forgotten cluster", "Write 1 or more"
-        )
-    return {**asked, "autostop": {"idle_minutes": minutes, "down": True}}
+    found = read_options(NAME, Settings, options)
+    if not found.autodown_minutes:
+        why = "autodown_minutes = 0: nothing would end a forgotten cluster"
+        raise Misconfigured(NAME, "load", why, "Write 1 or more")
+    address = read_address(NAME, "address", found.address, _ADDRESS, token=bool(found.token_file))
+    owner = found.owner or hashlib.sha256(str(state_folder).encode()).hexdigest()[:8]
+    return replace(found, address=address, owner=owner)
 
 
 # Plain ones, that no token crosses a network to in the clear.

@@ -7,11 +7,12 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 from platforms.base import BadOption, Misconfigured
-from platforms.registry import read_count, reject_unknown
+from platforms.options import Written, read_options
 from platforms.targets.base import BadTargetOption
 from platforms.targets.reach import Here, Reach, Ssh, checked_ssh, ssh_words
 
@@ -27,10 +28,9 @@ _ASKED = {
     "memory": "--mem",
 }
 _SSH = frozenset({"host", "port", "ssh_config", "known_hosts", "identity"})
-_KNOWN = frozenset(_ASKED) | _SSH | {
-    "command_seconds", "cpus", "folder", "gres", "nodes", "pending_max", "python",
-}  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:=&|()\[\]*+-]{0,250}", re.ASCII)
+_Word = Annotated[str, Written(form=_WORD, error=BadOption)]
+_Count = Annotated[int, Written(least=1)]
 _PATH = re.compile(r"(~/|/)[^'\"\\%\s]+")
 _HEARD_BYTES = 8 << 20  # of one answer: some ten thousand lines of squeue
 _DROPPED = ("slurmrestd", "token_file")  # options of older versions
@@ -38,26 +38,42 @@ _SOCKET_BYTES = 80  # a path of a Unix socket is at most 108, of which ssh needs
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Options:
+    """What a pool may set; docs/slurm.md explains each."""
+
+    partition: _Word = ""  # the cluster's default
+    account: _Word = ""  # the user's default
+    qos: _Word = ""  # the account's default
+    constraint: _Word = ""
+    exclude: _Word = ""
+    memory: _Word = ""
+    gres: _Word = ""
+    cpus: _Count = 1
+    nodes: _Count = 1
+    folder: str = ""
+    python: str = ""
+    slurm_conf: str = ""
+    pending_max: int = 4
+    command_seconds: _Count = 10
+    host: str = ""
+    port: str = ""
+    ssh_config: str = ""
+    known_hosts: str = ""
+    identity: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(Options):
     """What a pool asks of Slurm. ``folder`` lies on a file system that the cluster's nodes and its clients share."""
 
     reach: Reach
-    folder: str
     owner: str  # tells our jobs from those of other pools and daemons of this account
-    asked: tuple[str, ...]
-    gres: str
-    account: str  # "": the user's default
-    python: str
-    pending_max: int
-    command_seconds: int
-    slurm_conf: str
-    nodes: int
-    partition: str  # "": the cluster's default
-    qos: str  # "": the account's default
 
     def words(self, devices: int) -> list[str]:
         """Return what sbatch is told of a session with so many devices, which its nodes share evenly."""
-        asked = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}", *self.asked]
+        asked = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}"]
+        asked += [f"{word}={text}" for name, word in _ASKED.items() if (text := getattr(self, name))]
+        asked.append(f"--cpus-per-task={self.cpus}")
         if self.nodes > 1:
             asked.append("--ntasks-per-node=1")
         return [*asked, f"--gres={self.gres}:{devices // self.nodes}"] if self.gres and devices else asked
@@ -69,10 +85,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         why = f"{' and '.join(dropped)}: Slurm is no longer asked through slurmrestd"
         remedy = "Remove them and go through the login node by ssh: host, folder, known_hosts; see docs/slurm.md"
         raise BadOption(NAME, "load", why, remedy)
-    reject_unknown(NAME, options, _KNOWN | {"expected_device", "slurm_conf"})
-    for name in (*_ASKED, "gres"):
-        if name in options and not _WORD.fullmatch(options[name]):
-            raise BadOption(NAME, "load", f"{name} = {options[name]!r} is not usable", f"See {DOC}")
+    found = read_options(NAME, Options, options)
     for name in ("folder", "python", "slurm_conf"):
         if not (_PATH.fullmatch(options.get(name, "/x")) or (name == "python" and _WORD.fullmatch(options[name]))):
             raise BadOption(NAME, "load", f"{name} = {options[name]!r} is not usable", "Give a path from / on")
@@ -82,23 +95,14 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
     if far and not {"folder", "known_hosts"} <= set(options):
         raise BadOption(NAME, "load", "with host, folder and known_hosts are needed as well", f"See {DOC}")
     folder = options.get("folder", str(state_folder / "cluster"))
-    command_seconds = read_count(NAME, options, "command_seconds", 10) or 1
-    asked = [f"{word}={options[name]}" for name, word in _ASKED.items() if options.get(name)]
-    return Settings(
-        _ssh(options, folder, command_seconds) if far else Here(NAME, _HEARD_BYTES),
-        folder,
-        hashlib.sha256(f"{options.get('host', '')}:{folder}".encode()).hexdigest()[:16],
-        (*asked, f"--cpus-per-task={read_count(NAME, options, 'cpus', 1) or 1}"),
-        options.get("gres", ""),
-        options.get("account", ""),
-        options.get("python", "python3" if far else python),
-        read_count(NAME, options, "pending_max", 4),
-        command_seconds,
-        options.get("slurm_conf", ""),
-        read_count(NAME, options, "nodes", 1) or 1,
-        options.get("partition", ""),
-        options.get("qos", ""),
-    )
+    values: dict[str, Any] = {
+        **asdict(found),
+        "folder": folder,
+        "python": options.get("python", "python3" if far else python),
+        "reach": _ssh(options, folder, found.command_seconds) if far else Here(NAME, _HEARD_BYTES),
+        "owner": hashlib.sha256(f"{found.host}:{folder}".encode()).hexdigest()[:16],
+    }
+    return Settings(**values)
 
 
 def _ssh(options: Mapping[str, str], folder: str, command_seconds: int) -> Ssh:
