@@ -85,7 +85,8 @@ def test_an_answer_that_unpacks_to_more_than_it_may_be_is_cut(
         handler.end_headers()
         handler.wfile.write(squeezed)
 
-    monkeypatch.setattr("platforms.kaggle.adapter.Caps", lambda: adapter.Caps(file_bytes=1 << 20))
+    caps = adapter.Caps(file_bytes=1 << 20)
+    monkeypatch.setattr(adapter, "Caps", lambda: caps)
     monkeypatch.setattr("platforms.emulators.kaggle.server._Handler._send_output", bomb)
     with pytest.raises(Refused, match="larger than 1048576 bytes"):
         account.adapter().collect(KEY, account.store, account.now())
