@@ -44,11 +44,11 @@ class KnownSecrets(Redactor):
     def __init__(self, settings: object, environ: Mapping[str, str], words: Iterable[str] = ()) -> None:
         addresses = [text for text in (*words, *environ.values()) if "://" in text]
         self._fixed = {
-            *_in_settings(settings, ""),
+            *_in_settings(settings),
             *(secret for address in addresses for secret in address_secrets(address)),
             *(text for name, text in environ.items() if _VARIABLE.search(name) and not _is_path(text)),
         }
-        self._named = {*_files(settings, ""), *_usual_files(environ)}
+        self._named = {*_files(settings), *_usual_files(environ)}
         self._folders = [*_folders(settings, environ)]
         self._files: list[Path] = []
         self._states: list[tuple[Path, object]] = []
@@ -88,7 +88,7 @@ def secrets_of_file(file: Path) -> set[str]:
         return set()
     if text.startswith("{"):
         try:
-            return {text, *_in_settings(json.loads(text), "")}
+            return {text, *_in_settings(json.loads(text))}
         except (ValueError, RecursionError):
             return {text}
     named = {value for name, value in _LINE.findall(text) if is_secret(name) or _VARIABLE.search(name)}
@@ -100,27 +100,35 @@ def secrets_of_file(file: Path) -> set[str]:
     return {text, *lines, *named, *passwords, *(address_secrets(text) if "://" in text else ())}
 
 
-def _in_settings(value: object, name: str) -> Iterator[str]:
-    """Yield the secrets in tables, lists and models, at any depth."""
+def _leaves(value: object, name: str) -> Iterator[tuple[str, str | Path]]:
+    """Yield the texts and paths in tables, lists and models, at any depth, each with the name that it stands under."""
     match value:
-        case str():
-            if name == "database_url" or "://" in value:
-                yield from address_secrets(value)
-            if name == "key" or _holds_secret(name):
-                yield value
-                if "://" in value:
-                    # Of an address that is a secret as a whole, a library's error tells a piece: a token in its path.
-                    yield from (piece for piece in _PIECES.split(value.partition("://")[2]) if _TOKEN.fullmatch(piece))
+        case str() | Path():
+            yield name, value
         case Mapping():
             for key, inner in value.items():
-                yield from _in_settings(inner, str(key))
+                yield from _leaves(inner, str(key))
         case list() | tuple():
             for inner in value:
-                yield from _in_settings(inner, name)
+                yield from _leaves(inner, name)
         case _ if hasattr(value, "get_secret_value"):
-            yield from _in_settings(value.get_secret_value(), name)
+            yield from _leaves(value.get_secret_value(), name)
         case _ if hasattr(type(value), "model_fields"):
-            yield from _in_settings(dict(_pairs(value)), name)
+            yield from _leaves(dict(_pairs(value)), name)
+
+
+def _in_settings(settings: object) -> Iterator[str]:
+    """Yield the secrets in tables, lists and models, at any depth."""
+    for name, value in _leaves(settings, ""):
+        if isinstance(value, Path):
+            continue
+        if name == "database_url" or "://" in value:
+            yield from address_secrets(value)
+        if name == "key" or _holds_secret(name):
+            yield value
+            if "://" in value:
+                # Of an address that is a secret as a whole, a library's error tells a piece: a token in its path.
+                yield from (piece for piece in _PIECES.split(value.partition("://")[2]) if _TOKEN.fullmatch(piece))
 
 
 def _holds_secret(name: str) -> bool:
@@ -130,21 +138,12 @@ def _holds_secret(name: str) -> bool:
     return is_secret(name) and _NAMES.match(name) is None
 
 
-def _files(value: object, name: str) -> Iterator[Path]:
-    match value:
-        case str() | Path():
-            if name in _FILE_KEYS and str(value):
-                yield Path(os.path.expanduser(value))  # noqa: PTH111 - pathlib's raises where there is no home
-            if name == "database_url" and (file := password_file(str(value))):
-                yield Path(file)
-        case Mapping():
-            for key, inner in value.items():
-                yield from _files(inner, str(key))
-        case list() | tuple():
-            for inner in value:
-                yield from _files(inner, name)
-        case _ if hasattr(type(value), "model_fields"):
-            yield from _files(dict(_pairs(value)), name)
+def _files(settings: object) -> Iterator[Path]:
+    for name, value in _leaves(settings, ""):
+        if name in _FILE_KEYS and str(value):
+            yield Path(os.path.expanduser(value))  # noqa: PTH111 - pathlib's raises where there is no home
+        if name == "database_url" and (file := password_file(str(value))):
+            yield Path(file)
 
 
 def _usual_files(environ: Mapping[str, str]) -> Iterator[Path]:

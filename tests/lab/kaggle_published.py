@@ -141,9 +141,7 @@ class PublishingServer(Server):
     def _files(self, version: tuple[str, int], body: Body) -> tuple[Sequence[tuple[str, int]], Body]:
         """Return a page of what a version has, and how to ask for the next."""
         found = [(path, place.stat().st_size) for path, place in self._published.published.files(*version).items()]
-        first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self.place.rules.page_max)
-        following = {"nextPageToken": str(first + size)} if first + size < len(found) else {}
-        return found[first : first + size], following
+        return self.calls.page(found, body)
 
     def _download_dataset(self, body: Body) -> Body:
         raise self._sent_to(name_of_dataset(body), str(body.get("fileName", "")))

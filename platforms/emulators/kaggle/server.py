@@ -354,9 +354,11 @@ class Calls:
             "kernels.KernelsApiService/GetKernelSessionStatus": self._status,
             "kernels.KernelsApiService/ListKernels": self._list_kernels,
             "kernels.KernelsApiService/ListKernelSessionOutput": self._output,
-            "kernels.KernelsApiService/CancelKernelSession": self._cancel,
-            "kernels.KernelsApiService/DeleteKernel": self._delete_kernel,
-            "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": self._quota,
+            "kernels.KernelsApiService/CancelKernelSession": lambda body: place.cancel(
+                int(body.get("kernelSessionId") or 0)
+            ),
+            "kernels.KernelsApiService/DeleteKernel": lambda body: place.delete(*_name(body)),
+            "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": lambda _body: place.quota(),
             "blobs.BlobApiService/StartBlobUpload": self._start_upload,
             "datasets.DatasetApiService/CreateDataset": self._create_dataset,
             "datasets.DatasetApiService/CreateDatasetVersion": self._create_version,
@@ -412,6 +414,11 @@ class Calls:
         first = int(body.get("pageToken") or 0)
         return found[first : first + size], {"nextPageToken": str(first + size) if first + size < len(found) else ""}
 
+    def page(self, found: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
+        """Return a page of a list that goes on by token, and how to ask for the next."""
+        first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self._place.rules.page_max)
+        return found[first : first + size], {"nextPageToken": str(first + size)} if first + size < len(found) else {}
+
     def _metadata(self, kernel: Kernel) -> Body:
         newest = kernel.versions[-1]
         return {
@@ -432,24 +439,13 @@ class Calls:
         session = version.session
         if session is None or session.live:
             return {"files": [], "log": ""}
-        names = session.output_files()
-        size = min(int(body.get("pageSize") or 20), self._place.rules.page_max)
-        first = int(body.get("pageToken") or 0)
-        shown = names[first : first + size]
+        shown, following = self.page(session.output_files(), body)
         label = f"{kernel.slug}/{version.number}"
-        following = {"nextPageToken": str(first + size)} if first + size < len(names) else {}
         files = [{"fileName": name, "url": self._link(label, name)} for name in shown]
         return {"files": files, "log": json.dumps(session.lines), **following}
 
     def _cancel(self, body: Body) -> Body:
         return self._place.cancel(int(body.get("kernelSessionId") or 0))
-
-    def _delete_kernel(self, body: Body) -> Body:
-        return self._place.delete(*_name(body))
-
-    def _quota(self, body: Body) -> Body:
-        del body
-        return self._place.quota()
 
     def _start_upload(self, body: Body) -> Body:
         token = secrets.token_hex(16)
