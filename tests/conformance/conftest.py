@@ -18,21 +18,19 @@ import pytest
 from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore, open_store
 from platforms.base import LaunchRequest, Platform
-from platforms.emulators.kaggle import place as kaggle_place
-from platforms.emulators.kaggle.server import Server
 from platforms.emulators.kaggle.storage import Rules
-from platforms.emulators.program import Fault
 from platforms.emulators.sagemaker import job as sagemaker_job
-from platforms.emulators.sagemaker import place as sagemaker_place
-from platforms.emulators.sagemaker import server as sagemaker_server
 from platforms.kaggle.session.records import Record, Records
 from platforms.local.processes import MARK
 from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load
 from platforms.wrap import Guarded
 from scheduler.clock import real_now, stopwatch
+from tests.lab.aws import FaultyPlace, FaultyServer
 from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
+from tests.lab.faults import Fault
+from tests.lab.kaggle import PublishingPlace, PublishingServer
 from tests.lab.patience import pause, until
 from tests.lab.person import Person
 from tests.lab.sky_places import real_skypilot, skypilot
@@ -128,10 +126,10 @@ def kaggle(folder: Path) -> Iterator[Place]:
     (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (folder / "kaggle.json").chmod(0o600)
     rules = Rules(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02)
-    place = kaggle_place.Place(folder / "emulator", Clock(), "alice", "the-key", rules)
+    place = PublishingPlace(folder / "emulator", Clock(), "alice", "the-key", rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 
-    with Server(place) as server:
+    with PublishingServer(place) as server:
         settings = {
             "emulator": server.address,
             "credentials": str(folder / "kaggle.json"),
@@ -174,10 +172,10 @@ def sagemaker(folder: Path) -> Iterator[Place]:
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
     rules = sagemaker_job.Rules(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
-    place = sagemaker_place.Place(folder / "emulator", Clock(), rules)
+    place = FaultyPlace(folder / "emulator", Clock(), rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 
-    with sagemaker_server.Server(place) as server, pytest.MonkeyPatch.context() as patch:
+    with FaultyServer(place) as server, pytest.MonkeyPatch.context() as patch:
         server.make_bucket("uff-conformance")
         patch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 1)
         settings = {

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from platforms.emulators.program import Fault
+from tests.lab.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable

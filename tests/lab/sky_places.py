@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platforms.emulators.program import Fault
 from platforms.folders import is_folder_name
 from platforms.registry import PlatformContext, load
 from scheduler.clock import real_now
 from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
+from tests.lab.faults import Fault
 from tests.lab.patience import pause, until
 from tests.lab.sky_server import SkyServer
 

@@ -20,8 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from platforms.emulators.program import Faults
 from scheduler.clock import real_now
+from tests.lab.faults import Faults
 from tests.lab.sky_http import Http
 
 if TYPE_CHECKING:

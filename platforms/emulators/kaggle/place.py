@@ -14,7 +14,6 @@ from typing import Any
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.session import Session, Terms
 from platforms.emulators.kaggle.storage import Refusal, Rules, Storage, denied
-from platforms.emulators.program import Faults
 
 _WEEK = 604_800
 _SATURDAY = 2 * 86_400  # 1970-01-03T00:00:00Z
@@ -60,7 +59,6 @@ class Place:
         self.owner = owner
         self.key = key
         self.rules = rules or Rules()
-        self.faults = Faults()
         self.lock = threading.RLock()
         self.storage = Storage(owner, root, clock, self.rules)
         self.kernels: dict[str, Kernel] = {}

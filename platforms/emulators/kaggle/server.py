@@ -20,14 +20,11 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from platforms.emulators.kaggle.place import Kernel, Place, instant_text
 from platforms.emulators.kaggle.session import Session
 from platforms.emulators.kaggle.storage import Blob, Refusal, denied
-from platforms.emulators.program import Fault
 
 Body = dict[str, Any]
 
 _JSON = "application/json"
-_PAGE = b"<html><body><h1>Too many requests</h1></body></html>"
 _PIECE_BYTES = 1 << 16
-_HANG_WALL_SECONDS = 30.0
 _REQUESTS_KEPT = 5_000
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 _Thing = TypeVar("_Thing")
@@ -41,8 +38,8 @@ class Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, place: Place, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, place: Place, port: int = 0, handler: type[BaseHTTPRequestHandler] | None = None) -> None:
+        super().__init__(("127.0.0.1", port), handler or Handler)
         self.place = place
         self.calls = Calls(place, self.link, self._upload)
         place.address = self.address
@@ -96,7 +93,9 @@ class Server(ThreadingHTTPServer):
         return f"{self.address}/upload/{token}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """One connection. What goes wrong on demand may come between by ``begins`` and ``conclude``."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: Server
@@ -110,8 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         name = path.removeprefix("/api/v1/").removeprefix("/v1/")
         call = name.rpartition("/")[2]
-        fault = self.server.place.faults.take(call)
-        if self._before(fault):
+        if not self.begins(call):
             return
         try:
             body = json.loads(data or b"{}")
@@ -127,29 +125,27 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.place.note()
         except Refusal as refusal:
             told = {"code": refusal.status, "message": refusal.message}
-            if (twisted := self.server.place.faults.twist(call, told)) is not None:
-                self._send(200, twisted, _JSON)
-                return
-            self._answer(refusal.status, told, refusal.headers)
-            return
-        if fault is Fault.DROP_AFTER_COMMIT:
-            self.close_connection = True
-        elif fault is Fault.ERROR_AFTER_COMMIT:
-            self._answer(500, {"code": 500, "message": "Internal error"})
-        elif (twisted := self.server.place.faults.twist(call, answer)) is not None:
-            self._send(200, twisted, _JSON)
+            self.conclude(call, refusal.status, told, refusal.headers)
         else:
-            self._answer(200, answer)
+            self.conclude(call, 200, answer)
+
+    def begins(self, call: str) -> bool:
+        """Tell whether a call that has just come in is looked at."""
+        del call
+        return True
+
+    def conclude(
+        self, call: str, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer a call that was carried out or refused."""
+        del call
+        self.answer(status, body, headers)
 
     def do_PUT(self) -> None:
         """Take in a blob, or tell how much of it has come."""
         token = urlsplit(self.path).path.removeprefix("/upload/")
-        fault = self.server.place.faults.take("PUT")
-        if fault is Fault.SERVER_ERROR:
-            receive(self, self.server.place, token, interrupt=True)
-            return
-        if not self._before(fault):
-            receive(self, self.server.place, token, interrupt=False)
+        if self.begins("PUT"):
+            receive(self, self.server.place, token)
             self.server.place.note()
 
     def do_GET(self) -> None:
@@ -158,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = parts.path.removeprefix("/api")
         try:
             if path.startswith("/v1/kernels/logs/stream/"):
-                if not self._before(self.server.place.faults.take("LogStream")):
+                if self.begins("LogStream"):
                     self._authenticate()
                     owner, _, slug = path.removeprefix("/v1/kernels/logs/stream/").partition("/")
                     label = parse_qs(parts.query).get("versionLabel", [None])[0]
@@ -166,47 +162,18 @@ class _Handler(BaseHTTPRequestHandler):
                         _, version = self.server.place.version(owner, slug, label)
                     self._stream(version.session)
             elif path.startswith("/output/") and self.server.place.rules.output_redirects:
-                self._send(302, b"", "text/html", {"Location": path.replace("/output/", "/stored/", 1)})
+                self.send(302, b"", "text/html", {"Location": path.replace("/output/", "/stored/", 1)})
             elif path.startswith(("/output/", "/stored/")):
-                fault = self.server.place.faults.take("Output")
-                if fault is Fault.DROP_AFTER_COMMIT:
-                    self._send_output(path, interrupt=True)
-                elif not self._before(fault):
-                    self._send_output(path, interrupt=False)
+                if self.begins("Output"):
+                    self.send_output(path)
             else:
                 raise Refusal(404, "Not found")
         except Refusal as refusal:
-            self._answer(refusal.status, {"code": refusal.status, "message": refusal.message})
+            self.answer(refusal.status, {"code": refusal.status, "message": refusal.message})
 
     def do_CONNECT(self) -> None:
         """Refuse tunnels: nothing meant for the real place may leave this machine through here."""
-        self._answer(502, {"code": 502, "message": "the emulator opens no tunnels"})
-
-    def _before(self, fault: Fault | None) -> bool:
-        """Let a fault happen that keeps the call from being looked at; return whether one did."""
-        match fault:
-            case Fault.THROTTLED:
-                self._answer(429, {"code": 429, "message": "Too many requests"})
-            case Fault.THROTTLED_LATER:
-                self._answer(429, {"code": 429, "message": "Too many requests"}, {"Retry-After": "1"})
-            case Fault.THROTTLED_PAGE:
-                self._send(429, _PAGE, _JSON)
-            case Fault.SERVER_ERROR:
-                self._answer(500, {"code": 500, "message": "Internal error"})
-            case Fault.FORBIDDEN:
-                self._answer(403, {"code": 403, "message": "Permission 'kernels.get' was denied"})
-            case Fault.PAGE:
-                self._send(200, _PAGE, "text/html")
-            case Fault.EMPTY:
-                self._answer(200, {})
-            case Fault.HANG:
-                self.server.closing.wait(_HANG_WALL_SECONDS)
-                self.close_connection = True
-            case Fault.DROP:
-                self.close_connection = True
-            case _:
-                return False
-        return True
+        self.answer(502, {"code": 502, "message": "the emulator opens no tunnels"})
 
     def _authenticate(self, *, looks: bool = False) -> None:
         """Let in the owner, and kernels that only look."""
@@ -223,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
         if session is None:
             raise Refusal(404, "Not found")
         if not session.live:
-            self._send(200, json.dumps(session.lines).encode(), _JSON)
+            self.send(200, json.dumps(session.lines).encode(), _JSON)
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -247,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         if data or not text:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
-    def _send_output(self, path: str, *, interrupt: bool) -> None:
+    def send_output(self, path: str, *, interrupt: bool = False) -> None:
         """Send an output file, or what follows the byte asked for; with ``interrupt`` only half of that."""
         token, _, name = path.removeprefix("/output/").removeprefix("/stored/").partition("/")
         version, meant, expires_at = self.server.links.get(token, ("", "", 0.0))
@@ -272,10 +239,12 @@ class _Handler(BaseHTTPRequestHandler):
             while piece := stream.read(min(_PIECE_BYTES, size - stream.tell())):
                 self.wfile.write(piece)
 
-    def _answer(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
-        self._send(status, json.dumps(body).encode(), _JSON, headers)
+    def answer(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
+        """Send a document."""
+        self.send(status, json.dumps(body).encode(), _JSON, headers)
 
-    def _send(self, status: int, data: bytes, kind: str, headers: Mapping[str, str] | None = None) -> None:
+    def send(self, status: int, data: bytes, kind: str, headers: Mapping[str, str] | None = None) -> None:
+        """Send a body of a ``kind``."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
@@ -285,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def receive(handler: BaseHTTPRequestHandler, place: Place, token: str, *, interrupt: bool) -> None:
+def receive(handler: BaseHTTPRequestHandler, place: Place, token: str, *, interrupt: bool = False) -> None:
     """Take in a PUT for the blob ``token``. With ``interrupt``, keep half of it and answer 503."""
     data = _read_body(handler)
     with place.lock:

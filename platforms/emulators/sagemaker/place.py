@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.program import Faults
 from platforms.emulators.sagemaker.job import Cloud, Job, Refusal, Rules
 from platforms.sagemaker.answers import GROUP
 
@@ -32,7 +31,7 @@ _PAGE = 10
 _TYPES = ("ml.g4dn.xlarge", "ml.g5.xlarge", "ml.g6.xlarge")
 
 
-# The instances' own way to S3, CloudWatch and IAM: straight into moto's memory, past HTTP and all ordered faults.
+# The instances' own way to S3, CloudWatch and IAM: straight into moto's memory, past HTTP.
 class MotoCloud:
     """Moto's S3, CloudWatch and IAM of this process, as instances in ``region`` see them.
 
@@ -113,7 +112,6 @@ class Place:
 
     def __init__(self, folder: Path, clock: Clock, rules: Rules | None = None, region: str = "us-east-1") -> None:
         self.rules = rules or Rules()
-        self.faults = Faults()
         self.jobs: dict[str, Job] = {}
         self.cloud: Cloud | None = None
         self._folder = folder

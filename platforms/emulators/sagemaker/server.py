@@ -9,21 +9,19 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from platforms.emulators.program import Fault
 from platforms.emulators.sagemaker.job import Refusal
 from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, Place
 
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list
 _PATHS = 64  # so many can be at work at once; calls of one path take turns
-_CREDENTIALS = "/container/credentials"
+CREDENTIALS = "/container/credentials"
 # To moto everybody whose keys it did not issue is the one account.
 _ROLE_KEYS = {"AccessKeyId": "ASIAROLEROLEROLEROLE", "SecretAccessKey": "of-the-role", "Token": "of-the-session"}
 _STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
@@ -42,7 +40,7 @@ class Server:
         self.heard = 0  # how many calls there were
         # Moto closes the file of an object that is written anew, also in the hands of another call that is at it.
         self._paths = [threading.Lock() for _ in range(_PATHS)]
-        self._operations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+        self.operations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "CreateTrainingJob": place.create,
             "DescribeTrainingJob": place.describe,
             "StopTrainingJob": place.stop,
@@ -58,16 +56,15 @@ class Server:
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._moto = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server(_LOOPBACK, self._port, self._answer, threaded=True)
+        self._server = make_server(_LOOPBACK, self._port, self.answer, threaded=True)
         self.address = f"http://{_LOOPBACK}:{self._server.server_port}"
-        self._cloud = self.place.cloud = MotoCloud(self.place.region, f"{self.address}{_CREDENTIALS}")
+        self._cloud = self.place.cloud = MotoCloud(self.place.region, f"{self.address}{CREDENTIALS}")
         self._thread = threading.Thread(target=self._server.serve_forever, name="sagemaker emulator", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End all jobs, then serve no more."""
-        self.place.faults.always.clear()
         self.place.close()
         self._cloud.forget_logs()
         self._server.shutdown()
@@ -85,42 +82,30 @@ class Server:
         """Make a role that jobs may run under."""
         self._cloud.make_role(name)
 
-    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
-        service, _, operation = target.partition(".")
-        operation = operation if service in _SERVICES else ""
+    def answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one call, as WSGI has it."""
+        operation = operation_of(environ)
         self.heard += 1
-        if environ["PATH_INFO"] == _CREDENTIALS:
-            return _say(start, 200, {**_ROLE_KEYS, "Expiration": "2100-01-01T00:00:00Z"})
-        fault = self.place.faults.take(operation)
-        if fault is not None and operation not in self._operations and fault is not Fault.DROP:
-            fault = Fault.SERVER_ERROR
-        match fault:
-            case Fault.THROTTLED:
-                return _say(start, 400, {"__type": "ThrottlingException", "message": "Rate exceeded"})
-            case Fault.SERVER_ERROR:
-                return _say(start, 500, {"__type": "InternalFailure", "message": "as ordered"})
-            case Fault.DROP:
-                return _hang_up(environ)
-        if operation not in self._operations:
+        if environ["PATH_INFO"] == CREDENTIALS:
+            return say(start, 200, {**_ROLE_KEYS, "Expiration": "2100-01-01T00:00:00Z"})
+        if operation not in self.operations:
             with self._paths[hash(environ["PATH_INFO"]) % _PATHS]:
                 answer: Iterable[bytes] = self._moto(environ, start)
             return answer
         body = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
         try:
             create = partial(self.place.create, region=_signed_region(environ))
-            document = (create if operation == "CreateTrainingJob" else self._operations[operation])(body)
+            document = (create if operation == "CreateTrainingJob" else self.operations[operation])(body)
             status = 200
         except Refusal as refusal:
             document, status = {"__type": refusal.code, "message": refusal.message}, 400
-        twisted = self.place.faults.twist(operation, document) if status == 200 else None
-        match fault:
-            case Fault.DROP_AFTER_COMMIT:
-                return _hang_up(environ)
-            case Fault.ERROR_AFTER_COMMIT:
-                return _say(start, 500, {"__type": "InternalFailure", "message": "as ordered, after it was done"})
-            case _:
-                return _say(start, status, document, twisted)
+        return say(start, status, document)
+
+
+def operation_of(environ: Mapping[str, Any]) -> str:
+    """Return the operation of ours that a call asks for; empty for moto's."""
+    service, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
+    return operation if service in _SERVICES else ""
 
 
 def _signed_region(environ: Mapping[str, Any]) -> str:
@@ -129,19 +114,14 @@ def _signed_region(environ: Mapping[str, Any]) -> str:
     return [*scope.split("/"), "", ""][2]
 
 
-def _say(
+def say(
     start: Callable[..., Any], status: int, document: Mapping[str, Any], body: bytes | None = None
 ) -> Iterable[bytes]:
+    """Answer with a document, or with a ``body`` in its place."""
     body = json.dumps(document).encode() if body is None else body
     headers = [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))]
     start(_STATUS.get(status, "200 OK"), headers)
     return [body]
-
-
-def _hang_up(environ: Mapping[str, Any]) -> Iterable[bytes]:
-    """Close the connection without a word."""
-    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-    raise ConnectionError("hung up, as ordered")
 
 
 class KeptBucket:

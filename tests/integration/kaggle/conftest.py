@@ -21,7 +21,7 @@ from platforms.registry import PlatformContext, load
 from scheduler.app import App, load_app
 from scheduler.store.engine import open_database
 from tests.lab.clocks import starting_now
-from tests.lab.kaggle_published import PublishingPlace, PublishingServer
+from tests.lab.kaggle import PublishingPlace, PublishingServer
 from tests.lab.patience import until, until_state
 from tests.lab.training import TRAINING
 

@@ -10,7 +10,6 @@ import structlog
 
 from config.errors import ConfigError
 from platforms.base import Misconfigured, QuotaReading
-from platforms.emulators.kaggle.server import Server
 from scheduler.app import App, load_app
 from scheduler.cli import main as entry
 from scheduler.daemon import reloaded
@@ -19,7 +18,7 @@ from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import lease, limits
 from scheduler.store.engine import open_database
 from tests.integration.kaggle.conftest import Account
-from tests.lab.kaggle_published import PublishingPlace
+from tests.lab.kaggle import PublishingPlace, PublishingServer
 
 _POOL = """
 [[pools]]
@@ -37,7 +36,7 @@ def bob(account: Account) -> Iterator[Account]:
     place = PublishingPlace(
         account.folder / "bob", account.place.clock, "Bob", "canary-5ecret-0f-b0b", account.place.rules
     )
-    with Server(place) as server:
+    with PublishingServer(place) as server:
         yield Account(account.folder, place, server, account.clock, account.store)
 
 

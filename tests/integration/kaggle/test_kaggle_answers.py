@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from platforms.base import PlatformError, Refused, SessionState, Unreachable
-from platforms.emulators.program import Fault
+from tests.lab.faults import Fault
 from tests.lab.night import share
 from tests.lab.twists import BODIES, twists
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from platforms.base import Checked, PlatformError
-from platforms.emulators.program import Fault
 from platforms.kaggle import checkup
+from tests.lab.faults import Fault
 
 Account = Any
 Examine = Callable[..., tuple[int, dict[str, dict[str, str]]]]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from platforms.base import LaunchRequest, Misconfigured, SessionState, Unreachable
-from platforms.emulators.program import Fault
+from tests.lab.faults import Fault
 from tests.lab.patience import until
 
 Account = Any

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from platforms.emulators.kaggle.storage import Refusal
-from platforms.emulators.program import Fault
 from platforms.kaggle.api.client import Client, Push
 from platforms.kaggle.api.wire import Denied, Endpoint, Wire
 from platforms.kaggle.settings import Credentials
+from tests.lab.faults import Fault
 from tests.lab.patience import until
 
 Account = Any

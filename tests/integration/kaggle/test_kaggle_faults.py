@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from platforms.base import LaunchRequest, PlatformError, Refused, SessionState, Unreachable
-from platforms.emulators.program import Fault
 from platforms.wrap import Guarded
+from tests.lab.faults import Fault
 from tests.lab.night import share
 
 Account = Any

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from platforms.base import Refused, SessionState
-from platforms.emulators.program import Fault
 from platforms.kaggle import adapter
 from platforms.kaggle.api import wire
 from platforms.kaggle.kernel.bootstrap import _PRINTED_BYTES_MAX
 from platforms.kaggle.session import tail
+from tests.lab.faults import Fault
 from tests.lab.patience import until
 
 Account = Any
@@ -87,7 +87,7 @@ def test_an_answer_that_unpacks_to_more_than_it_may_be_is_cut(
 
     caps = adapter.Caps(file_bytes=1 << 20)
     monkeypatch.setattr(adapter, "Caps", lambda: caps)
-    monkeypatch.setattr("platforms.emulators.kaggle.server._Handler._send_output", bomb)
+    monkeypatch.setattr("platforms.emulators.kaggle.server.Handler.send_output", bomb)
     with pytest.raises(Refused, match="larger than 1048576 bytes"):
         account.adapter().collect(KEY, account.store, account.now())
 

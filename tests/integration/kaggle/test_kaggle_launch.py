@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState, Unreachable
-from platforms.emulators.program import Fault
 from platforms.kaggle.api.wire import Wire
 from platforms.kaggle.session.records import Records
+from tests.lab.faults import Fault
 from tests.lab.night import one_in
 from tests.lab.patience import until_state
 

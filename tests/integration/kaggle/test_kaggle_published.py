@@ -13,7 +13,6 @@ from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree
 from jobs.spec import Input, JobSpec
 from platforms.base import Capabilities, Misconfigured, Refused
-from platforms.emulators.program import Fault
 from platforms.registry import published
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.service.launch.inputs import trees_of, with_inputs
@@ -21,6 +20,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import inputs, queue
 from scheduler.store import trees
 from scheduler.store.engine import Database
+from tests.lab.faults import Fault
 from tests.lab.patience import until
 
 Account = Any

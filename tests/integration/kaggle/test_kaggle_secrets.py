@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from platforms.base import Refused, SessionState, Unreachable
-from platforms.emulators.program import Fault
 from platforms.kaggle.adapter import KagglePlatform
 from tests.lab.canary import NAME, files_that_tell, new_canary, proves_redaction, run_canary, told_in
+from tests.lab.faults import Fault
 from tests.lab.patience import until
 
 Account = Any

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Observed, SessionState, StopChannel, Unreachable
-from platforms.emulators.program import Fault
+from tests.lab.faults import Fault
 from tests.lab.patience import until, until_state
 
 Account = Any

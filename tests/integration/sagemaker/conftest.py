@@ -17,10 +17,9 @@ from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore, Grant, open_store
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
 from platforms.emulators.sagemaker.job import Rules
-from platforms.emulators.sagemaker.place import Place
-from platforms.emulators.sagemaker.server import Server
 from platforms.registry import PlatformContext, load
 from scheduler.clock import ScaledClock
+from tests.lab.aws import FaultyPlace, FaultyServer
 from tests.lab.clocks import starting_now
 from tests.lab.patience import until_state
 
@@ -34,7 +33,7 @@ class World:
     """Everything a session touches. Adapters made by ``adapter`` share one state folder, as restarted daemons do."""
 
     folder: Path
-    place: Place
+    place: FaultyPlace
     address: str
     bucket: str
     clock: ScaledClock
@@ -159,8 +158,8 @@ def world(tmp_path: Path, aws_credentials: None, monkeypatch: pytest.MonkeyPatch
     bucket = f"uff-{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
     clock = starting_now(EPOCH, 600.0)
     rules = Rules(queue_seconds=30, download_seconds=30, upload_seconds=30, grace_seconds=1_200)
-    place = Place(tmp_path / "emulator", Clock(**clock.payload_clock()), rules)
-    with Server(place) as server:
+    place = FaultyPlace(tmp_path / "emulator", Clock(**clock.payload_clock()), rules)
+    with FaultyServer(place) as server:
         server.make_bucket(bucket)
         options = {"bucket": bucket, "region": "us-east-1", "endpoint": server.address}
         yield World(tmp_path, place, server.address, bucket, clock, open_store("s3", tmp_path / "store", options))

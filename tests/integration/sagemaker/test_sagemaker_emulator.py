@@ -208,6 +208,6 @@ def test_calls_for_one_object_take_turns(world: World, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(server, "_moto", moto, raising=False)  # it is made when the server is entered
     with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(server._answer, {"PATH_INFO": "/bucket/one.json"}, lambda *_: None) for _ in range(4)]
+        answers = [pool.submit(server.answer, {"PATH_INFO": "/bucket/one.json"}, lambda *_: None) for _ in range(4)]
     assert [answer.result() for answer in answers] == [[b""]] * 4
     assert seen == [1, 1, 1, 1]

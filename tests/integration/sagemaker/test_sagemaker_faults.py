@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platforms.base import Misconfigured, PlatformError, Refused, SessionState, Unreachable
-from platforms.emulators.program import Fault, Faults
+from tests.lab.faults import Fault, Faults
 from tests.lab.night import one_in
 from tests.lab.patience import until
 

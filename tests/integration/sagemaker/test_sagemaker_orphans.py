@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platforms.base import SessionState, Unreachable
-from platforms.emulators.program import Fault
+from tests.lab.faults import Fault
 
 if TYPE_CHECKING:
     from platforms.base import LaunchRequest

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platforms.base import InQueue, SessionState, Unreachable
-from platforms.emulators.program import Fault
 from scheduler.clock import real_now
+from tests.lab.faults import Fault
 from tests.lab.patience import until
 
 if TYPE_CHECKING:

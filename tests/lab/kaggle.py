@@ -1,16 +1,21 @@
-"""Models and datasets of others at the emulated Kaggle: which files a version has, and how kernels get these."""
+"""The emulated Kaggle for tests: with models and datasets of others, and with faults on demand."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 from platforms.emulators.kaggle.place import Place
-from platforms.emulators.kaggle.server import Body, Server
+from platforms.emulators.kaggle.server import Body, Handler, Server, receive
 from platforms.emulators.kaggle.storage import Refusal, denied
+from tests.lab.faults import Fault, Faults
 
+_JSON = "application/json"
+_PAGE = b"<html><body><h1>Too many requests</h1></body></html>"
+_HANG_WALL_SECONDS = 30.0
 _LINKED = "published:"  # before the version that a link to one of its files is for
 
 
@@ -82,11 +87,12 @@ def name_of_dataset(body: Mapping[str, Any]) -> tuple[str, int]:
 
 
 class PublishingPlace(Place):
-    """An account that sees what others have published."""
+    """An account that sees what others have published, with which things go wrong on demand."""
 
     def __init__(self, root: Path, *arguments: Any, **options: Any) -> None:
         super().__init__(root, *arguments, **options)
         self.published = Published(root / "published")
+        self.faults = Faults()
 
     def attach(self, source: str, target: Path) -> bool:
         """See Place.attach."""
@@ -101,11 +107,73 @@ class PublishingPlace(Place):
         return version.isdigit() and self.published.attach(name, int(version), target)
 
 
+class FaultyHandler(Handler):
+    """Lets ordered faults come between a call and its answer."""
+
+    fault: Fault | None = None
+
+    @property
+    def faults(self) -> Faults:
+        """The faults of the place."""
+        return cast("PublishingPlace", self.server.place).faults
+
+    def begins(self, call: str) -> bool:
+        """See Handler.begins."""
+        fault = self.fault = self.faults.take(call)
+        path = urlsplit(self.path).path
+        if call == "PUT" and fault is Fault.SERVER_ERROR:
+            receive(self, self.server.place, path.removeprefix("/upload/"), interrupt=True)
+        elif call == "Output" and fault is Fault.DROP_AFTER_COMMIT:
+            self.send_output(path.removeprefix("/api"), interrupt=True)
+        else:
+            return not self._happens(fault)
+        return False
+
+    def conclude(
+        self, call: str, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
+        """See Handler.conclude."""
+        if status == 200 and self.fault is Fault.DROP_AFTER_COMMIT:
+            self.close_connection = True
+        elif status == 200 and self.fault is Fault.ERROR_AFTER_COMMIT:
+            self.answer(500, {"code": 500, "message": "Internal error"})
+        elif (twisted := self.faults.twist(call, body)) is not None:
+            self.send(200, twisted, _JSON)
+        else:
+            super().conclude(call, status, body, headers)
+
+    def _happens(self, fault: Fault | None) -> bool:
+        """Let a fault happen that keeps the call from being looked at; return whether one did."""
+        match fault:
+            case Fault.THROTTLED:
+                self.answer(429, {"code": 429, "message": "Too many requests"})
+            case Fault.THROTTLED_LATER:
+                self.answer(429, {"code": 429, "message": "Too many requests"}, {"Retry-After": "1"})
+            case Fault.THROTTLED_PAGE:
+                self.send(429, _PAGE, _JSON)
+            case Fault.SERVER_ERROR:
+                self.answer(500, {"code": 500, "message": "Internal error"})
+            case Fault.FORBIDDEN:
+                self.answer(403, {"code": 403, "message": "Permission 'kernels.get' was denied"})
+            case Fault.PAGE:
+                self.send(200, _PAGE, "text/html")
+            case Fault.EMPTY:
+                self.answer(200, {})
+            case Fault.HANG:
+                self.server.closing.wait(_HANG_WALL_SECONDS)
+                self.close_connection = True
+            case Fault.DROP:
+                self.close_connection = True
+            case _:
+                return False
+        return True
+
+
 class PublishingServer(Server):
     """Serves a PublishingPlace, with the calls about what others have published."""
 
     def __init__(self, place: PublishingPlace, port: int = 0) -> None:
-        super().__init__(place, port)
+        super().__init__(place, port, FaultyHandler)
         self._published = place
         own = self.calls.table["datasets.DatasetApiService/GetDataset"]
 
