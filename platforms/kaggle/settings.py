@@ -52,10 +52,8 @@ def read_credentials(path: str, environ: Mapping[str, str]) -> Credentials:
         return _token("the environment", token)
     if username or key:
         return _legacy("the environment", username, key)
-    home = Path(environ.get("HOME", "~")).expanduser() / ".kaggle"
-    for file in (home / "access_token", Path(environ.get("KAGGLE_CONFIG_DIR", home)) / "kaggle.json"):
-        if file.is_file():
-            return _from_file(file, private=True)
+    if found := next(filter(Path.is_file, _usual_files(environ)), None):
+        return _from_file(found, private=True)
     raise _wrong(f"no credentials found. {_ADVICE}")
 
 
@@ -63,12 +61,16 @@ def files(settings: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]
     """Return every file that credentials of a pool with these settings may come from, there or not."""
     if settings.get("credentials"):
         return [Path(settings["credentials"]).expanduser()]
-    home = Path(environ.get("HOME", "~")).expanduser() / ".kaggle"
-    found = [home / "access_token", Path(environ.get("KAGGLE_CONFIG_DIR", home)) / "kaggle.json"]
+    found = _usual_files(environ)
     if environ.get("CREDENTIALS_DIRECTORY"):
         found.append(Path(environ["CREDENTIALS_DIRECTORY"]) / _SYSTEMD_NAME)
     token = environ.get("KAGGLE_API_TOKEN", "").strip()
     return [*found, Path(token)] if os.sep in token else found
+
+
+def _usual_files(environ: Mapping[str, str]) -> list[Path]:
+    home = Path(environ.get("HOME", "~")).expanduser() / ".kaggle"
+    return [home / "access_token", Path(environ.get("KAGGLE_CONFIG_DIR", home)) / "kaggle.json"]
 
 
 def _from_file(path: Path, *, private: bool) -> Credentials:

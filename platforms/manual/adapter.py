@@ -374,10 +374,7 @@ class ManualPlatform(Adapter):
 
         Raises HandOverRefused when it is not open (any more), OSError when the files cannot be written.
         """
-        hand_over = self._hand_over(key)
-        offer = hand_over.offer() if is_folder_name(key) else None
-        if offer is None:
-            raise HandOverRefused("take", f"there is no hand-over {key}", "schedctl handover list shows all")
+        hand_over, offer = self._offered("take", key)
         observed = hand_over.observe(now, self._settings.result_within_seconds)
         if observed is None or observed.state is not SessionState.QUEUED:
             raise HandOverRefused("take", f"{key} is not open: {observed.detail if observed else 'gone'}")
@@ -397,10 +394,8 @@ class ManualPlatform(Adapter):
         ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises HandOverRefused
         when it is not awaited or not of this session, BadArchive, OSError. Nothing is lost by a refusal.
         """
-        hand_over = self._hand_over(key)
-        offer, claim = (hand_over.offer(), hand_over.claim()) if is_folder_name(key) else (None, None)
-        if offer is None:
-            raise HandOverRefused("give", f"there is no hand-over {key}", "schedctl handover list shows all")
+        hand_over, offer = self._offered("give", key)
+        claim = hand_over.claim()
         if not isinstance(claim, Taken):
             raise HandOverRefused("give", f"{key} was never taken", f"schedctl handover take {key}")
         if (end := hand_over.end()) is not None:
@@ -429,10 +424,7 @@ class ManualPlatform(Adapter):
 
         Raises HandOverRefused when there is none, or when it is over: what was handed in counts.
         """
-        hand_over = self._hand_over(key)
-        offer = hand_over.offer() if is_folder_name(key) else None
-        if offer is None:
-            raise HandOverRefused("drop", f"there is no hand-over {key}", "schedctl handover list shows all")
+        hand_over, offer = self._offered("drop", key)
         if hand_over.decide(Withdrawn(now, why)):
             return
         claim = hand_over.claim()
@@ -441,6 +433,14 @@ class ManualPlatform(Adapter):
         over = hand_over.end() or claim
         why = f"{key} is over already: {over.why if isinstance(over, End | Withdrawn) else 'gone'}"
         raise HandOverRefused("drop", why, "schedctl handover list shows all")
+
+    def _offered(self, action: str, key: str) -> tuple[HandOver, Offer]:
+        """Return a hand-over with its offer. Raises HandOverRefused when there is none."""
+        hand_over = self._hand_over(key)
+        offer = hand_over.offer() if is_folder_name(key) else None
+        if offer is None:
+            raise HandOverRefused(action, f"there is no hand-over {key}", "schedctl handover list shows all")
+        return hand_over, offer
 
     def _admit(self, request: LaunchRequest, now: int) -> None:
         if request.deadline <= now:

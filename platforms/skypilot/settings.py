@@ -71,13 +71,13 @@ def read_settings(options: Mapping[str, str], state_folder: Path) -> Settings:
     if not found.autodown_minutes:
         why = "autodown_minutes = 0: nothing would end a forgotten cluster"
         raise Misconfigured(NAME, "load", why, "Write 1 or more")
-    address = read_address(NAME, "address", found.address, _ADDRESS, token=bool(found.token_file))
+    address = read_address(found.address, token=bool(found.token_file))
     owner = found.owner or hashlib.sha256(str(state_folder).encode()).hexdigest()[:8]
     return replace(found, address=address, owner=owner)
 
 
 # Plain ones, that no token crosses a network to in the clear.
-def read_address(platform: str, option: str, text: str, example: str, *, token: bool) -> str:
+def read_address(text: str, *, token: bool) -> str:
     """Return an address without the / at its end. Raises Misconfigured when it is no plain one of http or https.
 
     ``token``: one is sent along. No secret stands in an address.
@@ -88,10 +88,9 @@ def read_address(platform: str, option: str, text: str, example: str, *, token: 
     except ValueError:
         parts, usable = urlsplit(""), False
     if not usable or parts.username is not None or parts.query or parts.fragment:
-        why = f"{option} = {text.rpartition('@')[2]!r} is no plain http or https address"
-        raise Misconfigured(platform, "load", why, f"Write one like {example}; credentials go into token_file")
+        why = f"address = {text.rpartition('@')[2]!r} is no plain http or https address"
+        raise Misconfigured(NAME, "load", why, f"Write one like {_ADDRESS}; credentials go into token_file")
     if token and parts.scheme == "http" and parts.hostname not in _HERE:
-        raise Misconfigured(
-            platform, "load", f"a token would cross the network to {parts.hostname} in the clear", "Use https"
-        )
+        why = f"a token would cross the network to {parts.hostname} in the clear"
+        raise Misconfigured(NAME, "load", why, "Use https")
     return text.rstrip("/")

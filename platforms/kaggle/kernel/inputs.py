@@ -12,9 +12,12 @@ import os
 import re
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -46,19 +49,11 @@ class Unfinished(Exception):
         self.told = told
 
 
-@dataclass
-class _Task(Generic[_Found]):
-    told: str = "just begun"
-    over: threading.Event = field(default_factory=threading.Event)
-    found: list[_Found] = field(default_factory=list)
-    error: BaseException | None = None
-
-
 class BackgroundTasks(Generic[_Found]):
     """The tasks of one adapter, which any thread may ask for. What they do must be safe to cut short and repeat."""
 
     def __init__(self) -> None:
-        self._running: dict[str, _Task[_Found]] = {}
+        self._running: dict[str, tuple[Future[_Found], deque[str]]] = {}
         self._turn = threading.Lock()
 
     def run(self, name: str, work: Callable[[Callable[[str], None]], _Found], patience_seconds: float) -> _Found:
@@ -68,30 +63,24 @@ class BackgroundTasks(Generic[_Found]):
         (real) pass before.
         """
         with self._turn:
-            task = self._running.get(name)
-            if task is None:
-                task = self._running[name] = _Task()
-                threading.Thread(target=self._work, args=(task, work), name=f"task {name}", daemon=True).start()
-        if not task.over.wait(max(0.0, patience_seconds)):
-            raise Unfinished(task.told)
+            if name not in self._running:
+                future, told = self._running[name] = Future(), deque(["just begun"], maxlen=1)
+                words = (future, partial(work, told.append))
+                threading.Thread(target=_settle, args=words, name=f"task {name}", daemon=True).start()
+            future, told = self._running[name]
+        if wait([future], max(0.0, patience_seconds)).not_done:
+            raise Unfinished(told[0])
         with self._turn:
-            if self._running.get(name) is task:
+            if self._running.get(name) == (future, told):
                 del self._running[name]
-        if task.error is not None:
-            raise task.error
-        return task.found[0]
+        return future.result()
 
-    @staticmethod
-    def _work(task: _Task[_Found], work: Callable[[Callable[[str], None]], _Found]) -> None:
-        def tell(told: str) -> None:
-            task.told = told
 
-        try:
-            task.found.append(work(tell))
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread of whoever asks
-            task.error = error
-        finally:
-            task.over.set()
+def _settle(future: Future[_Found], work: Callable[[], _Found]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - it is raised in the thread of whoever asks
+        future.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
