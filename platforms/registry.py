@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from jobs.payload.bounds import SPAN_MAX, digits
 from platforms import plugin
@@ -78,15 +78,8 @@ class PlatformContext:
 
 
 if TYPE_CHECKING:
-
-    class Checkup(Protocol):
-        """See platforms.kaggle.checkup.checks."""
-
-        def __call__(
-            self, settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
-        ) -> dict[str, Callable[[], Checked]]:
-            """Return the checks of one pool by name."""
-
+    # Of options, environment, real UTC seconds and ``probe``; the checks of one pool by name.
+    Checkup = Callable[..., dict[str, Callable[[], Checked]]]
     Files = Callable[[Mapping[str, str], Mapping[str, str]], list[Path]]
     Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
 

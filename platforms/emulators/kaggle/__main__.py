@@ -57,7 +57,7 @@ def main() -> None:
     clock = Clock(origin if options.epoch is None else options.epoch, origin, options.scale)
     folder = options.folder.absolute()
     rules = Rules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
-    place = Place(folder, clock, options.owner, key, rules, remembers=True)
+    place = Place(folder, clock, options.owner, key, rules)
     over = ending()
     server = Server(place, options.port)  # nobody is answered yet
     if recall(place):
@@ -159,7 +159,7 @@ def _recalled(place: Place, entry: dict[str, Any]) -> Kernel:
         session = None
         if told:
             terms = {**told["terms"], "folder": Path(told["terms"]["folder"]), "gpus": tuple(told["terms"]["gpus"])}
-            made = Terms(source=str(body.get("text") or ""), address=place.address, journals=True, **terms)
+            made = Terms(source=str(body.get("text") or ""), address=place.address, **terms)
             session = place.new_session(made)
             for name, value in told["state"].items():
                 setattr(session, name, value)

@@ -50,10 +50,7 @@ class Kernel:
 class Place:
     """One account ``owner`` with the API key ``key``, whose files lie below ``root``."""
 
-    def __init__(
-        self, root: Path, clock: Clock, owner: str, key: str, rules: Rules | None = None, *, remembers: bool = False
-    ) -> None:
-        """With ``remembers``, what happens is to be written down by ``note`` and outlives a crash."""
+    def __init__(self, root: Path, clock: Clock, owner: str, key: str, rules: Rules | None = None) -> None:
         self.root = root
         self.clock = clock
         self.owner = owner
@@ -64,7 +61,6 @@ class Place:
         self.kernels: dict[str, Kernel] = {}
         self.deleted: dict[str, Kernel] = {}
         self.address = ""  # where the place is served, once it is
-        self.remembers = remembers
         self.note: Callable[[], None] = lambda: None  # called when what must outlive a crash has changed
         self._next_number = 355_193_088
 
@@ -206,7 +202,6 @@ class Place:
             log_bytes_max=self.rules.log_bytes_max,
             token=secrets.token_hex(16) if self.rules.lets_kernels_in and body.get("enableInternet") else "",
             address=self.address,
-            journals=self.remembers,
         )
         return self.new_session(terms)
 

@@ -50,7 +50,6 @@ class Terms:
     billed_from: float | None = None  # when the meter began; None: when it starts
     token: str = ""  # with which the kernel may call the place; none: it may not
     address: str = ""  # of the place
-    journals: bool = False  # whether its log is written down as it comes
 
 
 @dataclass
@@ -276,9 +275,8 @@ class Session:
                 self._log_bytes += len(text)
                 line = Line(stream_name=stream, time=self.clock.now() - self.started_at, data=text)
                 self.lines.append(line)
-                if self.terms.journals:
-                    with (self.terms.folder / _JOURNAL).open("a") as journal:
-                        journal.write(json.dumps(line) + "\n")
+                with (self.terms.folder / _JOURNAL).open("a") as journal:
+                    journal.write(json.dumps(line) + "\n")
                 self.changed.notify_all()
 
     def _end(self, status: str, failure: str | None, *, kept: bool = False) -> None:
