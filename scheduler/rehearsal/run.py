@@ -25,7 +25,7 @@ from scheduler import clock
 from scheduler.app import App
 from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
-from scheduler.rehearsal import slurm_pool, stand_in_aws, stand_in_kaggle
+from scheduler.rehearsal import slurm_pool, stand_ins
 from scheduler.rehearsal.folder import Rehearsal, RehearsalError, settings_for, write_settings
 from scheduler.report.week import Week, to_json, week_of
 from scheduler.store import jobs, ledger, runs
@@ -65,7 +65,7 @@ def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
     Like the places they stand for, they outlive a crash of ours: the sessions on them go on, and a resumed rehearsal
     finds them again. They are ended with the rehearsal, or end by themselves when nothing happens on them any more.
     """
-    emulators = [one for module in (stand_in_aws, stand_in_kaggle) if (one := module.emulator_of(rehearsal, app))]
+    emulators = stand_ins.emulators_of(rehearsal, app)
     try:
         for emulator in emulators:
             emulator.start()
@@ -171,7 +171,7 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     from scheduler.store.engine import open_database
 
     # A bucket that the shipped emulator keeps is filled as the folder that it is, before the emulator runs.
-    keeps_bucket = stand_in_aws.keeps_bucket(rehearsal, base)
+    keeps_bucket = stand_ins.keeps_bucket(rehearsal, base)
     first = {**base, "artifacts": {}} if keeps_bucket else base
     document = settings_for(replace(rehearsal, origin=0.0), first)
     document["clock"]["stopped_at"] = rehearsal.epoch  # what is written meanwhile happened at the start

@@ -14,7 +14,7 @@ from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import Output
-from scheduler.rehearsal import slurm_pool, stand_in_aws, stand_in_kaggle
+from scheduler.rehearsal import slurm_pool, stand_ins
 from scheduler.rehearsal.folder import (
     Rehearsal,
     clear,
@@ -95,8 +95,8 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
         base = read_base(cli.options.config)
         if slurm:
             slurm_pool.add(base, out, scale)
-        stand_in_kaggle.stand_in(base, out, kaggle_proxy)
-        stand_in_aws.stand_in(base, out, aws_endpoint)
+        stand_ins.stand_in_for_kaggle(base, out, kaggle_proxy)
+        stand_ins.stand_in_for_aws(base, out, aws_endpoint)
         refuse_while_running(rehearsal)
         clear(out)
         app = prepare(rehearsal, base, seed)

@@ -16,7 +16,7 @@ from scheduler.clock import real_now
 from scheduler.core.ledger import seconds_within
 from scheduler.core.window import Window
 from scheduler.rehearsal.folder import RehearsalError
-from scheduler.rehearsal.stand_in_kaggle import stand_in
+from scheduler.rehearsal.stand_ins import stand_in_for_kaggle
 from scheduler.store import ledger
 from scheduler.store.engine import open_database
 from tests.lab.patience import PATIENCE_SECONDS, slowness
@@ -103,7 +103,9 @@ def test_what_cannot_work_is_refused_before_an_earlier_rehearsal_is_cleared(
     for name, text in {"KAGGLE_USERNAME": "alice" if key else "", "KAGGLE_KEY": key, "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, text)
     with pytest.raises(RehearsalError, match=says):
-        stand_in({"pools": [{"name": pool, "platform": "local"}]}, tmp_path, address or account.server.address)
+        stand_in_for_kaggle(
+            {"pools": [{"name": pool, "platform": "local"}]}, tmp_path, address or account.server.address
+        )
 
 
 def test_what_epoch_tells_was_true_when_the_command_began() -> None:

@@ -1,0 +1,320 @@
+"""What a rehearsal has in place of Kaggle and AWS: the shipped emulators on the rehearsal's clock, or others' servers.
+
+AWS's S3 is the artifact store of the whole rehearsal, so that every place writes to it and reads from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from config.pool_settings import PoolSettings
+from platforms.artifacts.base import StoreError, open_store
+from platforms.base import Misconfigured
+from platforms.registry import checkup
+from platforms.sagemaker.settings import read_settings
+from scheduler import clock
+from scheduler.app import App
+from scheduler.rehearsal.folder import Rehearsal, RehearsalError
+
+_IDLE_SECONDS = 20
+_AWS, _AWS_CREDENTIALS = "sagemaker", "aws.ini"
+_BUCKET = "artifacts"  # the folder in which the emulator keeps its bucket
+_STORE_OPTIONS = {"bucket", "region", "create_only"}  # of the store that was set; the rest is the stand-in's
+# For pools that name none. An address that AWS could take: a server may check it, and runs what it likes.
+_IMAGE, _INSTANCES = "123456789012.dkr.ecr.{region}.amazonaws.com/whatever-runs-here:1", "ml.g4dn.xlarge"
+_KAGGLE, _KAGGLE_CREDENTIALS = "kaggle", "kaggle.json"
+_OWNER = "rehearsal"
+# Real seconds on the loopback interface, where nothing is far away and a scheduled hour may pass in one of them.
+_HASTE = {
+    "call_seconds": "5",
+    "upload_seconds": "3",
+    "push_seconds": "5",
+    "settle_seconds": "0",
+    "ready_seconds": "10",
+    "pause_milliseconds": "50",
+    "idle_milliseconds": "100",
+}
+# Neither what somebody else's kernels can reach is known, nor how late a push may take effect.
+_FOREIGN = {"checkpoints": "relay", "settle_seconds": "3"}
+
+
+class Emulator:
+    """A program that says its address once it can be asked. ``told`` is what it reads from its standard input."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, told: str = "") -> None:
+        self._name = name
+        self._command = command
+        self._log = log
+        self._told = told
+        self._left = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it, wait until it can be asked, and keep it running. Raises RehearsalError when it does not start."""
+        self._process = process = self._spawned()
+        if not _heard(process):
+            raise RehearsalError(f"the stand-in of {self._name} did not start; see {self._log}")
+        threading.Thread(target=self._keep, args=(process,), name=f"{self._name} stand-in", daemon=True).start()
+
+    def leave(self) -> None:
+        """Keep it no longer; it ends by itself when nothing happens on it any more."""
+        self._left.set()
+
+    def end(self) -> None:
+        """End it and its sessions."""
+        self.leave()
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    def _keep(self, process: subprocess.Popen[str]) -> None:
+        process.wait()
+        while not self._left.is_set():
+            self._process = again = self._spawned()
+            if not _heard(again):
+                return
+            again.wait()
+
+    def _spawned(self) -> subprocess.Popen[str]:
+        with self._log.open("ab") as errors:
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        if process.stdin is not None:
+            process.stdin.write(self._told)
+            process.stdin.close()
+        return process
+
+
+def _heard(process: subprocess.Popen[str]) -> bool:
+    """Wait for a program's first line; return whether it came."""
+    if process.stdout is None:
+        raise AssertionError("a pipe was asked for")
+    with process.stdout as said:
+        return bool(said.readline())
+
+
+def answers(address: str) -> bool:
+    """Tell whether somebody listens at ``http://host:port``."""
+    host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody uses at present."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def emulators_of(rehearsal: Rehearsal, app: App) -> list[Emulator]:
+    """Return the shipped emulators that the rehearsal's settings point to and that do not run yet."""
+    found = (_aws_emulator(rehearsal, app), _kaggle_emulator(rehearsal, app))
+    return [emulator for emulator in found if emulator is not None]
+
+
+def _pools_on(app: App, credentials: Path, address: str) -> list[PoolSettings]:
+    """Return the pools that a shipped emulator serves, by their credentials; none when it runs already."""
+    pools = [pool for pool in app.settings.pools if pool.options.get("credentials") == str(credentials)]
+    return [] if not pools or answers(pools[0].options[address]) else pools
+
+
+def _emulator(
+    rehearsal: Rehearsal,
+    titles: tuple[str, str, str],
+    figures: Mapping[str, object],
+    more: Sequence[str] = (),
+    told: str = "",
+) -> Emulator:
+    """Return an emulator on the rehearsal's clock; ``titles`` are its name for people, its module and its folder."""
+    title, module, folder = titles
+    times = {"--epoch": rehearsal.epoch, "--origin": rehearsal.origin, "--scale": rehearsal.scale}
+    words = [str(word) for pair in {**figures, **times, "--idle-seconds": _IDLE_SECONDS}.items() for word in pair]
+    command = [sys.executable, "-m", f"platforms.emulators.{module}", str(rehearsal.folder / folder), *words, *more]
+    return Emulator(title, command, rehearsal.folder / f"{folder}.log", told)
+
+
+def _named(base: Mapping[str, Any], platform: str, address: str) -> list[dict[str, Any]]:
+    """Return the pools to rehearse; with an ``address``, one that is named like the platform becomes one of its."""
+    return [
+        {**pool, "platform": platform} if address and pool.get("name") == platform else pool for pool in base["pools"]
+    ]
+
+
+def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
+    """Point every pool of Kaggle to a stand-in: the one at ``proxy``, or else one of our own.
+
+    With a proxy the credentials are taken from the environment, and a pool named kaggle becomes one of Kaggle's. What
+    cannot work is refused: raises RehearsalError, Misconfigured.
+    """
+    pools = _named(base, _KAGGLE, proxy)
+    if proxy and not any(pool.get("platform") == _KAGGLE for pool in pools):
+        raise RehearsalError("--kaggle-proxy: no pool is one of Kaggle's. Name one kaggle")
+    if proxy and not answers(proxy):
+        raise RehearsalError(f"--kaggle-proxy: nobody listens at {proxy}. Start the server first")
+    address = proxy or f"http://127.0.0.1:{free_port()}"
+    # Kernels of the shipped emulator reach the artifact folder as those of Kaggle reach an object store.
+    own = _FOREIGN if proxy else {"checkpoints": "direct", "credentials": str(folder / _KAGGLE_CREDENTIALS)}
+    base["pools"] = [
+        {**pool, "options": {**_HASTE, **own, **pool.get("options", {}), "emulator": address}}
+        if pool.get("platform") == _KAGGLE
+        else pool
+        for pool in pools
+    ]
+    for pool in base["pools"]:
+        if proxy and pool.get("platform") == _KAGGLE:
+            _show_credentials(pool["options"])
+
+
+def _show_credentials(options: Mapping[str, str]) -> None:
+    """Show our credentials to somebody else's server. One that gives no answer just now may do so later."""
+    try:
+        checkup(_KAGGLE, options, os.environ, clock.real_now(), probe=False)["credentials"]()
+    except Misconfigured as error:
+        remedy = f". {error.remedy}" if error.remedy else ""
+        raise RehearsalError(f"--kaggle-proxy: {error.why}{remedy}") from None
+
+
+def _kaggle_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
+    credentials = rehearsal.folder / _KAGGLE_CREDENTIALS
+    pools = _pools_on(app, credentials, "emulator")
+    if not pools:
+        return None
+    figures = {
+        "--port": pools[0].options["emulator"].rpartition(":")[2],
+        "--owner": _OWNER,
+        "--gpu-hours": max((quota.limit_seconds for quota in pools[0].quotas), default=108_000) / 3_600,
+    }
+    return _emulator(rehearsal, ("Kaggle", "kaggle", "kaggle"), figures, told=f"{_key(credentials)}\n")
+
+
+def _key(file: Path) -> str:
+    """Return the API key of the emulated account, making one the first time."""
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(json.dumps({"username": _OWNER, "key": secrets.token_hex(16)}))
+    return str(json.loads(file.read_text())["key"])
+
+
+def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
+    """Point every pool of SageMaker, and the artifact store, to a stand-in: at ``endpoint``, or one of our own.
+
+    With an endpoint the credentials come from AWS's usual chain, a pool named sagemaker becomes one of SageMaker's, and
+    everything goes below a prefix of this rehearsal's own: nothing that is in the bucket is touched. Raises
+    RehearsalError, Misconfigured, StoreError.
+    """
+    wanted = base.pop("artifacts", {})
+    pools = _named(base, _AWS, endpoint)
+    ours = [pool for pool in pools if pool.get("platform") == _AWS]
+    if not ours:
+        if endpoint:
+            raise RehearsalError(
+                "--aws-endpoint: no pool is one of SageMaker's. "
+                "Name one sagemaker, with bucket, role and region in its options"
+            )
+        return
+    if endpoint and not answers(endpoint):
+        raise RehearsalError(f"--aws-endpoint: nobody listens at {endpoint}. Start the server first")
+    prefix = f"rehearsal-{secrets.token_hex(4)}/" if endpoint else ""
+    address = endpoint or f"http://127.0.0.1:{free_port()}"
+    access = {"endpoint": address} if endpoint else {"endpoint": address, "credentials": str(folder / _AWS_CREDENTIALS)}
+    store = {name: text for name, text in wanted.get("options", {}).items() if name in _STORE_OPTIONS}
+    places = {name: text for name, text in store.items() if name != "create_only"}
+    base["pools"] = [
+        {**pool, "options": _options({**_any(pool, places), **pool.get("options", {})}, access, prefix)}
+        if pool.get("platform") == _AWS
+        else pool
+        for pool in pools
+    ]
+    for pool in base["pools"]:
+        if pool.get("platform") == _AWS:
+            read_settings(pool["options"])
+    first = next(pool for pool in base["pools"] if pool.get("platform") == _AWS)["options"]
+    root = folder / ("state/artifacts" if endpoint else _BUCKET)
+    base["artifacts"] = {
+        "kind": "s3",
+        "root": str(root),
+        "options": {"bucket": first["bucket"], "region": first["region"], **store, **access},
+    }
+    if endpoint:
+        base["artifacts"]["options"]["prefix"] = f"{prefix}store/"
+        # Names of training jobs are never free again, so those of another rehearsal must not be met.
+        base["daemon"] = {**base.get("daemon", {}), "launch_prefix": f"uff-{prefix[10:14]}"}
+        _read_bucket(base["artifacts"]["options"], folder)
+
+
+def keeps_bucket(rehearsal: Rehearsal, base: Mapping[str, Any]) -> bool:
+    """Tell whether the artifact store is a bucket that the shipped emulator keeps in the rehearsal's folder."""
+    credentials = base.get("artifacts", {}).get("options", {}).get("credentials")
+    return bool(credentials == str(rehearsal.folder / _AWS_CREDENTIALS))
+
+
+def _aws_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
+    credentials = rehearsal.folder / _AWS_CREDENTIALS
+    pools = _pools_on(app, credentials, "endpoint")
+    if not pools:
+        return None
+    _write_credentials(credentials)
+    options = pools[0].options
+    figures = {
+        "--port": options["endpoint"].rpartition(":")[2],
+        "--region": options["region"],
+        "--bucket": options["bucket"],
+        "--objects": rehearsal.folder / _BUCKET,
+        "--role": options["role"].rpartition("/")[2],
+        "--instances": sum(pool.sessions_max for pool in pools),
+    }
+    others = sorted({pool.options["bucket"] for pool in pools} - {options["bucket"]})
+    more = [word for bucket in others for word in ("--other-bucket", bucket)]
+    return _emulator(rehearsal, ("AWS", "sagemaker", "aws"), figures, more)
+
+
+def _any(pool: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, str]:
+    """Return options for a pool that names none."""
+    region = str(pool.get("options", {}).get("region", places.get("region", "")))
+    return {"image": _IMAGE.format(region=region), "instance_types": _INSTANCES, **places}
+
+
+def _options(named: Mapping[str, str], access: Mapping[str, str], prefix: str) -> dict[str, str]:
+    options: dict[str, str] = {**named, **access}
+    if "credentials" in access:
+        options.pop("profile", None)  # the emulator's credentials are in a file of its own
+    if prefix:
+        options["prefix"] = f"{options.get('prefix', '')}{prefix}"
+    return options
+
+
+def _read_bucket(options: Mapping[str, str], folder: Path) -> None:
+    """See that the bucket can be read, before anything is given up for it."""
+    try:
+        list(open_store("s3", folder / "state" / "artifacts", options).keys("corpus/"))
+    except StoreError as error:
+        raise StoreError("open", f"bucket {options['bucket']}", error.why, error.remedy) from error
+
+
+def _write_credentials(file: Path) -> None:
+    """Make credentials for the emulator, which looks at none, so that nobody's own are sent to it.
+
+    They are random: what is a secret is hidden everywhere, and no word that people read may be one.
+    """
+    key, secret = f"AKIA{secrets.token_hex(8).upper()}", secrets.token_hex(20)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
