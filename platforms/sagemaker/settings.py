@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from platforms.artifacts.base import is_key
-from platforms.artifacts.s3.client import connect, credential_files
+from platforms.artifacts.s3.client import ACCESS, connect, credential_files
 from platforms.base import Misconfigured, SecretWay
 from platforms.options import YES, Written, read_options
 from platforms.sagemaker.sdk import PREFIX, names_image
@@ -60,13 +60,7 @@ class Settings:
 
     def client(self, service: str) -> Any:
         """Return a client of a service of AWS. Raises what platforms.artifacts.s3.client.connect raises."""
-        return connect(
-            service,
-            region=self.region,
-            endpoint=self.endpoint,
-            profile=self.profile,
-            credentials=self.credentials,
-        )
+        return connect(service, **{name: getattr(self, name) for name in ACCESS})
 
 
 def files(options: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:

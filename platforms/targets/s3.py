@@ -16,7 +16,7 @@ from typing import Any
 from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable, is_key
-from platforms.artifacts.s3.client import CONTENDED, TAKEN, code_of, connect, translated
+from platforms.artifacts.s3.client import ACCESS, CONTENDED, TAKEN, code_of, connect, translated
 from platforms.artifacts.s3.store import S3Store
 from platforms.targets.base import (
     KEPT_RELEASES,
@@ -34,7 +34,7 @@ from platforms.targets.folder import Commands, Options
 from platforms.targets.reach import run
 from platforms.targets.release import SUMS
 
-_OPTIONS = frozenset({"bucket", "region", "prefix", "endpoint", "profile", "credentials", "health", "health_time"})
+_OPTIONS = frozenset({"bucket", "prefix", "health", "health_time", *ACCESS})
 _POINTER_MAX_BYTES = 1 << 14
 _FORMAT = 1
 
@@ -50,13 +50,7 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Tar
     from botocore.exceptions import BotoCoreError
 
     try:
-        client = connect(
-            "s3",
-            region=read["region"],
-            endpoint=read["endpoint"],
-            profile=read["profile"],
-            credentials=credentials,
-        )
+        client = connect("s3", **{**{name: read[name] for name in ACCESS}, "credentials": credentials})
     except (BotoCoreError, ValueError) as error:
         raise read.wrong(str(error), "Correct profile, credentials, region or endpoint") from error
     return S3Target(

@@ -21,6 +21,7 @@ from config.shipped import shipped
 from jobs.plural import counted
 from jobs.spec import JobSpec
 from platforms.base import PlatformError
+from platforms.plain_file import write_whole
 from scheduler import clock
 from scheduler.app import App
 from scheduler.core.ledger import fold
@@ -317,9 +318,7 @@ def write_week(out: Path, week: Week, app: App) -> None:
         "week.json": json.dumps(to_json(week), indent=2) + "\n",
         "week.svg": timeline_svg(sessions, app.settings.zone, _PICTURE_WIDTH) + "\n",
     }.items():
-        fresh = out / f"{name}.new"
-        fresh.write_text(text)
-        fresh.replace(out / name)
+        write_whole(out / name, text)
 
 
 def _say(text: str) -> None:

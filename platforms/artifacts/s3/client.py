@@ -44,6 +44,10 @@ _RIGHTS = {
 }
 
 
+ACCESS = ("region", "endpoint", "profile", "credentials")
+"""The options by which a client is made, wherever they stand."""
+
+
 def credential_files(credentials: str, environ: Mapping[str, str]) -> list[Path]:
     """Return the files that a client's credentials may come from: the one that was named, else AWS's usual two."""
     if credentials:

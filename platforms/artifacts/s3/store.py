@@ -25,10 +25,10 @@ from platforms.artifacts.base import (
     check_prefix,
     is_key,
 )
-from platforms.artifacts.s3.client import CONTENDED, TAKEN, code_of, connect, translated
+from platforms.artifacts.s3.client import ACCESS, CONTENDED, TAKEN, code_of, connect, translated
 from platforms.artifacts.s3.transfer import PART_BYTES, Uploader, download, sha256_base64
 
-_OPTIONS = frozenset({"bucket", "prefix", "region", "endpoint", "profile", "credentials", "create_only"})
+_OPTIONS = frozenset({"bucket", "prefix", "create_only", *ACCESS})
 _CONTENTION_TRIES = 5
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _POST_BYTES_MAX = 5 << 30  # S3's limit of one request
@@ -53,13 +53,7 @@ def load(root: Path, options: Mapping[str, str]) -> S3Store:
     if keeper not in {"server", "client"}:
         raise StoreError("open", where, f"create_only = {keeper!r}", "Write server or client")
     try:
-        client = connect(
-            "s3",
-            region=options["region"],
-            endpoint=options.get("endpoint", ""),
-            profile=options.get("profile", ""),
-            credentials=options.get("credentials", ""),
-        )
+        client = connect("s3", **{name: options.get(name, "") for name in ACCESS})
     except ImportError as error:
         raise StoreError("open", where, str(error), "Install the extra for AWS: uff-scheduler[aws]") from error
     except Exception as error:
