@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -430,14 +430,8 @@ class Session:
         return self._ended(end)
 
     def _record(self, end: End) -> End:
-        document = {
-            "started_at": end.started_at,
-            "ended_at": end.ended_at,
-            "exit_code": end.exit_code,
-            "why": end.why,
-        }
         try:
-            publish(str(self.folder), END, json.dumps(document) + "\n")
+            publish(str(self.folder), END, json.dumps(asdict(end)) + "\n")
         except OSError:
             return end  # a full disk does not make it less over; the next look writes it
         return self.end() or end
