@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from platforms.base import Misconfigured
 from platforms.registry import read_count, reject_unknown
@@ -37,24 +38,38 @@ class Written:
 YES = Written(words=("yes", "no"), remedy="Write yes or no")
 
 
+class _Declared(NamedTuple):
+    """A field of a platform's options: its name, that of the option, its type, and how it is written."""
+
+    field: str
+    name: str
+    kind: Any
+    how: Written
+    required: bool
+
+
 def read_options(platform: str, kind: type[_Settings], options: Mapping[str, str]) -> _Settings:
     """Return the options of a pool as ``kind`` declares them. Raises Misconfigured."""
-    known: Any = fields(kind)  # type: ignore[arg-type] # a dataclass, for which there is no bound
-    hints = get_type_hints(kind, include_extras=True)
-    how = {each.name: _how(hints[each.name]) for each in known}
-    names = {each.name: how[each.name].name or each.name for each in known}
-    reject_unknown(platform, options, frozenset(names.values()) | _ANYWHERE)
-    required = [names[each.name] for each in known if each.default is MISSING]
-    if missing := [name for name in required if not options.get(name)]:
+    declaration: Any = kind
+    declared = _declared(declaration)
+    reject_unknown(platform, options, frozenset(each.name for each in declared) | _ANYWHERE)
+    if missing := [each.name for each in declared if each.required and not options.get(each.name)]:
         raise Misconfigured(platform, "load", f"missing: {', '.join(missing)}", f"See docs/{platform}.md")
-    plain = get_type_hints(kind)
-    written = {field: name for field, name in names.items() if name in options}
-    return kind(**{field: _read(platform, name, options, plain[field], how[field]) for field, name in written.items()})
+    written = [each for each in declared if each.name in options]
+    return kind(**{each.field: _read(platform, each.name, options, each.kind, each.how) for each in written})
 
 
-def _how(hint: Any) -> Written:
-    """Return how a field of this type is written."""
-    return next((each for each in get_args(hint)[1:] if isinstance(each, Written)), Written())
+@cache
+def _declared(kind: Any) -> tuple[_Declared, ...]:
+    """Return the fields of a dataclass; to look at its types takes longer than to read what was written."""
+    plain, hints = get_type_hints(kind), get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        marks = (mark for mark in get_args(hints[field.name])[1:] if isinstance(mark, Written))
+        how = next(marks, Written())
+        name = how.name or field.name
+        found.append(_Declared(field.name, name, plain[field.name], how, field.default is MISSING))
+    return tuple(found)
 
 
 def _read(platform: str, name: str, options: Mapping[str, str], kind: Any, how: Written) -> object:
