@@ -22,8 +22,7 @@ def test_no_text_counts_sessions_jobs_or_rows_without_asking_how_many(repository
         "scheduler/cli/commands/rehearse.py",  # of how many
         "scheduler/report/week.py",  # one is told apart
         "platforms/local/adapter.py",  # of how many
-        "platforms/skypilot/adapter.py",  # of how many
-        "platforms/slurm/adapter.py",  # of how many
+        "platforms/remote.py",  # of how many
     }
     wrong = re.compile(r"\{[^{}\n]*\} (sessions|jobs|runs|checkpoints|rows|problems|lanes|recipients|launches|days)\b")
     found = [
