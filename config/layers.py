@@ -17,10 +17,11 @@ from typing import Any
 
 from config.errors import ConfigError, Problem
 from config.secret import is_secret
-from config.shipped import shipped
 from jobs.problem import ProblemsFound
 from jobs.toml_file import read_toml
 
+# Not importlib.resources: its import takes longer than reading every file here; installers unpack us.
+_FOLDER = Path(__file__).parent
 SYSTEM_FILE = Path("/etc/uff-scheduler/config.toml")
 PREFIX = "SCHEDCTL_"
 FILE_VARIABLE = "SCHEDCTL_CONFIG"
@@ -39,6 +40,11 @@ _PATHS = (
 )
 _NO_PATHS = {"", "stdlib"}
 _NO_SECRETS = {"secrets", "credentials", "bearer_file", "actions_file"}  # they name a way or a file
+
+
+def shipped(name: str) -> Path:
+    """Return the path of a shipped file such as ``models.toml`` or ``rehearsal.toml``."""
+    return _FOLDER / name
 
 
 @dataclass(slots=True)

@@ -10,10 +10,9 @@ from pydantic import BaseModel, ValidationError
 
 from config.database_address import hidden, shown_address
 from config.errors import ConfigError, Problem
-from config.layers import origin, read_layers
+from config.layers import origin, read_layers, shipped
 from config.secret import is_secret
 from config.settings import Settings
-from config.shipped import shipped
 from config.values import BadValue
 from jobs.duration import show_duration
 from jobs.payload.redact import MARK

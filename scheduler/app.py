@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import unquote
 
-from config.layers import SYSTEM_FILE, own_file
+from config.layers import SYSTEM_FILE, own_file, shipped
 from config.pool_settings import PoolSettings, QuotaSettings
 from config.settings import Settings
-from config.shipped import shipped
 from jobs.catalogue import Catalogue
 from platforms.artifacts.base import BlobStore
 from platforms.base import Platform, Published

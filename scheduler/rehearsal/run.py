@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import ConfigError
-from config.layers import PREFIX
-from config.shipped import shipped
+from config.layers import PREFIX, shipped
 from jobs.plural import counted
 from jobs.spec import JobSpec
 from platforms.base import PlatformError
@@ -128,7 +127,7 @@ def read_base(path: Path | None) -> dict[str, Any]:
     An earlier rehearsal must not be lost to a typing error, and a message must name the file that people wrote.
     Raises ConfigError, CatalogueError.
     """
-    from config.shipped import shipped
+    from config.layers import shipped
     from jobs.toml_file import read_toml
     from scheduler.app import load_app
 

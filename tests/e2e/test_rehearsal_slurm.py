@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from config.shipped import shipped
+from config.layers import shipped
 from scheduler.core.ledger import fold
 from scheduler.rehearsal.folder import reopen
 from scheduler.rehearsal.run import open_app

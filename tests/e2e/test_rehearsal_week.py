@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from config.shipped import shipped
+from config.layers import shipped
 from platforms.local.records import OUTPUT
 from tests.lab.crashes.audit import audit
 from tests.lab.crashes.processes import working_for

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from config.shipped import shipped
+from config.layers import shipped
 from platforms.local.records import OUTPUT
 from tests.lab.crashes.stage import Stage
 from tests.lab.hub import NAME, StandInHub

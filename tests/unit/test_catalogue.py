@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.shipped import shipped
+from config.layers import shipped
 from jobs.catalogue import CatalogueError, domains, job_from_table, job_from_toml, read_catalogue
 from jobs.definition import KEYS
 from jobs.duration import parse_duration, show_duration

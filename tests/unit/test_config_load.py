@@ -9,9 +9,9 @@ import pytest
 
 from config.describe import describe
 from config.errors import ConfigError
+from config.layers import shipped
 from config.load import load
 from config.paths import load_paths
-from config.shipped import shipped
 from scheduler.app import load_app
 from scheduler.core.pool import Pool
 

@@ -12,10 +12,10 @@ import pytest
 import structlog
 
 from config.known_secrets import KnownSecrets
+from config.layers import shipped
 from config.load import load
 from config.logging import configure
 from config.settings import LoggingSettings
-from config.shipped import shipped
 from jobs.payload.redact import MARK, Redactor
 
 SECRET = "tr0ub4dor&3/=+ ü"

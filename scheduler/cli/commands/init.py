@@ -187,7 +187,7 @@ def _gpus(found: Belongings) -> str:
 
 
 def _write_demo(file: Path) -> None:
-    from config.shipped import shipped
+    from config.layers import shipped
 
     if not file.exists():
         shutil.copyfile(shipped("models.toml"), file)
