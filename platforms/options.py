@@ -38,29 +38,29 @@ class Written:
 YES = Written(words=("yes", "no"), remedy="Write yes or no")
 
 
-class _Declared(NamedTuple):
-    """A field of a platform's options: its name, that of the option, its type, and how it is written."""
+class Declared(NamedTuple):
+    """A field of a platform's options: its name, that of the option, its type, its default, and how it is written."""
 
     field: str
     name: str
     kind: Any
+    default: Any  # MISSING: it must be written
     how: Written
-    required: bool
 
 
 def read_options(platform: str, kind: type[_Settings], options: Mapping[str, str]) -> _Settings:
     """Return the options of a pool as ``kind`` declares them. Raises Misconfigured."""
     declaration: Any = kind
-    declared = _declared(declaration)
+    declared = declared_options(declaration)
     reject_unknown(platform, options, frozenset(each.name for each in declared) | _ANYWHERE)
-    if missing := [each.name for each in declared if each.required and not options.get(each.name)]:
+    if missing := [each.name for each in declared if each.default is MISSING and not options.get(each.name)]:
         raise Misconfigured(platform, "load", f"missing: {', '.join(missing)}", f"See docs/{platform}.md")
     written = [each for each in declared if each.name in options]
     return kind(**{each.field: _read(platform, each.name, options, each.kind, each.how) for each in written})
 
 
 @cache
-def _declared(kind: Any) -> tuple[_Declared, ...]:
+def declared_options(kind: Any) -> tuple[Declared, ...]:
     """Return the fields of a dataclass; to look at its types takes longer than to read what was written."""
     plain, hints = get_type_hints(kind), get_type_hints(kind, include_extras=True)
     found = []
@@ -68,7 +68,7 @@ def _declared(kind: Any) -> tuple[_Declared, ...]:
         marks = (mark for mark in get_args(hints[field.name])[1:] if isinstance(mark, Written))
         how = next(marks, Written())
         name = how.name or field.name
-        found.append(_Declared(field.name, name, plain[field.name], how, field.default is MISSING))
+        found.append(Declared(field.name, name, plain[field.name], field.default, how))
     return tuple(found)
 
 

@@ -20,7 +20,6 @@ _OWNER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}", re.ASCII)
 _SECRETS = re.compile(r"((ssm|secretsmanager):(/?[\w+=.@-]+(/[\w+=.@-]+)*/?|/))?", re.ASCII)
 _INSTANCES_MAX = 5
 _ACCELERATED = re.compile(r"ml\.(g|p|trn)\d")
-_PENDING = 3_600
 _PENDING_MIN = 1_800
 
 
@@ -45,7 +44,7 @@ class Settings:
     prefix: str = ""
     python: str = "python3"
     volume_gb: Annotated[int, Written(least=1)] = 50
-    pending_seconds: int = 0
+    pending_seconds: int = 3_600
     poll_seconds: int = 30
     spot: Annotated[bool, YES] = False
     launcher: Annotated[str, Written(words=("boto3", "sdk"), remedy="Write boto3 or sdk")] = "boto3"
@@ -87,7 +86,7 @@ def read_settings(options: Mapping[str, str]) -> Settings:
     if found.spot and len(types) > 1:
         raise _bad("spot works with one instance type only", "Keep one, or set spot = no")
     bounded = found.spot or all(map(_ACCELERATED.match, types))
-    pending = found.pending_seconds if "pending_seconds" in options else _PENDING if bounded else 0
+    pending = found.pending_seconds if bounded or "pending_seconds" in options else 0
     if 0 < pending < _PENDING_MIN:
         raise _bad(f"pending_seconds = {pending}", f"AWS takes {_PENDING_MIN} or more; 0 leaves it to AWS")
     if pending and not bounded:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -20,6 +21,8 @@ from pydantic import BaseModel
 from config.settings import Settings
 from jobs.payload.lane.failure import ErrorClass
 from jobs.ranges import RANGES
+from platforms.options import Declared, declared_options
+from platforms.registry import shipped
 from scheduler.cli.root import COMMANDS, tree
 from scheduler.cli.shell.command import Command
 from scheduler.cli.shell.exits import MEANINGS
@@ -102,6 +105,32 @@ def _exit_rows() -> Iterator[str]:
 def _range_rows() -> Iterator[str]:
     for key, rule in RANGES.items():
         yield f"- `{key}`: {'1970 to 3000' if rule.unit == 'UTC seconds' else rule}"
+
+
+def _pool_option_rows() -> Iterator[str]:
+    """One line for each platform; what an option means is told on the platform's own page."""
+    for platform in sorted(shipped()):
+        module = "slurm.settings:Options" if platform == "slurm" else f"{platform}.settings:Settings"
+        if platform in {"local", "manual"}:
+            module = f"{platform}.adapter:Settings"
+        name, kind = module.split(":")
+        options = declared_options(getattr(import_module(f"platforms.{name}"), kind))
+        yield f"- {platform}: {', '.join(map(_pool_option, options))}"
+
+
+def _pool_option(option: Declared) -> str:
+    default, words = option.default, option.how.words or get_args(option.kind)
+    if default is MISSING:
+        return f"`{option.name}` (required)"
+    if isinstance(default, bool):
+        default = words[0] if default else words[1]
+    elif isinstance(default, int | float):
+        default = f"{default / option.how.units:g}" if option.how.units != 1 else f"{default:,}"
+    elif isinstance(default, tuple):
+        default = ", ".join(default)
+    others = " or ".join(str(word) for word in words if isinstance(word, str) and word != default)
+    told = f"{default}, else {others}" if others else default
+    return f"`{option.name}` ({told})" if told else f"`{option.name}`"
 
 
 def _setting_rows() -> Iterator[str]:
@@ -219,6 +248,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "exits": _exit_rows,
     "settings": _setting_rows,
     "ranges": _range_rows,
+    "options": _pool_option_rows,
     "events": _event_rows,
     "messages": _message_rows,
     "outcomes": _outcome_rows,
