@@ -77,7 +77,7 @@ def test_an_answer_that_unpacks_to_more_than_it_may_be_is_cut(
     ended(account, monkeypatch)
     squeezed = gzip.compress(bytes(BOMB))
 
-    def bomb(handler: Any, path: str, *, interrupt: bool) -> None:
+    def bomb(handler: Any, path: str, *, interrupt: bool = False) -> None:
         del path, interrupt
         handler.send_response(200)
         handler.send_header("Content-Encoding", "gzip")
