@@ -61,7 +61,7 @@ CODES: dict[str, Exit] = {
     "platforms.base.PlatformError": Exit.PLATFORM,
     "platforms.bundle.BadArchive": Exit.REFUSED,
     "platforms.record_file.DamagedRecord": Exit.PLATFORM,
-    "platforms.manual.handover.HandOverRefused": Exit.REFUSED,
+    "platforms.manual.adapter.HandOverRefused": Exit.REFUSED,
     "platforms.artifacts.base.StoreError": Exit.PLATFORM,
     "platforms.targets.base.TargetError": Exit.PLATFORM,
     "scheduler.core.job.IllegalArrow": Exit.REFUSED,
