@@ -29,8 +29,6 @@ ALLOWED = {
     "jobs/payload/scorers/sandbox/sandbox.py",
     "jobs/payload/supervise.py",
     "jobs/payload/trainers/tuning/card.py",
-    "platforms/emulators/kaggle/place.py",
-    "platforms/emulators/kaggle/storage.py",
     "platforms/local/adapter.py",
     "platforms/local/processes.py",
     "scheduler/service/requests/concerns.py",
