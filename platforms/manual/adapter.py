@@ -57,7 +57,7 @@ Trains {jobs}. Everything is in this notebook{beside}.
 
 1. Start a runtime with a GPU, and run the cell below. It trains until its time is over, saves and ends by itself.
 2. To end earlier, interrupt the cell: it saves first.
-3. Download `{key}-result.zip` and hand it in: `schedctl handover give {key} {key}-result.zip`
+3. Download `{key}-result.zip` and hand it in: `schedctl handover submit {key} {key}-result.zip`
 
 If the kernel dies, run the cell again: it trains nothing, and packs what was saved.
 """
@@ -374,10 +374,10 @@ class ManualPlatform(Adapter):
 
         Raises HandOverRefused when it is not open (any more), OSError when the files cannot be written.
         """
-        hand_over, offer = self._offered("take", key)
+        hand_over, offer = self._offered("claim", key)
         observed = hand_over.observe(now, self._settings.result_within_seconds)
         if observed is None or observed.state is not SessionState.QUEUED:
-            raise HandOverRefused("take", f"{key} is not open: {observed.detail if observed else 'gone'}")
+            raise HandOverRefused("claim", f"{key} is not open: {observed.detail if observed else 'gone'}")
         into.mkdir(parents=True, exist_ok=True)
         copies = [into / name for name in offer.files]
         for copy in copies:
@@ -385,7 +385,7 @@ class ManualPlatform(Adapter):
         if not hand_over.decide(Taken(now, by)):
             for copy in copies:
                 copy.unlink()
-            raise HandOverRefused("take", f"{key} was taken or withdrawn in this moment")
+            raise HandOverRefused("claim", f"{key} was claimed or withdrawn in this moment")
         return copies
 
     def give(self, key: str, archive: Path, store: BlobStore, now: int) -> End:
@@ -394,17 +394,17 @@ class ManualPlatform(Adapter):
         ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises HandOverRefused
         when it is not awaited or not of this session, BadArchive, OSError. Nothing is lost by a refusal.
         """
-        hand_over, offer = self._offered("give", key)
+        hand_over, offer = self._offered("submit", key)
         claim = hand_over.claim()
         if not isinstance(claim, Taken):
-            raise HandOverRefused("give", f"{key} was never taken", f"schedctl handover take {key}")
+            raise HandOverRefused("submit", f"{key} was never claimed", f"schedctl handover claim {key}")
         if (end := hand_over.end()) is not None:
-            raise HandOverRefused("give", f"{key} is over already: {end.why}", "schedctl handover list shows all")
+            raise HandOverRefused("submit", f"{key} is over already: {end.why}", "schedctl handover list shows all")
         fresh = self._folders.fresh(f"given-{key}-{os.urandom(4).hex()}")
         try:
             extract(archive, fresh, _LIMITS)
             if not (fresh / key).is_file():
-                raise HandOverRefused("give", f"{archive.name} is not the result of {key}", "Hand in its own file")
+                raise HandOverRefused("submit", f"{archive.name} is not the result of {key}", "Submit its own file")
             words = [
                 _word(fresh / "store", store, f"runs/{key}/lane-{lane}/result.json") for lane in range(len(offer.jobs))
             ]
@@ -424,7 +424,7 @@ class ManualPlatform(Adapter):
 
         Raises HandOverRefused when there is none, or when it is over: what was handed in counts.
         """
-        hand_over, offer = self._offered("drop", key)
+        hand_over, offer = self._offered("release", key)
         if hand_over.decide(Withdrawn(now, why)):
             return
         claim = hand_over.claim()
@@ -432,7 +432,7 @@ class ManualPlatform(Adapter):
             return
         over = hand_over.end() or claim
         why = f"{key} is over already: {over.why if isinstance(over, End | Withdrawn) else 'gone'}"
-        raise HandOverRefused("drop", why, "schedctl handover list shows all")
+        raise HandOverRefused("release", why, "schedctl handover list shows all")
 
     def _offered(self, action: str, key: str) -> tuple[HandOver, Offer]:
         """Return a hand-over with its offer. Raises HandOverRefused when there is none."""

@@ -36,7 +36,7 @@ def main(order: dict[str, Any], here: Path | None = None) -> Path:
         say(f"the session ended (exit code {run_agent(home)})")
     result = here / f"{order['key']}-result.zip"
     pack(home, result)
-    say(f"Download {result.name} and hand it in: schedctl handover give {order['key']} {result.name}")
+    say(f"Download {result.name} and hand it in: schedctl handover submit {order['key']} {result.name}")
     return result
 
 

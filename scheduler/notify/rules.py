@@ -49,7 +49,7 @@ _WORDS = {
 _COMMANDS = {
     "quota.orphan_suspected": "schedctl runs list --pool {}",
     WRONG_DEVICE: "schedctl pools open {}",
-    "session.offered": "schedctl handover take {}",
+    "session.offered": "schedctl handover claim {}",
     "session.late": "schedctl runs show {}",
     "session.lost": "schedctl runs show {}",
     "session.orphan": "schedctl doctor",

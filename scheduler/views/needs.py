@@ -235,7 +235,7 @@ def _offers(tx: Connection) -> Iterator[Need]:
     live = {run.key for run in runs.live(tx)}
     for offer in conditions.standing(tx, conditions.OFFERED):
         if offer.subject in live:
-            why, remedy = "it waits for a person to take it", f"schedctl handover take {offer.subject}"
+            why, remedy = "it waits for a person to take it", f"schedctl handover claim {offer.subject}"
             yield Need("session offered", offer.subject, why, remedy, offer.since)
 
 

@@ -109,10 +109,10 @@ def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Ty
 
     key = until(offered, "an offer")["key"]
     assert schedctl("handover", "take", "uff-nobody-1", expected=5)["error"]["kind"] == "NotFound"
-    assert schedctl("handover", "give", key, "config.toml", expected=6)["error"]["kind"] == "HandOverRefused"
+    assert schedctl("handover", "submit", key, "config.toml", expected=6)["error"]["kind"] == "HandOverRefused"
 
-    assert wanted(tmp_path) == [f"schedctl handover take {key}"]
-    notebook, _data = schedctl("handover", "take", key, "--out", "lab")["files"]
+    assert wanted(tmp_path) == [f"schedctl handover claim {key}"]
+    notebook, _data = schedctl("handover", "claim", key, "--out", "lab")["files"]
     assert wanted(tmp_path) == []
     cell = json.loads((tmp_path / notebook).read_bytes())["cells"][1]["source"]
     (tmp_path / "cell.py").write_text("".join(cell))
@@ -120,7 +120,7 @@ def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Ty
     said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
     assert said == f"{key} is not over, and studio-lab shows what a session printed only afterwards.\n"
     subprocess.run([sys.executable, tmp_path / "cell.py"], cwd=tmp_path / "lab", check=True, capture_output=True)
-    schedctl("handover", "give", key, f"lab/{key}-result.zip")
+    schedctl("handover", "submit", key, f"lab/{key}-result.zip")
 
     def finished() -> Any:
         shown = told(config, "queue", "show", "ufm")["job"]

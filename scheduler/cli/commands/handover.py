@@ -19,14 +19,18 @@ from scheduler.views.documents import picked
 if TYPE_CHECKING:
     from platforms.manual.adapter import ManualPlatform
 
-app = group("Manual sessions, which a person starts: claim, submit, release.", "list")
+app = group(
+    "Manual sessions, which a person starts: claim, submit, release.",
+    "list",
+    {"take": "claim", "give": "submit", "drop": "release"},
+)
 
 Key = Annotated[str, typer.Argument(metavar="RUN", help="ID of the run, as handover list shows it.")]
 
 
 @command(app, "schedctl handover list", name="list", kind=Listing)
 def list_(cli: Cli) -> None:
-    """List sessions offered, taken, and lately handed in."""
+    """List offered, claimed and lately submitted sessions."""
     found = [
         (pool, key, *shown)
         for pool, platform in _desks(cli)
@@ -50,13 +54,13 @@ def list_(cli: Cli) -> None:
         cli.out.say("Nothing was offered. What is planned: schedctl plan show")
 
 
-@command(app, "schedctl handover take uff-ufm-0007", "schedctl handover take uff-ufm-0007 --out ~/studio-lab")
-def take(
+@command(app, "schedctl handover claim uff-ufm-0007", "schedctl handover claim uff-ufm-0007 --out ~/studio-lab")
+def claim(
     cli: Cli,
     key: Key,
     out: Annotated[Path, typer.Option("--out", help="Folder for the files to upload.", file_okay=False)] = Path(),
 ) -> None:
-    """Take an offered session: writes its notebook. Its quota counts from now on."""
+    """Claim an offered session: write its notebook. Its quota counts from now on."""
     from scheduler.store import events
     from scheduler.views.needs import TAKEN
 
@@ -66,35 +70,35 @@ def take(
     cli.out.data({"key": key, "files": [str(path) for path in files]})
     for path in files:
         cli.out.line(str(path))
-    cli.out.say(f"Upload and run {files[0].name}; then: schedctl handover give {key} {key}-result.zip")
+    cli.out.say(f"Upload and run {files[0].name}; then: schedctl handover submit {key} {key}-result.zip")
     cli.wake_daemon()
 
 
-@command(app, "schedctl handover give uff-ufm-0007 uff-ufm-0007-result.zip")
-def give(
+@command(app, "schedctl handover submit uff-ufm-0007 uff-ufm-0007-result.zip")
+def submit(
     cli: Cli,
     key: Key,
     result: Annotated[
         Path, typer.Argument(metavar="FILE", help="What the notebook left.", exists=True, dir_okay=False)
     ],
 ) -> None:
-    """Hand in a session's result."""
+    """Submit a session's result."""
     end = _desk_of(cli, key).give(key, result, cli.app.artifacts, cli.now)
     cli.out.data({"key": key, "started": end.started, "ended": end.ended})
-    cli.out.line(f"{key} was handed in: {(end.ended - end.started) / 3600:.1f} h count.")
+    cli.out.line(f"{key} was submitted: {(end.ended - end.started) / 3600:.1f} h count.")
     cli.wake_daemon()
 
 
-@command(app, "schedctl handover drop uff-ufm-0007 --reason 'no GPU to be had'")
-def drop(
+@command(app, "schedctl handover release uff-ufm-0007 --reason 'no GPU to be had'")
+def release(
     cli: Cli,
     key: Key,
-    why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = "dropped by hand",
+    why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = "released by hand",
 ) -> None:
-    """Withdraw an offer, or give up a session that was taken."""
+    """Release a session: withdraw an offer, or give up a claim."""
     _desk_of(cli, key).drop(key, f"{why} ({cli.who})", cli.now)
     cli.out.data({"key": key, "dropped": True})
-    cli.out.line(f"{key} was dropped; its jobs go back to the queue.")
+    cli.out.line(f"{key} was released; its jobs go back to the queue.")
     cli.wake_daemon()
 
 
@@ -120,11 +124,11 @@ def _desk_of(cli: Cli, key: str) -> ManualPlatform:
 def _next_step(key: str, observed: Observed, wanted_back: bool) -> str:
     match observed.state.value:
         case "queued":
-            return f"schedctl handover take {key}"
+            return f"schedctl handover claim {key}"
         case "running" if wanted_back:
-            return "interrupt its cell, then hand its result in"
+            return "interrupt its cell, then submit its result"
         case "running":
-            return f"schedctl handover give {key} FILE"
+            return f"schedctl handover submit {key} FILE"
         case _:
             return observed.detail
 

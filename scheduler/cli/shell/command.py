@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -75,9 +76,13 @@ class Listing(Command):
 
 
 class Group(TyperGroup):
-    """A group of commands; it takes the shared options as well. ``alone`` is the command that it is by itself."""
+    """A group of commands; it takes the shared options as well. ``alone`` is the command that it is by itself.
+
+    ``old_names`` are those by which an older version called some of them; they work, and a warning names the new one.
+    """
 
     alone = ""
+    old_names: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         options["suggest_commands"] = False  # its own are by spelling alone
@@ -97,6 +102,9 @@ class Group(TyperGroup):
         """
         if args[0] == "ls" and "list" in self.commands:
             args = ["list", *args[1:]]
+        if new := self.old_names.get(args[0]):
+            typer.echo(f"schedctl: warning: `{ctx.command_path} {args[0]}` is now called `{new}`; use that", err=True)
+            args = [new, *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except Exception as error:
@@ -131,9 +139,9 @@ def _several(parameter: Parameter) -> Several | None:
     return next((one for one in metadata if isinstance(one, Several)), None)
 
 
-def group(summary: str, alone: str = "") -> typer.Typer:
+def group(summary: str, alone: str = "", old_names: Mapping[str, str] = MappingProxyType({})) -> typer.Typer:
     """Return a new, empty group; by itself it is its command ``alone``, or shows its help."""
-    kind = type("Group", (Group,), {"alone": alone})
+    kind = type("Group", (Group,), {"alone": alone, "old_names": old_names})
     return typer.Typer(help=summary, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
 
 

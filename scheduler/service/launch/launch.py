@@ -325,7 +325,7 @@ def _accepted(ports: Ports, run: Run, answer: Observed) -> None:
         runs.change_state(tx, run.key, run.state, running, "accept", now)
         let_in(tx, run.pool, now)
         if ports.platforms[run.pool].capabilities.needs_person:
-            events.append(tx, "session.offered", run.key, now, why=f"schedctl handover take {run.key}")
+            events.append(tx, "session.offered", run.key, now, why=f"schedctl handover claim {run.key}")
     ports.log.info(
         "run.started",
         run=run.key,

@@ -115,7 +115,7 @@ def offer(tx: Any) -> None:
     jobs.add(tx, spec("offered"), BEFORE)
     run = Run("uff-offer-0001", "desk-two", (Lane(0, "offered", 1, (0,), None),), BEFORE, NOW, NOW, Reserved(BEFORE))
     runs.insert(tx, run, BEFORE)
-    events.append(tx, "session.offered", run.key, BEFORE, why="schedctl handover take uff-offer-0001")
+    events.append(tx, "session.offered", run.key, BEFORE, why="schedctl handover claim uff-offer-0001")
 
 
 def poison_session(tx: Any) -> None:
