@@ -170,8 +170,6 @@ class App:
 
     def _hidden(self) -> list[Path]:
         """Return what no session on this machine may see."""
-        from scheduler.app import private_places
-
         return private_places(self.settings, self.redact.places, self.database.path, os.environ)
 
     @cached_property

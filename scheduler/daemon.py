@@ -389,8 +389,6 @@ class Daemon:
         """Take over new settings if all of them can be used; otherwise say why, and go on with the old ones."""
         if self.load is None:
             raise AssertionError("a reload is asked for only where settings can be read")
-        from scheduler.daemon import reloaded
-
         self.manager.reloading()
         try:
             app = reloaded(self.app, self.load)

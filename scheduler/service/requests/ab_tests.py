@@ -85,8 +85,6 @@ def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
 
 def result(ports: Ports, test: AbTest) -> Result:
     """Return what the scored runs of a test say. Raises StoreError."""
-    from scheduler.service.requests.ab_tests import aims_of, compare_arms
-
     with ports.database.read() as tx:
         arms = [_arm(tx, record.spec.name, found) for record, found in _records(tx, test)]
         gates = [gate for model in test.models if (record := jobs.find(tx, model)) for gate in record.spec.gates]

@@ -46,8 +46,6 @@ def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
 
 def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[QualityGate]) -> str:
     """Return why the items cannot be enough for a gate; "" where they may be."""
-    from scheduler.service.requests.gate_concerns import smallest_set  # with the statistics, only where a job has gates
-
     _, dot, domain = gate.metric.partition(".")
     own = [item for item in items if not dot or item.domain == domain]
     of_domain = f" of domain {domain}" if dot else ""
