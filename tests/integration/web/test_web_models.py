@@ -41,8 +41,9 @@ def test_the_api_says_the_same(site: Served, version: Version) -> None:
 
 def test_metrics_tell_what_the_version_in_force_took(site: Served, version: Version) -> None:
     text = site.get("/metrics").text
-    assert f'uff_version_in_force{{model="{version.model}"}} 1\n' in text
-    assert 'uff_versions{state="accepted"} 1\n' in text
+    assert f'uff_version_in_force{{model="{version.model}"}} 1.0\n' in text
+    assert 'uff_versions{state="accepted"} 1.0\n' in text
     detail = site.json(f"/api/v1/models/{version.name}")["version"]
     seconds = detail["training"]["seconds"] + detail["evaluating"]["seconds"]
-    assert f'uff_version_cost_seconds{{model="{version.model}"}} {seconds}\n' in text
+    cost = text.partition(f'\nuff_version_cost_seconds{{model="{version.model}"}} ')[2]
+    assert float(cost.partition("\n")[0]) == seconds
