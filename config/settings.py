@@ -39,6 +39,8 @@ from config.section import (
     at_most,
 )
 from config.values import BadValue, OpeningHours, Reset, opening_hours, reset
+from jobs.corpus.errors import BadParameter
+from jobs.corpus.options import Rule
 from jobs.instant import parse_instant
 from jobs.problem import did_you_mean
 
@@ -137,9 +139,6 @@ class TextRuleSettings(Section):
 
     @model_validator(mode="after")
     def _says_something(self) -> TextRuleSettings:
-        from jobs.corpus.errors import BadParameter  # only where there are rules: it loads all that builds a corpus
-        from jobs.corpus.options import Rule
-
         try:
             Rule(**dict(self))
         except BadParameter as error:

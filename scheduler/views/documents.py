@@ -13,7 +13,7 @@ from config.secret import is_secret
 from jobs.payload.redact import MARK
 
 if TYPE_CHECKING:
-    from jobs.corpus import CorpusManifest
+    from jobs.corpus.manifest import CorpusManifest
     from jobs.lane_report import LaneReport
     from scheduler.core.job import JobState
     from scheduler.core.plan import Plan

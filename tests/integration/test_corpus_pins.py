@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jobs.corpus import NoSuchVersion
+from jobs.corpus.errors import NoSuchVersion
 from jobs.spec import JobSpec, Mixture
 from scheduler.cli.commands.queue_changes import restart
 from scheduler.core import job as arrows

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import corpus
+from jobs.corpus.build import build as corpus_build
 from jobs.spec import JobSpec, Mixture
 from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
 from scheduler.store import jobs
@@ -33,14 +33,14 @@ def test_a_job_without_a_mixture_gets_nothing_and_nothing_is_built(data: Trainin
 def test_a_job_without_a_mixture_does_not_wait_for_the_data_of_another(
     data: TrainingData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    building, goes_on, real = threading.Event(), threading.Event(), corpus.build
+    building, goes_on, real = threading.Event(), threading.Event(), corpus_build.build
 
     def slow(*sources: object, **options: object) -> object:
         building.set()
         assert goes_on.wait(30)
         return real(*sources, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(corpus, "build", slow)
+    monkeypatch.setattr(corpus_build, "build", slow)
     found: list[str] = []
     other = threading.Thread(target=lambda: found.append(data.prefix("full")))
     other.start()

@@ -8,10 +8,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.corpus import Files, Options, Rule, build, mixture
-from jobs.corpus.build.build import clusters, held_out_clusters, normalised, signature
+from jobs.corpus.build.build import build, clusters, held_out_clusters, normalised, signature
+from jobs.corpus.mixture import mixture
+from jobs.corpus.options import Options, Rule
 from jobs.corpus.read.decode import clean, decode
 from jobs.corpus.read.records import split_text
+from jobs.corpus.read.sources import Files
 from tests.lab.night import share
 
 WORDS = st.sampled_from(["gpu", "memory", "api", "poem", "one", "two", "three"])

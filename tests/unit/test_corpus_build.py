@@ -9,21 +9,12 @@ from typing import Any
 
 import pytest
 
-from jobs.corpus import (
-    BadParameter,
-    CorpusDamaged,
-    CorpusManifest,
-    Files,
-    NothingToTrainOn,
-    Options,
-    Progress,
-    SourceMissing,
-    Stdlib,
-    build,
-    open_corpus,
-    parse_source,
-)
+from jobs.corpus.build.build import Progress, build
+from jobs.corpus.errors import BadParameter, CorpusDamaged, NothingToTrainOn, SourceMissing
+from jobs.corpus.manifest import CorpusManifest, open_corpus
+from jobs.corpus.options import Options
 from jobs.corpus.read.records import split_text
+from jobs.corpus.read.sources import Files, Stdlib, parse_source
 
 DOMAINS = {"urm": ["resource", "memory", "gpu"], "uim": ["interface", "api"]}
 
@@ -218,7 +209,8 @@ def test_a_kill_in_mid_build_leaves_no_half_corpus(folder: Path, tmp_path: Path,
     program = """
 import sys
 from pathlib import Path
-from jobs.corpus import Files, build
+from jobs.corpus.build.build import build
+from jobs.corpus.read.sources import Files
 def stop(progress):
     if progress.phase == "writing":
         print("writing", flush=True)

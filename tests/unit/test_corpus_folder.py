@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.corpus import CorpusDamaged, CorpusManifest, Files, NoSuchVersion, Options, Rule, build
+from jobs.corpus.build.build import build
 from jobs.corpus.difference import difference
+from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
 from jobs.corpus.folder import CorpusFolder
+from jobs.corpus.manifest import CorpusManifest
+from jobs.corpus.options import Options, Rule
+from jobs.corpus.read.sources import Files
 from tests.lab.night import share
 
 

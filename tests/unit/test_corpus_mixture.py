@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.corpus import BadParameter, CorpusDamaged, CorpusManifest, Files, build, mixture, open_mixture
+from jobs.corpus.build.build import build
+from jobs.corpus.errors import BadParameter, CorpusDamaged
+from jobs.corpus.manifest import CorpusManifest
+from jobs.corpus.mixture import mixture, open_mixture
+from jobs.corpus.read.sources import Files
 
 DOMAINS = {"urm": ["gpu"], "uim": ["api"], "uam": ["poem"]}
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from jobs.corpus import CorpusManifest, Files, Options, build
+from jobs.corpus.build.build import build
+from jobs.corpus.manifest import CorpusManifest
+from jobs.corpus.options import Options
+from jobs.corpus.read.sources import Files
 from jobs.payload.trainers.tuning.forms import read_record, readable
 
 Built = Callable[..., CorpusManifest]

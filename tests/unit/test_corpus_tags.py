@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from jobs.corpus import BadParameter, CorpusManifest, Files, Options, Rule, RuleFailed, build, mixture, open_corpus
-from jobs.corpus.manifest import content_version
+from jobs.corpus.build.build import build
+from jobs.corpus.errors import BadParameter, RuleFailed
+from jobs.corpus.manifest import CorpusManifest, content_version, open_corpus
+from jobs.corpus.mixture import mixture
+from jobs.corpus.options import Options, Rule
+from jobs.corpus.read.sources import Files
 
 DOMAINS = {"urm": ["resource", "memory", "gpu"], "uim": ["interface", "api"]}
 SIX = {

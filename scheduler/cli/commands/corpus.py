@@ -81,7 +81,7 @@ def add(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or stdlib.")],
 ) -> None:
     """Add a source to those of the settings. The next version that is built has it."""
-    from jobs.corpus import parse_source
+    from jobs.corpus.read.sources import parse_source
 
     parse_source(source)  # refuses what is not there
     source = source if source == "stdlib" else str(Path(source).expanduser().resolve())

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from jobs.corpus import CorpusError, CorpusManifest, NoSuchVersion, open_mixture
 from jobs.corpus.difference import difference
+from jobs.corpus.errors import CorpusError, NoSuchVersion
+from jobs.corpus.manifest import CorpusManifest
+from jobs.corpus.mixture import open_mixture
 from jobs.plural import counted
 from jobs.size import size
 from scheduler.cli.shell.context import Cli

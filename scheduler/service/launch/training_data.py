@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from jobs.corpus import CorpusManifest, Progress
 from jobs.spec import Mixture
 from platforms.artifacts.base import BlobStore
 from scheduler.core.plan import Placement
@@ -29,7 +28,9 @@ from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
+    from jobs.corpus.build.build import Progress
     from jobs.corpus.folder import CorpusFolder
+    from jobs.corpus.manifest import CorpusManifest
 
 _READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
 NO_SOURCES = (
@@ -130,12 +131,12 @@ class TrainingData:
         known = self._prefixes.get(key)  # also while those of another job are made
         if known is not None and (self._root / known).is_dir():
             return known
-        from jobs import corpus
+        from jobs.corpus.mixture import mixture
 
         tell("waits for data of another job")
         with self._lock:
             manifest = self._pinned(wanted.corpus) if wanted.corpus else self._version_for(record)
-            made = corpus.mixture(manifest, job, wanted.domain, wanted.extra_share, seed=spec.seed)
+            made = mixture(manifest, job, wanted.domain, wanted.extra_share, seed=spec.seed)
             self._copy(made.folder)
             if not wanted.corpus:
                 with self._database.write() as tx:
@@ -154,21 +155,21 @@ class TrainingData:
             return self._build(by, say)
 
     def _build(self, by: str, say: Callable[[str], None]) -> CorpusManifest:
-        from jobs import corpus
+        from jobs.corpus.build.build import build
+        from jobs.corpus.errors import CorpusError
+        from jobs.corpus.options import Options, Rule
+        from jobs.corpus.read.sources import Stdlib, parse_source
 
         recipe = self.recipe
         if not recipe.sources:
-            raise corpus.CorpusError(NO_SOURCES)
-        made = corpus.build(
-            [
-                corpus.Stdlib(recipe.max_bytes) if source == "stdlib" else corpus.parse_source(source)
-                for source in recipe.sources
-            ],
+            raise CorpusError(NO_SOURCES)
+        made = build(
+            [Stdlib(recipe.max_bytes) if source == "stdlib" else parse_source(source) for source in recipe.sources],
             self.folder.root,
             recipe.domains,
             held_out_fraction=recipe.held_out_fraction,
             held_out_wanted=recipe.held_out_clusters,
-            options=corpus.Options(rules=tuple(corpus.Rule(**rule) for rule in recipe.rules)),
+            options=Options(rules=tuple(Rule(**rule) for rule in recipe.rules)),
             progress=_telling(recipe, say),
         )
         old, now = self.folder.current(), self._now()

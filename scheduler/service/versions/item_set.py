@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.corpus import CorpusManifest
 from jobs.corpus.errors import CorpusDamaged
 from jobs.corpus.folder import CorpusFolder
+from jobs.corpus.manifest import CorpusManifest
 from jobs.spec import HELD_OUT, TEST_SET, Input, JobSpec
 from platforms.artifacts.base import BlobStore
 from scheduler.service.launch.inputs import KIND
