@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, select, update
 
 from jobs.payload.bounds import INSTANT_MAX, SPAN_MAX, measures
 from jobs.payload.store.manifest import Manifest
@@ -117,25 +117,20 @@ def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
 
 def quarantine(tx: Connection, key: str, why: str, now: int) -> None:
     """Mark a good checkpoint as not to be used. Raises UnknownCheckpoint, or Stale when it is not good."""
-    good = update(checkpoints).where(checkpoints.c.key == key, checkpoints.c.state == "good")
-    if not tx.execute(good.values(state="quarantined", why=why)).rowcount:
-        raise _stale(get(tx, key), "good")
+    _change(tx, key, "good", checkpoints.c.state == "good", state="quarantined", why=why)
     events.append(tx, "checkpoint.quarantined", key, now, why=why)
 
 
 def pin(tx: Connection, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value itself
     """Protect from expiry, or no longer. Raises UnknownCheckpoint, or Stale when it has expired."""
-    kept = update(checkpoints).where(checkpoints.c.key == key, checkpoints.c.state != "expired")
-    if not tx.execute(kept.values(pinned=pinned)).rowcount:
-        raise _stale(get(tx, key), "not expired")
+    _change(tx, key, "not expired", checkpoints.c.state != "expired", pinned=pinned)
     events.append(tx, "checkpoint.pinned" if pinned else "checkpoint.unpinned", key, now, by)
 
 
 def expire(tx: Connection, key: str, why: str, now: int) -> None:
     """Mark as deleted by retention. Raises UnknownCheckpoint, or Stale when pinned or expired."""
-    kept = update(checkpoints).where(checkpoints.c.key == key, checkpoints.c.state != "expired")
-    if not tx.execute(kept.where(~checkpoints.c.pinned).values(state="expired", why=why)).rowcount:
-        raise _stale(get(tx, key), "not pinned and not expired")
+    loose = (checkpoints.c.state != "expired") & ~checkpoints.c.pinned
+    _change(tx, key, "not pinned and not expired", loose, state="expired", why=why)
     events.append(tx, "checkpoint.expired", key, now, why=why)
 
 
@@ -147,9 +142,10 @@ def forget(tx: Connection, before: int, limit: int) -> int:
     return len(keys)
 
 
-def _stale(found: CheckpointRecord, expected: str) -> Stale:
-    pinned = ", pinned" if found.pinned else ""
-    return Stale(f"checkpoint {found.manifest.key}", expected, f"{found.state}{pinned}")
+def _change(tx: Connection, key: str, expected: str, still: ColumnElement[bool], **values: Any) -> None:
+    if not tx.execute(update(checkpoints).where(checkpoints.c.key == key, still).values(values)).rowcount:
+        found = get(tx, key)
+        raise Stale(f"checkpoint {key}", expected, f"{found.state}{', pinned' if found.pinned else ''}")
 
 
 def _record(row: Row[Any]) -> CheckpointRecord:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, func, insert, select, update
 
 from scheduler.core.version import version_name
 from scheduler.store import codec, events
@@ -67,8 +67,13 @@ class Overrule:
     at: int
 
 
+def _of_version(table: Table) -> Select[Any]:
+    whose = (table.c.model == bindparam("model"), table.c.number == bindparam("number"))
+    return select(table).where(*whose).order_by(table.c.id)
+
+
 _EVALUATIONS = select(evaluations).order_by(evaluations.c.id)
-_OF_VERSION = _EVALUATIONS.where(evaluations.c.model == bindparam("model"), evaluations.c.number == bindparam("number"))
+_OF_VERSION = _of_version(evaluations)
 _OPEN = _EVALUATIONS.where(evaluations.c.state == "open")
 _ALIKE = (
     select(evaluations.c.job)
@@ -78,11 +83,7 @@ _ALIKE = (
     .limit(5)
 )
 _OF_JOB = _EVALUATIONS.where(evaluations.c.job == bindparam("job"))
-_VERDICTS = (
-    select(verdicts)
-    .where(verdicts.c.model == bindparam("model"), verdicts.c.number == bindparam("number"))
-    .order_by(verdicts.c.id)
-)
+_VERDICTS = _of_version(verdicts)
 _SAME = _VERDICTS.where(verdicts.c.gates_digest == bindparam("gates"), verdicts.c.set_digest == bindparam("test_set"))
 _BETWEEN = (
     select(verdicts)
@@ -90,11 +91,7 @@ _BETWEEN = (
     .order_by(verdicts.c.id)
 )
 _USES = select(func.count()).select_from(verdicts).where(verdicts.c.set_digest == bindparam("digest"))
-_OVERRULES = (
-    select(overrules)
-    .where(overrules.c.model == bindparam("model"), overrules.c.number == bindparam("number"))
-    .order_by(overrules.c.id)
-)
+_OVERRULES = _of_version(overrules)
 
 
 def begin(tx: Connection, version: Version, job: str, set_digest: str, scorer_digest: str, now: int) -> int:

@@ -60,25 +60,14 @@ _LIVE_HEARTBEATS = (
     .where(lanes.c.live == true(), lanes.c.heartbeat.is_not(None))
     .order_by(lanes.c.run, lanes.c.lane)
 )
-_HEARTBEATS = select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat).where(
-    lanes.c.run.in_(bindparam("keys", expanding=True)), lanes.c.heartbeat.is_not(None)
-)
+_REPORTS = select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat)
+_HEARTBEATS = _REPORTS.where(lanes.c.run.in_(bindparam("keys", expanding=True)), lanes.c.heartbeat.is_not(None))
 _OF_JOB = select(lanes).where(lanes.c.job == bindparam("job"), lanes.c.outcome.is_not(None))
-_LAST_REPORTS = (
-    select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat)
-    .where(lanes.c.job == bindparam("job"), lanes.c.outcome.is_not(None))
-    .order_by(lanes.c.attempt.desc())
-)
-_GOOD_REPORTS = (
-    select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat)
-    .where(
-        lanes.c.job == bindparam("job"),
-        lanes.c.outcome.in_([Outcome.FINISHED, Outcome.YIELDED, Outcome.PREEMPTED]),
-        lanes.c.heartbeat.is_not(None),
-    )
-    .order_by(lanes.c.attempt.desc())
-    .limit(3)
-)
+_OF_SESSIONS = _REPORTS.where(lanes.c.job == bindparam("job")).order_by(lanes.c.attempt.desc())
+_LAST_REPORTS = _OF_SESSIONS.where(lanes.c.outcome.is_not(None))
+_GOOD_REPORTS = _OF_SESSIONS.where(
+    lanes.c.outcome.in_([Outcome.FINISHED, Outcome.YIELDED, Outcome.PREEMPTED]), lanes.c.heartbeat.is_not(None)
+).limit(3)
 
 
 def insert(tx: Connection, run: Run, now: int) -> None:
