@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.corpus.errors import CorpusDamaged
+from jobs.corpus.errors import reading
 from jobs.corpus.manifest import CorpusManifest, Shard
 from jobs.corpus.read.sources import label_of
 
@@ -72,12 +72,7 @@ def _texts(manifest: CorpusManifest) -> Iterator[tuple[str, tuple[bool, Any, str
 
 def _rows(manifest: CorpusManifest, shard: Shard, *, held_out: bool) -> Iterator[tuple[str, tuple[bool, Any, str]]]:
     path = manifest.folder / shard.name
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                row = json.loads(line)
-                yield row["id"], (held_out, (row["stage"], row["domains"]), row["source"])
-    except OSError as error:
-        raise CorpusDamaged(path, error.strerror or str(error)) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorpusDamaged(path, f"not rows of a corpus ({error})") from error
+    with reading(path, "not rows of a corpus"), path.open("rb") as file:
+        for line in file:
+            row = json.loads(line)
+            yield row["id"], (held_out, (row["stage"], row["domains"]), row["source"])

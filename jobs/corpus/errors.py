@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -64,6 +65,17 @@ class CorpusDamaged(CorpusError):
         self.why = why
         self.remedy = remedy
         super().__init__(f"corpus file {path} cannot be trusted: {why}; {remedy}")
+
+
+@contextmanager
+def reading(path: Path, fault: str) -> Iterator[None]:
+    """Raise CorpusDamaged for what goes wrong while a file is read; ``fault`` says so of its content."""
+    try:
+        yield
+    except OSError as error:
+        raise CorpusDamaged(path, error.strerror or str(error)) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorpusDamaged(path, f"{fault} ({error})") from error
 
 
 class BadParameter(CorpusError):

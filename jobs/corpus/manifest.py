@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.corpus.errors import CorpusDamaged
+from jobs.corpus.errors import CorpusDamaged, reading
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.manifest import sha256_file
 
@@ -81,23 +81,14 @@ def content_version(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:16]
 
 
-def write_json(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write a manifest for people and programs alike."""
-    path.write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", encoding="ascii")
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Read a manifest and check that its version is its content's.
 
     Raises:
         CorpusDamaged: missing, unreadable, of another format, or changed after it was written.
     """
-    try:
+    with reading(path, "not JSON"):
         fields = json.loads(read_bounded(path, MANIFEST_BYTES_MAX))
-    except OSError as error:
-        raise CorpusDamaged(path, error.strerror or str(error)) from error
-    except ValueError as error:
-        raise CorpusDamaged(path, f"not JSON ({error})") from error
     if not isinstance(fields, dict) or fields.get("format") not in _READ:
         raise CorpusDamaged(path, f"not of format {FORMAT} or older")
     if content_version(fields) != fields.get("version"):
@@ -105,11 +96,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return fields
 
 
-def corpus_fields(manifest: CorpusManifest) -> dict[str, Any]:
-    """The JSON object of a manifest; the folder is not part of it."""
-    fields = asdict(manifest)
+def publish_by_content(made: Any, written_in: int, folder: Path, file: str, parent: Path, beginning: str = "") -> Path:
+    """Give a finished ``folder`` its manifest and publish it in ``parent``, unless it is there; return where it is.
+
+    ``made`` is the manifest: all its fields but the folder go into ``file``, in the format ``written_in``. The name in
+    ``parent`` is ``beginning`` and the version, which follows from the content.
+    """
+    fields = {"format": written_in, **asdict(made)}
     del fields["folder"]
-    return {"format": FORMAT, **fields}
+    fields["version"] = content_version(fields)
+    target = parent / f"{beginning}{fields['version']}"
+    if not target.exists():
+        (folder / file).write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", encoding="ascii")
+        publish(folder, target)
+    return target
 
 
 def open_corpus(folder: Path, *, verify: bool = False) -> CorpusManifest:
@@ -173,10 +173,8 @@ def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:
     """Raise CorpusDamaged for the first file that is missing or differs from its digest."""
     for shard in shards:
         path = folder / shard.name
-        try:
+        with reading(path, "not rows"):
             found = sha256_file(path)
-        except OSError as error:
-            raise CorpusDamaged(path, error.strerror or str(error)) from error
         if found != shard.sha256:
             raise CorpusDamaged(path, f"its sha256 is {found[:12]}..., the manifest says {shard.sha256[:12]}...")
 

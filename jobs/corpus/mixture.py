@@ -9,22 +9,11 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jobs.corpus.errors import BadParameter
-from jobs.corpus.manifest import (
-    CorpusManifest,
-    Shard,
-    ShardFile,
-    content_version,
-    publish,
-    read_json,
-    staging,
-    verify_shards,
-    write_json,
-)
+from jobs.corpus.manifest import CorpusManifest, Shard, ShardFile, publish_by_content, read_json, staging, verify_shards
 
 MIXTURE_NAME = "mixture.json"
 _FORMAT = 1
@@ -135,12 +124,7 @@ def mixture(
             domain_bytes=sum(place.text_bytes for place in places),
             passes=passes,
         )
-        fields = _fields(made)
-        fields["version"] = content_version(fields)
-        target = parent / f"{job_name}-{fields['version']}"
-        if not target.exists():
-            write_json(folder / MIXTURE_NAME, fields)
-            publish(folder, target)
+        target = publish_by_content(made, _FORMAT, folder, MIXTURE_NAME, parent, f"{job_name}-")
     return open_mixture(target)
 
 
@@ -160,12 +144,6 @@ def open_mixture(folder: Path, *, verify: bool = False) -> Mixture:
         shards = (*made.files, made.held_out, made.held_out_domain)
         verify_shards(folder, (shard for shard in shards if shard))
     return made
-
-
-def _fields(made: Mixture) -> dict[str, Any]:
-    fields = asdict(made)
-    del fields["folder"]
-    return {"format": _FORMAT, **fields}
 
 
 def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_share: float, max_passes: int) -> None:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -22,16 +22,14 @@ from jobs.corpus.errors import BadParameter, NothingToTrainOn
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.manifest import (
     FINDINGS_NAME,
+    FORMAT,
     MANIFEST_NAME,
     CorpusManifest,
     Shard,
     ShardFile,
-    content_version,
-    corpus_fields,
     open_corpus,
-    publish,
+    publish_by_content,
     staging,
-    write_json,
 )
 from jobs.corpus.options import Options, Rule
 from jobs.corpus.read.decode import clean
@@ -160,11 +158,7 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
             overlap=_overlap(domains_of),
             keywords=tagger.counts(),
         )
-        manifest = replace(manifest, version=content_version(corpus_fields(manifest)))
-        target = out_dir / manifest.version
-        if not target.exists():
-            write_json(folder / MANIFEST_NAME, corpus_fields(manifest))
-            publish(folder, target)
+        target = publish_by_content(manifest, FORMAT, folder, MANIFEST_NAME, out_dir)
     return open_corpus(target)
 
 

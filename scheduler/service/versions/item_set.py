@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.corpus.errors import CorpusDamaged
+from jobs.corpus.errors import reading
 from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.manifest import CorpusManifest
 from jobs.spec import HELD_OUT, TEST_SET, Input, JobSpec
@@ -59,14 +59,9 @@ def set_for(
 def _items(corpus: CorpusManifest) -> Iterator[dict[str, str]]:
     """Yield the first held-out texts as items; their order is that of their digests, which is as good as chance."""
     path = corpus.folder / corpus.held_out.name
-    try:
-        with path.open("rb") as file:
-            for line, _ in zip(file, range(ITEMS), strict=False):
-                row = json.loads(line)
-                domain = row["domains"][0] if row["domains"] else ""
-                text = row["text"][:TEXT_CHARACTERS]
-                yield {"id": row["id"], "cluster": str(row["cluster"]), "domain": domain, "text": text}
-    except OSError as error:
-        raise CorpusDamaged(path, error.strerror or str(error)) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorpusDamaged(path, f"not rows of a corpus ({error})") from error
+    with reading(path, "not rows of a corpus"), path.open("rb") as file:
+        for line, _ in zip(file, range(ITEMS), strict=False):
+            row = json.loads(line)
+            domain = row["domains"][0] if row["domains"] else ""
+            text = row["text"][:TEXT_CHARACTERS]
+            yield {"id": row["id"], "cluster": str(row["cluster"]), "domain": domain, "text": text}
