@@ -160,9 +160,7 @@ class Definition:
             found = advised([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
         except Unknown as error:
             if "steps_per_hour" in left_out:
-                self._note(
-                    "steps_per_hour", None, readers.Wrong(f"is missing, and {error.what}: {error.why}", "add it")
-                )
+                self._wrong("steps_per_hour", None, f"is missing, and {error.what}: {error.why}", "add it")
             return {"steps_per_hour": 1, **table}  # the problem was noted, or it is said
         if found is None:
             return table
@@ -181,32 +179,29 @@ class Definition:
     def _check_together(self, values: Mapping[str, Any], table: Mapping[str, Any]) -> None:
         deadline, not_before, gate = values["deadline"], values["not_before"], values["gate"]
         if isinstance(deadline, int) and isinstance(not_before, int) and deadline <= not_before:
-            self._note("deadline", table["deadline"], readers.Wrong("is not after not_before", "correct one of them"))
+            self._wrong("deadline", table["deadline"], "is not after not_before", "correct one of them")
         if gate is not None and gate.parent == values["name"]:
-            self._note("gate.parent", gate.parent, readers.Wrong("a job cannot wait for itself", "name another job"))
+            self._wrong("gate.parent", gate.parent, "a job cannot wait for itself", "name another job")
         if values["image_python"] and not values["image"]:
-            told = readers.Wrong("it is the Python of the job's own image", "name that too; a pool's is its own option")
-            self._note("image_python", table["image_python"], told)
+            why, remedy = "it is the Python of the job's own image", "name that too; a pool's is its own option"
+            self._wrong("image_python", table["image_python"], why, remedy)
         if twice := sorted(set(values["secrets"]) & set(values["environment"])):
-            told = readers.Wrong(f"{twice[0]} is in environment as well", "give it in one of them")
-            self._note("secrets", table["secrets"], told)
+            self._wrong("secrets", table["secrets"], f"{twice[0]} is in environment as well", "give it in one of them")
         if bool(values["evaluation"]) != bool(values["gates"]):
             key, other = ("evaluation", "gates") if values["evaluation"] else ("gates", "evaluation")
-            told = readers.Wrong(f"without {other} nothing comes of it", f"add {other}: docs/models.md shows both")
-            self._note(key, None, told)
+            self._wrong(key, None, f"without {other} nothing comes of it", f"add {other}: docs/models.md shows both")
         if values["evaluation"] and values["evaluation"].test_set.source == HELD_OUT and not values["mixture"]:
-            told = readers.Wrong("a job without a mixture has no corpus", "add mixture = {}, or name a file of items")
-            self._note("evaluation.set", HELD_OUT, told)
+            why, remedy = "a job without a mixture has no corpus", "add mixture = {}, or name a file of items"
+            self._wrong("evaluation.set", HELD_OUT, why, remedy)
         start = values["start_from"]
         if start is not None and gate is not None:
-            self._note("gate", table["gate"], readers.Wrong("start_from waits for its job by itself", "remove gate"))
+            self._wrong("gate", table["gate"], "start_from waits for its job by itself", "remove gate")
         if start is not None and start.parent == values["name"]:
-            told = readers.Wrong("a job cannot start from itself", "name another; schedctl queue restart begins anew")
-            self._note("start_from.job", start.parent, told)
+            why = "a job cannot start from itself"
+            self._wrong("start_from.job", start.parent, why, "name another; schedctl queue restart begins anew")
         share = values["share"]
         if share is not None and share.partner == values["name"]:
-            told = readers.Wrong("a job cannot share hours with itself", "name another job")
-            self._note("share.with", share.partner, told)
+            self._wrong("share.with", share.partner, "a job cannot share hours with itself", "name another job")
 
     def _check_inputs(self, values: Mapping[str, Any]) -> None:
         """Note the inputs that a command names and that the job does not have."""
@@ -219,7 +214,7 @@ class Definition:
     def _check_words(self, key: str, words: Sequence[str], inputs: Sequence[str]) -> None:
         for name in (name for word in words for name in _INPUT.findall(word) if name not in inputs):
             remedy = did_you_mean(name, inputs) if inputs else f'add inputs = {{ {name} = "/its/folder" }}'
-            self._note(key, f"{{input:{name}}}", readers.Wrong(f"the job has no input {name!r}", remedy))
+            self._wrong(key, f"{{input:{name}}}", f"the job has no input {name!r}", remedy)
 
     def _needs(self, table: Mapping[str, Any]) -> Needs:
         inner = self._table(table, "needs", ("devices", *_NEEDS))
@@ -241,8 +236,7 @@ class Definition:
             return table
         for key in ("target_step", "steps_per_hour"):
             if key in table:
-                why = "a job that is run whole has one step, which is all of it"
-                self._note(key, table[key], readers.Wrong(why, "leave it out"))
+                self._wrong(key, table[key], "a job that is run whole has one step, which is all of it", "leave it out")
         return {**table, "target_step": 1, "steps_per_hour": 3_600 / (seconds or 3_600)}
 
     def _code(self, table: Mapping[str, Any]) -> Code | None:
@@ -306,7 +300,7 @@ class Definition:
     def _table(self, table: Mapping[str, Any], key: str, known: Collection[str]) -> Mapping[str, Any]:
         inner = table.get(key, {})
         if not isinstance(inner, dict):
-            self._note(key, inner, readers.Wrong("this must be a table", f"known keys are {', '.join(known)}"))
+            self._wrong(key, inner, "this must be a table", f"known keys are {', '.join(known)}")
             return {}
         self._refuse_unknown(inner, known, f"{key}.")
         return inner
@@ -314,7 +308,7 @@ class Definition:
     def _refuse_unknown(self, table: Mapping[str, Any], known: Collection[str], prefix: str) -> None:
         for key in table:
             if key not in known:
-                self._note(f"{prefix}{key}", None, readers.Wrong("there is no such key", did_you_mean(key, known)))
+                self._wrong(f"{prefix}{key}", None, "there is no such key", did_you_mean(key, known))
 
     def _read(
         self,
@@ -326,20 +320,19 @@ class Definition:
     ) -> Any:
         if key not in table:
             if default is _NOTHING:
-                self._note(f"{prefix}{key}", None, readers.Wrong("is missing", "add it"))
+                self._wrong(f"{prefix}{key}", None, "is missing", "add it")
                 return None
             return default
         try:
             return parse(table[key])
         except ValueError as error:
-            self._note(f"{prefix}{key}", table[key], error)
+            self._wrong(f"{prefix}{key}", table[key], str(error), getattr(error, "remedy", ""))
             return None if default is _NOTHING else default
 
-    def _note(self, key: str, value: Any, error: ValueError) -> None:
-        remedy = error.remedy if isinstance(error, readers.Wrong) else ""
+    def _wrong(self, key: str, value: Any, why: str, remedy: str) -> None:
         full = f"{self.label}.{key}" if self.label else key
         said = "" if key == "secrets" else shown(value)  # whoever wrote a value there must not find it in a log
-        self.problems.append(Problem(self.file, full, said, str(error), remedy))
+        self.problems.append(Problem(self.file, full, said, why, remedy))
 
 
 def _defaults(kind: type[Any]) -> dict[str, Any]:
