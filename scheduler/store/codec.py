@@ -17,24 +17,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 from jobs.ranges import bounded
 from jobs.spec import JobSpec
-from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
-from scheduler.core.run import Ended, Reserved, Running, RunState, Stopping, Submitting
+from scheduler.core.job import JobState
+from scheduler.core.run import RunState
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
 
 T = TypeVar("T")
 
-_JOB_STATES: dict[str, type[JobState]] = {
-    kind.__name__.lower(): kind for kind in (Queued, Active, Held, Done, Failed, Cancelled)
-}
-_RUN_STATES: dict[str, type[RunState]] = {
-    kind.__name__.lower(): kind for kind in (Reserved, Submitting, Running, Stopping, Ended)
-}
-JOB_STATES = tuple(_JOB_STATES)
-RUN_STATES = tuple(_RUN_STATES)
+JOB_STATES: dict[str, type[JobState]] = {kind.__name__.lower(): kind for kind in get_args(JobState)}
+RUN_STATES: dict[str, type[RunState]] = {kind.__name__.lower(): kind for kind in get_args(RunState)}
 
-_SPEC_COLUMNS = frozenset({"name", "role", "weight", "target_step", "not_before", "deadline"})
+_SPEC_COLUMNS = ("name", "role", "weight", "target_step", "not_before", "deadline")
 
 
 def dump(value: Any) -> str:
@@ -184,13 +178,13 @@ def state_json(state: JobState | RunState) -> dict[str, Any]:
 @lru_cache(maxsize=4_096)
 def job_state(name: str, detail: str) -> JobState:
     """Rebuild a job's state; raises KeyError, TypeError or ValueError for columns no state gives."""
-    return built(_JOB_STATES[name], load_object(detail))
+    return built(JOB_STATES[name], load_object(detail))
 
 
 @lru_cache(maxsize=4_096)
 def run_state(name: str, detail: str) -> RunState:
     """Rebuild a run's state; raises KeyError, TypeError or ValueError for columns no state gives."""
-    return built(_RUN_STATES[name], load_object(detail))
+    return built(RUN_STATES[name], load_object(detail))
 
 
 def spec_columns(spec: JobSpec) -> dict[str, Any]:
@@ -212,28 +206,12 @@ def changed_columns(stored: str, spec: JobSpec, names: Collection[str]) -> dict[
 
 def spec(row: Row[Any]) -> tuple[JobSpec, tuple[str, ...]]:
     """Rebuild a job's definition from its columns, its numbers in their ranges; and say which were not."""
-    return _spec(row.name, row.role, row.weight, row.target_step, row.not_before, row.deadline, row.spec)
+    return _spec(tuple(getattr(row, name) for name in _SPEC_COLUMNS), row.spec)
 
 
 @lru_cache(maxsize=4_096)
-def _spec(
-    name: str,
-    role: Any,
-    weight: float,
-    target_step: int,
-    not_before: int | None,
-    deadline: int | None,
-    rest: str,
-) -> tuple[JobSpec, tuple[str, ...]]:
-    own = {
-        "name": name,
-        "role": role,
-        "weight": weight,
-        "target_step": target_step,
-        "not_before": not_before,
-        "deadline": deadline,
-    }
-    return bounded(built(JobSpec, load_object(rest) | own))
+def _spec(own: tuple[Any, ...], rest: str) -> tuple[JobSpec, tuple[str, ...]]:
+    return bounded(built(JobSpec, load_object(rest) | dict(zip(_SPEC_COLUMNS, own, strict=True))))
 
 
 @lru_cache(maxsize=1_024)

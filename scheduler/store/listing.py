@@ -13,17 +13,15 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
-from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
+from scheduler.core.job import Active, JobState
 
 REVISION = "0014"
 """The schema revision the query is written for; with another one the engine is asked."""
 
-_STATES: dict[str, type[JobState]] = {
-    kind.__name__.lower(): kind for kind in (Queued, Active, Held, Done, Failed, Cancelled)
-}
+_STATES: dict[str, type[JobState]] = {kind.__name__.lower(): kind for kind in get_args(JobState)}
 _SQLITE = "sqlite:///"
 _JOBS = (
     "SELECT name, role, position, state, state_detail, weight, target_step, done_step, attempts, failures,"
