@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 from jobs.corpus.errors import CorpusDamaged, reading
 from jobs.payload.bounded_file import read_bounded
-from jobs.payload.store.manifest import sha256_file
+from jobs.payload.store.manifest import sha256_file, sync
 
 FORMAT = 2
 _READ = frozenset({1, FORMAT})  # what was built by an older version stays what it is
@@ -204,16 +203,8 @@ def staging(parent: Path) -> Iterator[Path]:
 def publish(folder: Path, target: Path) -> None:
     """Make a finished folder visible as `target`, on disk before it is seen."""
     for path in folder.iterdir():
-        _sync(path)
-    _sync(folder)
+        sync(path)
+    sync(folder)
     folder.chmod(0o755)
     folder.rename(target)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(target.parent)

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from config.secret import is_secret
+from jobs.payload.store.manifest import sync
 from scheduler.clock import pause
 from scheduler.store.due import RESTORED
 from scheduler.store.engine import Database
@@ -147,14 +148,9 @@ def _fold(target: Path) -> sqlite3.DatabaseError | None:
 
 
 def _put(partial: Path, target: Path) -> None:
-    with partial.open("rb+") as written:
-        os.fsync(written.fileno())
+    sync(partial)
     partial.replace(target)
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(target.parent)
 
 
 def _dump(db: Database, target: Path) -> None:

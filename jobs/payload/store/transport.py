@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
-from .manifest import sha256_file
+from .manifest import sha256_file, sync
 
 PIECE_BYTES = 1 << 20
 
@@ -89,7 +89,7 @@ class DirectoryTransport:
             return False
         finally:
             temporary.unlink()
-        _sync_folder(path.parent)
+        sync(path.parent)
         return True
 
     def put(self, key: str, source: Path | bytes, *, durable: bool = True) -> None:
@@ -102,7 +102,7 @@ class DirectoryTransport:
             temporary.unlink(missing_ok=True)
             raise
         if durable:
-            _sync_folder(path.parent)
+            sync(path.parent)
 
     def exists(self, key: str) -> bool:
         """See Transport."""
@@ -162,12 +162,4 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(folder.parent)
