@@ -99,15 +99,6 @@ def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:
     return spec
 
 
-def domains(document: Mapping[str, Any], file: str = "catalogue") -> dict[str, list[str]]:
-    """Return the keyword table of a parsed catalogue. Raises CatalogueError."""
-    problems: list[Problem] = []
-    found = _domains(document, file, problems)
-    if problems:
-        raise CatalogueError(problems)
-    return {name: list(words) for name, words in found.items()}
-
-
 def _jobs(document: Mapping[str, Any], file: str, problems: list[Problem]) -> list[JobSpec]:
     problems.extend(
         Problem(file, key, "", "there is no such table", did_you_mean(key, _TABLES))

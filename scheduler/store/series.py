@@ -53,8 +53,6 @@ _OF_JOBS = (
     .where(series.c.job.in_(bindparam("jobs", expanding=True)), series.c.attempt >= bindparam("first"))
     .order_by(series.c.job, series.c.attempt, series.c.step)
 )
-_NEWEST = select(series.c.job, series.c.attempt, func.max(series.c.at)).group_by(series.c.job, series.c.attempt)
-
 _PEAKS = (
     select(series.c.job, runs.c.pool, func.max(series.c.gpu_memory_bytes))
     .join(lanes, (lanes.c.job == series.c.job) & (lanes.c.attempt == series.c.attempt))
@@ -90,11 +88,6 @@ def of_jobs(tx: Connection, jobs: Collection[str], first_attempt: int = 1) -> di
         for row in tx.execute(_OF_JOBS, {"jobs": list(jobs), "first": first_attempt}):
             found[row.job].append(Point(**row._asdict()))
     return dict(found)
-
-
-def newest(tx: Connection) -> dict[tuple[str, int], int]:
-    """Return by job and attempt when something was told last, in UTC seconds."""
-    return {(job, attempt): at for job, attempt, at in tx.execute(_NEWEST)}
 
 
 def curve(points: Sequence[Point]) -> list[Point]:

@@ -18,7 +18,7 @@ from scheduler.core.plan import Plan
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.deploy.carry import DAEMON, carry_out
 from scheduler.service.deploy.deployer import Deployer
-from scheduler.service.deploy.look import RESUMED, Deployments
+from scheduler.service.deploy.look import Deployments
 from scheduler.service.outside.ports import Ports, ServedAt
 from scheduler.service.versions.watching import read_watch, take_back
 from scheduler.store import checkpoints, deployments, events
@@ -131,7 +131,7 @@ def test_a_version_that_does_not_answer_is_returned_and_not_tried_again_until_re
     world.cycle()
     assert (len(world.rows()), world.serves()) == (2, weights(b"one"))
     with world.ports.database.write() as tx:
-        events.append(tx, RESUMED, "ufm", world.clock.now(), "somebody")
+        events.append(tx, deployments.RESUMED, "ufm", world.clock.now(), "somebody")
     world.cycle()
     assert (world.rows()[-1], world.serves()) == ((3, "serving"), weights(b"three"))
 

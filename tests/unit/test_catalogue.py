@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.layers import shipped
-from jobs.catalogue import CatalogueError, domains, job_from_table, job_from_toml, read_catalogue
+from jobs.catalogue import CatalogueError, job_from_table, job_from_toml, read_catalogue
 from jobs.definition import KEYS
 from jobs.duration import parse_duration, show_duration
 from jobs.instant import parse_instant
 from jobs.job_table import table_of
 from jobs.problem import Problem
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Share, Stall
-from jobs.toml_file import read_toml
 
 ESSENTIALS = 'role = "manager"\ncommand = ["x"]\ntarget_step = 10\nsteps_per_hour = 1\n'
 
@@ -91,7 +90,7 @@ def test_a_whole_job_that_makes_no_sense_is_told(written: Callable[[str], Path],
 
 
 def test_every_manager_has_keywords_for_its_domain() -> None:
-    table = domains(read_toml(shipped("models.toml")))
+    table = read_catalogue([shipped("models.toml")]).domains
     assert sorted(table) == ["uam", "ucm", "ufm", "uim", "ulm", "urm"]
     assert "gpu" in table["urm"]
 

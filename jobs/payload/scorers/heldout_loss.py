@@ -56,11 +56,6 @@ def load_model(folder: Path, base: str | None) -> Language:
     )
 
 
-def told(error: BaseException) -> str:
-    """Return an error in a few words."""
-    return f"{type(error).__name__}: {error}"[:300]
-
-
 # A checkpoint of finetune.py, whole or an adapter on its base, as scorers read it with torch and transformers.
 _TOKENS_MAX = 2_048
 # A pickle runs code when it is read: weights are read as safetensors only, the optimiser's state not at all.

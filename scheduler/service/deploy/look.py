@@ -15,7 +15,6 @@ from scheduler.store import deployments, versions
 from scheduler.store.deployments import Deployment
 from scheduler.store.errors import Refused
 
-RESUMED = deployments.RESUMED
 _ASK_EVERY_SECONDS = 600
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
 
