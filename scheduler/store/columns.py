@@ -107,6 +107,11 @@ def one_of(column: str, *values: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
+def key(kind: Any, *names: str) -> list[Column[Any]]:
+    """Return columns of one kind by which rows are named."""
+    return [Column(name, kind, primary_key=True, autoincrement=False) for name in names]
+
+
 def required(kind: Any, *names: str) -> list[Column[Any]]:
     """Return columns of one kind that always have a value."""
     return [Column(name, kind, nullable=False) for name in names]

@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from scheduler.store.columns import Flag, Number, Serial, Whole, Words, one_of, optional, required, rows
+from scheduler.store.columns import Flag, Number, Serial, Whole, Words, key, one_of, optional, required, rows
 from scheduler.store.columns import metadata as metadata  # noqa: PLC0414 - whoever wants all tables asks here
 
 
@@ -43,7 +43,7 @@ model_versions = Table(
     "model_versions",
     metadata,
     Column("model", Words, ForeignKey("models.name"), primary_key=True),
-    Column("number", Whole, primary_key=True, autoincrement=False),
+    *key(Whole, "number"),
     Column("checkpoint", Words, ForeignKey("checkpoints.key"), nullable=False),
     *required(Words, "digest"),  # of what the checkpoint holds: the same again is the same version
     *required(Whole, "step"),
@@ -137,7 +137,7 @@ REVISIONS = tuple(f"{number:04}" for number in range(1, 15))
 jobs = Table(
     "jobs",
     metadata,
-    Column("name", Words, primary_key=True),
+    *key(Words, "name"),
     *required(Whole, "position"),
     *required(Words, "role"),
     *required(Number, "weight"),
@@ -158,7 +158,7 @@ jobs = Table(
 runs = Table(
     "runs",
     metadata,
-    Column("key", Words, primary_key=True),
+    *key(Words, "key"),
     *required(Words, "pool"),
     *required(Whole, "planned_start", "deadline", "held_until"),
     *required(Words, "state", "state_detail"),
@@ -175,7 +175,7 @@ lanes = Table(
     "lanes",
     metadata,
     Column("run", Words, ForeignKey("runs.key"), primary_key=True),
-    Column("lane", Whole, primary_key=True, autoincrement=False),
+    *key(Whole, "lane"),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
     *required(Whole, "attempt"),
     *required(Words, "devices"),
@@ -219,7 +219,7 @@ events = Table(
 checkpoints = Table(
     "checkpoints",
     metadata,
-    Column("key", Words, primary_key=True),
+    *key(Words, "key"),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
     *required(Whole, "step", "attempt"),
     *required(Words, "manifest"),
@@ -235,7 +235,7 @@ generations = Table(
     "generations",
     metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
-    Column("number", Whole, primary_key=True, autoincrement=False),
+    *key(Whole, "number"),
     *required(Whole, "first_attempt", "began_at"),
     *optional(Words, "parent"),
     *optional(Whole, "parent_step"),
@@ -247,8 +247,7 @@ series = Table(
     "series",
     metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
-    Column("attempt", Whole, primary_key=True, autoincrement=False),
-    Column("step", Whole, primary_key=True, autoincrement=False),
+    *key(Whole, "attempt", "step"),
     *required(Whole, "at"),
     *optional(Number, "loss", "held_out_loss", "tokens_per_second", "step_seconds_p90", "padding", "gradient_norm"),
     *optional(Number, "gpu_memory_bytes", "gpu_busy"),
@@ -257,7 +256,7 @@ series = Table(
 trees = Table(
     "trees",
     metadata,
-    Column("digest", Words, primary_key=True),
+    *key(Words, "digest"),
     *optional(Whole, "delete_at"),
     *required(Flag, "going"),
     *required(Words, "kind"),
@@ -266,7 +265,7 @@ trees = Table(
 discards = Table(
     "discards",
     metadata,
-    Column("key", Words, primary_key=True),
+    *key(Words, "key"),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
     *required(Words, "why"),
     *required(Whole, "marked_at", "delete_at"),
@@ -286,7 +285,7 @@ watched = Table(
 pruned = Table(
     "pruned",
     metadata,
-    Column("name", Words, primary_key=True),
+    *key(Words, "name"),
     *required(Whole, "up_to"),
     one_of("name", "events"),
 )
@@ -304,7 +303,7 @@ rates = Table(
     "rates",
     metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
-    Column("pool", Words, primary_key=True),
+    *key(Words, "pool"),
     *required(Number, "steps_per_second", "sigma"),
     *required(Whole, "samples", "setup_seconds", "checkpoint_seconds", "at", "delay_seconds"),
     *required(Number, "setup_sigma", "checkpoint_sigma"),
@@ -313,10 +312,8 @@ rates = Table(
 limits = Table(
     "limits",
     metadata,
-    Column("pool", Words, primary_key=True),
-    Column("quota", Words, primary_key=True),
-    Column("starts_at", Whole, primary_key=True, autoincrement=False),
-    Column("ends_at", Whole, primary_key=True, autoincrement=False),
+    *key(Words, "pool", "quota"),
+    *key(Whole, "starts_at", "ends_at"),
     *required(Whole, "limit", "at"),
     *required(Words, "source"),
     CheckConstraint("ends_at >= starts_at", name="interval"),
@@ -325,7 +322,7 @@ limits = Table(
 closures = Table(
     "closures",
     metadata,
-    Column("pool", Words, primary_key=True),
+    *key(Words, "pool"),
     *optional(Whole, "until"),
     *required(Words, "why"),
     *required(Whole, "at"),
@@ -335,9 +332,7 @@ closures = Table(
 conditions = Table(
     "conditions",
     metadata,
-    Column("kind", Words, primary_key=True),
-    Column("subject", Words, primary_key=True),
-    Column("what", Words, primary_key=True),
+    *key(Words, "kind", "subject", "what"),
     *required(Words, "state"),
     *required(Whole, "since"),
     *required(Words, "why"),
@@ -347,7 +342,7 @@ conditions = Table(
 lease = Table(
     "lease",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
+    *key(Integer, "id"),
     *required(Words, "holder"),
     *required(Whole, "epoch", "until"),
     CheckConstraint("id = 1", name="one_row"),
@@ -356,7 +351,7 @@ lease = Table(
 due = Table(
     "due",
     metadata,
-    Column("name", Words, primary_key=True),
+    *key(Words, "name"),
     *required(Whole, "at"),
 )
 

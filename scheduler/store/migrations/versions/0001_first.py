@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import Serial, optional, required, rows
+from scheduler.store.columns import Serial, key, one_of, optional, required, rows
 
 revision = "0001"
 down_revision = None
@@ -25,7 +25,7 @@ def make_jobs_and_runs() -> None:
     """Jobs, runs and lanes."""
     op.create_table(
         "jobs",
-        *required(sa.Text(), "name"),
+        *key(sa.Text(), "name"),
         *required(sa.BigInteger(), "position"),
         *required(sa.Text(), "role"),
         *required(sa.Float(), "weight"),
@@ -35,33 +35,28 @@ def make_jobs_and_runs() -> None:
         *required(sa.BigInteger(), "attempts", "failures", "done_step"),
         *optional(sa.Text(), "checkpoint", "last_pool"),
         *required(sa.BigInteger(), "created_at"),
-        sa.CheckConstraint(
-            "state IN ('queued', 'active', 'held', 'done', 'failed', 'cancelled')", name=op.f("ck_jobs_state")
-        ),
-        sa.CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name=op.f("ck_jobs_counts")),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_jobs")),
+        one_of("state", "queued", "active", "held", "done", "failed", "cancelled"),
+        sa.CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name="counts"),
     )
     op.create_index("ix_jobs_position", "jobs", ["position"])
     op.create_table(
         "runs",
-        *required(sa.Text(), "key", "pool"),
+        *key(sa.Text(), "key"),
+        *required(sa.Text(), "pool"),
         *required(sa.BigInteger(), "planned_start", "deadline", "held_until"),
         *required(sa.Text(), "state", "state_detail"),
         *required(sa.BigInteger(), "reserved_at"),
         *optional(sa.BigInteger(), "ended_at"),
         *optional(sa.Text(), "planned"),
-        sa.CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name=op.f("ck_runs_ended_at")),
-        sa.CheckConstraint(
-            "state IN ('reserved', 'submitting', 'running', 'stopping', 'ended')", name=op.f("ck_runs_state")
-        ),
-        sa.PrimaryKeyConstraint("key", name=op.f("pk_runs")),
+        sa.CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_at"),
+        one_of("state", "reserved", "submitting", "running", "stopping", "ended"),
     )
     op.create_index("ix_runs_ended_at", "runs", ["ended_at"])
     op.create_index("ix_runs_reserved_at", "runs", ["reserved_at"])
     op.create_table(
         "lanes",
-        *required(sa.Text(), "run"),
-        sa.Column("lane", sa.BigInteger(), autoincrement=False, nullable=False),
+        *key(sa.Text(), "run"),
+        *key(sa.BigInteger(), "lane"),
         *required(sa.Text(), "job"),
         *required(sa.BigInteger(), "attempt"),
         *required(sa.Text(), "devices"),
@@ -72,11 +67,10 @@ def make_jobs_and_runs() -> None:
         *optional(sa.Text(), "error_class"),
         *required(sa.Text(), "message"),
         *optional(sa.Text(), "heartbeat"),
-        sa.CheckConstraint("NOT live OR outcome IS NULL", name=op.f("ck_lanes_live")),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_lanes_job")),
-        sa.ForeignKeyConstraint(["run"], ["runs.key"], name=op.f("fk_lanes_run")),
-        sa.PrimaryKeyConstraint("run", "lane", name=op.f("pk_lanes")),
-        sa.UniqueConstraint("job", "attempt", name=op.f("uq_lanes_job_attempt")),
+        sa.CheckConstraint("NOT live OR outcome IS NULL", name="live"),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
+        sa.ForeignKeyConstraint(["run"], ["runs.key"]),
+        sa.UniqueConstraint("job", "attempt"),
     )
     op.create_index("uq_lanes_job_live", "lanes", ["job"], unique=True, **rows("live"))
 
@@ -85,18 +79,17 @@ def make_records() -> None:
     """Append-only records, and checkpoints."""
     op.create_table(
         "ledger",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.Text(), "kind", "pool"),
         *optional(sa.Text(), "run"),
         *required(sa.BigInteger(), "starts_at", "ends_at", "at"),
         *required(sa.Boolean(), "credit"),
         *required(sa.BigInteger(), "price_microdollars_per_hour"),
         *required(sa.Text(), "evidence"),
-        sa.CheckConstraint("kind = 'adjust' OR (run IS NOT NULL AND NOT credit)", name=op.f("ck_ledger_adjust")),
-        sa.CheckConstraint("kind IN ('hold', 'spend', 'release', 'adjust')", name=op.f("ck_ledger_kind")),
-        sa.CheckConstraint("ends_at >= starts_at", name=op.f("ck_ledger_interval")),
-        sa.ForeignKeyConstraint(["run"], ["runs.key"], name=op.f("fk_ledger_run")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_ledger")),
+        sa.CheckConstraint("kind = 'adjust' OR (run IS NOT NULL AND NOT credit)", name="adjust"),
+        one_of("kind", "hold", "spend", "release", "adjust"),
+        sa.CheckConstraint("ends_at >= starts_at", name="interval"),
+        sa.ForeignKeyConstraint(["run"], ["runs.key"]),
     )
     op.create_index("ix_ledger_ends_at", "ledger", ["ends_at"])
     op.create_index("ix_ledger_run", "ledger", ["run"])
@@ -104,24 +97,23 @@ def make_records() -> None:
     op.create_index("uq_ledger_run_settled", "ledger", ["run"], unique=True, **rows("kind IN ('spend', 'release')"))
     op.create_table(
         "events",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.BigInteger(), "at"),
         *required(sa.Text(), "kind", "subject", "by", "data"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
     )
     op.create_index("ix_events_subject_id", "events", ["subject", "id"])
     op.create_table(
         "checkpoints",
-        *required(sa.Text(), "key", "job"),
+        *key(sa.Text(), "key"),
+        *required(sa.Text(), "job"),
         *required(sa.BigInteger(), "step", "attempt"),
         *required(sa.Text(), "manifest"),
         *required(sa.BigInteger(), "seen_at"),
         *required(sa.Text(), "state", "why"),
         *required(sa.Boolean(), "pinned"),
-        sa.CheckConstraint("NOT pinned OR state <> 'expired'", name=op.f("ck_checkpoints_pinned")),
-        sa.CheckConstraint("state IN ('good', 'quarantined', 'expired')", name=op.f("ck_checkpoints_state")),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_checkpoints_job")),
-        sa.PrimaryKeyConstraint("key", name=op.f("pk_checkpoints")),
+        sa.CheckConstraint("NOT pinned OR state <> 'expired'", name="pinned"),
+        one_of("state", "good", "quarantined", "expired"),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
     )
     op.create_index("ix_checkpoints_job_step", "checkpoints", ["job", "step"])
 
@@ -130,37 +122,32 @@ def make_knowledge() -> None:
     """What was planned, measured and observed."""
     op.create_table(
         "plans",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.BigInteger(), "made_at", "saved_at"),
         *required(sa.Text(), "digest", "body"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_plans")),
     )
     op.create_index("ix_plans_made_at", "plans", ["made_at"])
     op.create_table(
         "rates",
-        *required(sa.Text(), "job", "pool"),
+        *key(sa.Text(), "job", "pool"),
         *required(sa.Float(), "steps_per_second", "sigma"),
         *required(sa.BigInteger(), "samples", "setup_seconds", "checkpoint_seconds", "at"),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_rates_job")),
-        sa.PrimaryKeyConstraint("job", "pool", name=op.f("pk_rates")),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
     )
     op.create_table(
         "limits",
-        *required(sa.Text(), "pool", "quota"),
-        sa.Column("starts_at", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("ends_at", sa.BigInteger(), autoincrement=False, nullable=False),
+        *key(sa.Text(), "pool", "quota"),
+        *key(sa.BigInteger(), "starts_at", "ends_at"),
         *required(sa.BigInteger(), "limit", "at"),
         *required(sa.Text(), "source"),
-        sa.CheckConstraint("ends_at >= starts_at", name=op.f("ck_limits_interval")),
-        sa.PrimaryKeyConstraint("pool", "quota", "starts_at", "ends_at", name=op.f("pk_limits")),
+        sa.CheckConstraint("ends_at >= starts_at", name="interval"),
     )
     op.create_table(
         "closures",
-        *required(sa.Text(), "pool"),
+        *key(sa.Text(), "pool"),
         *optional(sa.BigInteger(), "until"),
         *required(sa.Text(), "why"),
         *required(sa.BigInteger(), "at"),
-        sa.PrimaryKeyConstraint("pool", name=op.f("pk_closures")),
     )
 
 
@@ -168,27 +155,24 @@ def make_housekeeping() -> None:
     """The lease, what is due, and what is to be sent."""
     op.create_table(
         "lease",
-        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        *key(sa.Integer(), "id"),
         *required(sa.Text(), "holder"),
         *required(sa.BigInteger(), "epoch", "until"),
-        sa.CheckConstraint("id = 1", name=op.f("ck_lease_one_row")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_lease")),
+        sa.CheckConstraint("id = 1", name="one_row"),
     )
     op.create_table(
         "due",
-        *required(sa.Text(), "name"),
+        *key(sa.Text(), "name"),
         *required(sa.BigInteger(), "at"),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_due")),
     )
     op.create_table(
         "outbox",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.Text(), "kind", "period", "channel", "body"),
         *required(sa.BigInteger(), "created_at", "attempts", "retry_at"),
         *optional(sa.BigInteger(), "sent_at"),
         *required(sa.Text(), "why"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
-        sa.UniqueConstraint("kind", "period", "channel", name=op.f("uq_outbox_kind_period_channel")),
+        sa.UniqueConstraint("kind", "period", "channel"),
     )
     op.create_index("ix_outbox_pending", "outbox", ["retry_at"], **rows("sent_at IS NULL"))
 

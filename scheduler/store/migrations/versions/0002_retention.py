@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import required
+from scheduler.store.columns import key, one_of, required
 
 revision = "0002"
 down_revision = "0001"
@@ -15,19 +15,18 @@ def upgrade() -> None:
     """Make both tables and replace the triggers."""
     op.create_table(
         "discards",
-        *required(sa.Text(), "key", "job", "why"),
+        *key(sa.Text(), "key"),
+        *required(sa.Text(), "job", "why"),
         *required(sa.BigInteger(), "marked_at", "delete_at"),
-        sa.CheckConstraint("delete_at >= marked_at", name=op.f("ck_discards_grace")),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_discards_job")),
-        sa.PrimaryKeyConstraint("key", name=op.f("pk_discards")),
+        sa.CheckConstraint("delete_at >= marked_at", name="grace"),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
     )
     op.create_index("ix_discards_job", "discards", ["job"])
     op.create_table(
         "pruned",
-        *required(sa.Text(), "name"),
+        *key(sa.Text(), "name"),
         *required(sa.BigInteger(), "up_to"),
-        sa.CheckConstraint("name IN ('events')", name=op.f("ck_pruned_name")),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_pruned")),
+        one_of("name", "events"),
     )
     op.execute("INSERT INTO pruned (name, up_to) VALUES ('events', 0)")
     if op.get_context().dialect.name == "sqlite":

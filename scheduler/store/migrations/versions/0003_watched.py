@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import optional, required
+from scheduler.store.columns import key, optional, required
 
 revision = "0003"
 down_revision = "0002"
@@ -15,10 +15,9 @@ def upgrade() -> None:
     """Make the table."""
     op.create_table(
         "watched",
-        *required(sa.Text(), "run"),
+        *key(sa.Text(), "run"),
         *required(sa.BigInteger(), "until"),
         *optional(sa.BigInteger(), "booked_start", "booked_end"),
-        sa.CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name=op.f("ck_watched_booked")),
-        sa.ForeignKeyConstraint(["run"], ["runs.key"], name=op.f("fk_watched_run")),
-        sa.PrimaryKeyConstraint("run", name=op.f("pk_watched")),
+        sa.CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name="booked"),
+        sa.ForeignKeyConstraint(["run"], ["runs.key"]),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import required
+from scheduler.store.columns import key, required
 
 revision = "0004"
 down_revision = "0003"
@@ -20,12 +20,11 @@ def upgrade() -> None:
     op.drop_table("rates")
     op.create_table(
         "rates",
-        *required(sa.Text(), "job", "pool"),
+        *key(sa.Text(), "job", "pool"),
         *required(sa.Float(), "steps_per_second", "sigma"),
         *required(sa.BigInteger(), "samples", "setup_seconds", "checkpoint_seconds", "at", "delay_seconds"),
         *required(sa.Float(), "setup_sigma", "checkpoint_sigma"),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_rates_job")),
-        sa.PrimaryKeyConstraint("job", "pool", name=op.f("pk_rates")),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
     )
     op.execute(
         f"INSERT INTO rates ({_KEPT}, delay_seconds, setup_sigma, checkpoint_sigma) "  # noqa: S608 - our own words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import optional, required
+from scheduler.store.columns import key, optional, required
 
 revision = "0006"
 down_revision = "0005"
@@ -16,8 +16,7 @@ def upgrade() -> None:
     op.add_column("lanes", sa.Column("code", sa.Text(), nullable=True))
     op.create_table(
         "codes",
-        *required(sa.Text(), "digest"),
+        *key(sa.Text(), "digest"),
         *optional(sa.BigInteger(), "delete_at"),
         *required(sa.Boolean(), "going"),
-        sa.PrimaryKeyConstraint("digest", name=op.f("pk_codes")),
     )

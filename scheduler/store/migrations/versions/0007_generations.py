@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import optional, required
+from scheduler.store.columns import key, optional, required
 
 revision = "0007"
 down_revision = "0006"
@@ -15,13 +15,12 @@ def upgrade() -> None:
     """Add what is empty for every job so far."""
     op.create_table(
         "generations",
-        *required(sa.Text(), "job"),
-        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        *key(sa.Text(), "job"),
+        *key(sa.BigInteger(), "number"),
         *required(sa.BigInteger(), "first_attempt", "began_at"),
         *optional(sa.Text(), "parent"),
         *optional(sa.BigInteger(), "parent_step"),
         *optional(sa.Text(), "parent_key"),
         *required(sa.Text(), "refused"),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_generations_job")),
-        sa.PrimaryKeyConstraint("job", "number", name=op.f("pk_generations")),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import optional, required
+from scheduler.store.columns import key, optional, required
 
 revision = "0008"
 down_revision = "0007"
@@ -16,12 +16,11 @@ def upgrade() -> None:
     op.add_column("lanes", sa.Column("trees", sa.Text(), nullable=True))
     op.create_table(
         "trees",
-        *required(sa.Text(), "digest"),
+        *key(sa.Text(), "digest"),
         *optional(sa.BigInteger(), "delete_at"),
         *required(sa.Boolean(), "going"),
         *required(sa.Text(), "kind"),
         *optional(sa.Text(), "origin"),
-        sa.PrimaryKeyConstraint("digest", name=op.f("pk_trees")),
     )
     op.execute("INSERT INTO trees (digest, delete_at, going, kind) SELECT digest, delete_at, going, 'code' FROM codes")
     op.drop_table("codes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import Serial, optional, required, rows
+from scheduler.store.columns import Serial, key, one_of, optional, required, rows
 
 revision = "0010"
 down_revision = "0009"
@@ -19,25 +19,23 @@ def upgrade() -> None:
     keep_verdicts()
 
 
-def of_version(table: str) -> sa.ForeignKeyConstraint:
-    """What a row of ``table`` is about is a version."""
-    name = op.f(f"fk_{table}_model_number")
-    return sa.ForeignKeyConstraint(["model", "number"], ["model_versions.model", "model_versions.number"], name=name)
+def of_version() -> sa.ForeignKeyConstraint:
+    """What a row is about is a version."""
+    return sa.ForeignKeyConstraint(["model", "number"], ["model_versions.model", "model_versions.number"])
 
 
 def make_versions() -> None:
     """Versions and their numbers."""
     op.create_table(
         "models",
-        *required(sa.Text(), "name"),
+        *key(sa.Text(), "name"),
         *required(sa.BigInteger(), "counter"),
-        sa.ForeignKeyConstraint(["name"], ["jobs.name"], name=op.f("fk_models_name")),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_models")),
+        sa.ForeignKeyConstraint(["name"], ["jobs.name"]),
     )
     op.create_table(
         "model_versions",
-        *required(sa.Text(), "model"),
-        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        *key(sa.Text(), "model"),
+        *key(sa.BigInteger(), "number"),
         *required(sa.Text(), "checkpoint", "digest"),
         *required(sa.BigInteger(), "step"),
         *optional(sa.Text(), "code", "environment", "corpus", "mixture", "parent"),
@@ -45,14 +43,10 @@ def make_versions() -> None:
         *optional(sa.Text(), "parent_key"),
         *required(sa.Text(), "state", "why"),
         *required(sa.BigInteger(), "created_at"),
-        sa.CheckConstraint(
-            "state IN ('candidate', 'evaluating', 'accepted', 'rejected', 'inconclusive', 'retired')",
-            name=op.f("ck_model_versions_state"),
-        ),
-        sa.ForeignKeyConstraint(["checkpoint"], ["checkpoints.key"], name=op.f("fk_model_versions_checkpoint")),
-        sa.ForeignKeyConstraint(["model"], ["models.name"], name=op.f("fk_model_versions_model")),
-        sa.PrimaryKeyConstraint("model", "number", name=op.f("pk_model_versions")),
-        sa.UniqueConstraint("model", "digest", name=op.f("uq_model_versions_model_digest")),
+        one_of("state", "candidate", "evaluating", "accepted", "rejected", "inconclusive", "retired"),
+        sa.ForeignKeyConstraint(["checkpoint"], ["checkpoints.key"]),
+        sa.ForeignKeyConstraint(["model"], ["models.name"]),
+        sa.UniqueConstraint("model", "digest"),
     )
 
 
@@ -60,48 +54,42 @@ def make_judgement() -> None:
     """Evaluations, verdicts, and what people said against these."""
     op.create_table(
         "evaluations",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.Text(), "model"),
         *required(sa.BigInteger(), "number"),
         *required(sa.Text(), "job", "set_digest", "scorer_digest", "state"),
         *required(sa.BigInteger(), "began_at"),
         *optional(sa.BigInteger(), "ended_at"),
         *required(sa.Text(), "error"),
-        sa.CheckConstraint("(state = 'open') = (ended_at IS NULL)", name=op.f("ck_evaluations_ended_at")),
-        sa.CheckConstraint("state IN ('open', 'scored', 'failed')", name=op.f("ck_evaluations_state")),
-        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name=op.f("fk_evaluations_job")),
-        of_version("evaluations"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_evaluations")),
-        sa.UniqueConstraint("job", name=op.f("uq_evaluations_job")),
+        sa.CheckConstraint("(state = 'open') = (ended_at IS NULL)", name="ended_at"),
+        one_of("state", "open", "scored", "failed"),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
+        of_version(),
+        sa.UniqueConstraint("job"),
     )
     op.create_index("uq_evaluations_open", "evaluations", ["model", "number"], unique=True, **rows("state = 'open'"))
     op.create_table(
         "verdicts",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.Text(), "model"),
         *required(sa.BigInteger(), "number", "evaluation"),
         *required(sa.Text(), "gates_digest", "set_digest", "verdict", "evidence"),
         *required(sa.BigInteger(), "at"),
-        sa.CheckConstraint("verdict IN ('accepted', 'rejected', 'inconclusive')", name=op.f("ck_verdicts_verdict")),
-        sa.ForeignKeyConstraint(["evaluation"], ["evaluations.id"], name=op.f("fk_verdicts_evaluation")),
-        of_version("verdicts"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_verdicts")),
-        sa.UniqueConstraint(
-            *("model", "number", "gates_digest", "set_digest"),
-            name=op.f("uq_verdicts_model_number_gates_digest_set_digest"),
-        ),
+        one_of("verdict", "accepted", "rejected", "inconclusive"),
+        sa.ForeignKeyConstraint(["evaluation"], ["evaluations.id"]),
+        of_version(),
+        sa.UniqueConstraint("model", "number", "gates_digest", "set_digest"),
     )
     op.create_index("ix_verdicts_set_digest", "verdicts", ["set_digest"])
     op.create_table(
         "overrules",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.Text(), "model"),
         *required(sa.BigInteger(), "number"),
         *required(sa.Text(), "was", "verdict", "by", "why"),
         *required(sa.BigInteger(), "at"),
-        sa.CheckConstraint("verdict IN ('accepted', 'rejected')", name=op.f("ck_overrules_verdict")),
-        of_version("overrules"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_overrules")),
+        one_of("verdict", "accepted", "rejected"),
+        of_version(),
     )
 
 
@@ -109,35 +97,27 @@ def make_use() -> None:
     """Which version is in force, and where which one is deployed."""
     op.create_table(
         "promotions",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.Text(), "model", "kind"),
         *optional(sa.BigInteger(), "number", "was"),
         *required(sa.Text(), "by", "why"),
         *required(sa.BigInteger(), "at"),
-        sa.CheckConstraint("kind IN ('promote', 'rollback')", name=op.f("ck_promotions_kind")),
-        sa.ForeignKeyConstraint(["model"], ["models.name"], name=op.f("fk_promotions_model")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_promotions")),
+        one_of("kind", "promote", "rollback"),
+        sa.ForeignKeyConstraint(["model"], ["models.name"]),
     )
     op.create_index("ix_promotions_model_id", "promotions", ["model", "id"])
     op.create_table(
         "deployments",
-        sa.Column("id", Serial, nullable=False),
+        sa.Column("id", Serial, primary_key=True),
         *required(sa.Text(), "model"),
         *required(sa.BigInteger(), "number"),
         *required(sa.Text(), "target", "state", "by", "why", "evidence"),
         *required(sa.BigInteger(), "intended_at"),
         *optional(sa.BigInteger(), "served_at", "ended_at"),
-        sa.CheckConstraint(
-            "(state IN ('intended', 'serving')) = (ended_at IS NULL)", name=op.f("ck_deployments_ended_at")
-        ),
-        sa.CheckConstraint(
-            "state NOT IN ('serving', 'replaced') OR served_at IS NOT NULL", name=op.f("ck_deployments_served_at")
-        ),
-        sa.CheckConstraint(
-            "state IN ('intended', 'serving', 'returned', 'failed', 'replaced')", name=op.f("ck_deployments_state")
-        ),
-        of_version("deployments"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_deployments")),
+        sa.CheckConstraint("(state IN ('intended', 'serving')) = (ended_at IS NULL)", name="ended_at"),
+        sa.CheckConstraint("state NOT IN ('serving', 'replaced') OR served_at IS NOT NULL", name="served_at"),
+        one_of("state", "intended", "serving", "returned", "failed", "replaced"),
+        of_version(),
     )
     for state in ("intended", "serving"):
         name, wanted = f"uq_deployments_{state}", rows(f"state = '{state}'")

@@ -7,7 +7,7 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-from scheduler.store.columns import optional, required
+from scheduler.store.columns import key, one_of, optional, required
 
 revision = "0012"
 down_revision = "0011"
@@ -34,12 +34,11 @@ def upgrade() -> None:
     op.drop_table("closures")
     table = op.create_table(
         "closures",
-        *required(sa.Text(), "pool"),
+        *key(sa.Text(), "pool"),
         *optional(sa.BigInteger(), "until"),
         *required(sa.Text(), "why"),
         *required(sa.BigInteger(), "at"),
         *required(sa.Text(), "cause"),
-        sa.PrimaryKeyConstraint("pool", name=op.f("pk_closures")),
     )
     names = ("pool", "until", "why", "at", "cause")
     rows = [dict(zip(names, (*row, _cause(tx, row[0], row[2])), strict=True)) for row in closures]
@@ -47,11 +46,11 @@ def upgrade() -> None:
         op.bulk_insert(table, rows)
     table = op.create_table(
         "conditions",
-        *required(sa.Text(), "kind", "subject", "what", "state"),
+        *key(sa.Text(), "kind", "subject", "what"),
+        *required(sa.Text(), "state"),
         *required(sa.BigInteger(), "since"),
         *required(sa.Text(), "why"),
-        sa.CheckConstraint("state IN ('open', 'closed')", name=op.f("ck_conditions_state")),
-        sa.PrimaryKeyConstraint("kind", "subject", "what", name=op.f("pk_conditions")),
+        one_of("state", "open", "closed"),
     )
     if found := _conditions(tx):
         op.bulk_insert(table, found)
