@@ -64,11 +64,16 @@ def obstacle() -> str:
 
 def outside(environ: Mapping[str, str], runner: str) -> list[Path]:
     """Return what opens doors besides the settings: whatever starts programs for this user, and its keys for ssh."""
-    home, runtime = environ.get("HOME"), environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
+    user = os.geteuid()
+    home, runtime = environ.get("HOME"), environ.get("XDG_RUNTIME_DIR") or f"/run/user/{user}"
     found = [Path("/run/credentials"), Path(runtime), Path(runner) if runner else None]
+    # Terminals that stay: who reaches one types into it.
+    found += [Path(environ.get("TMUX_TMPDIR") or "/tmp") / f"tmux-{user}", Path("/run/screen")]  # noqa: S108 - theirs
     found += [Path(home) / ".ssh"] if home else []
     found += [Path(environ["SSH_AUTH_SOCK"])] if environ.get("SSH_AUTH_SOCK") else []
-    found += [Path(name) for name in ("/run/docker.sock", "/run/podman/podman.sock")]
+    names = ("docker.sock", "podman/podman.sock", "containerd/containerd.sock", "crio/crio.sock", "libvirt")
+    found += [Path("/run") / name for name in names]
+    found += [Path("/var/lib/lxd/unix.socket"), Path("/var/snap/lxd/common/lxd/unix.socket")]
     return [place for place in found if place]
 
 

@@ -106,3 +106,4 @@ def test_saves_that_cost_nothing_are_as_many_as_a_thousand_and_none_without_room
     """The guess is 537 there: only the climb reaches the best count."""
     assert interval_count(479_876.0, 0.0, 0.02, 0.0012) >= 999
     assert interval_count(100.0, 100.0, 0.0, 0.0) == 0
+    assert interval_count(10.0, 0.0, 1.0, 10.0) == 9, "ten saves alone keep nothing"

@@ -69,7 +69,7 @@ class Priors:
 
 def is_advised(spec: JobSpec) -> bool:
     """Tell whether the adviser may know anything of a job; it is loaded for no other."""
-    return any(word.endswith("trainers/finetune.py") for word in spec.command)
+    return "trainers/finetune.py\0" in "\0".join((*spec.command, ""))  # it is asked for every job and pool
 
 
 def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:

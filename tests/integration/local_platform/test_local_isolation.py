@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,19 @@ def test_a_session_writes_no_record_of_its_own_no_other_job_and_no_database(mach
 def test_a_session_reaches_no_socket_that_starts_programs_outside(machine: Machine, told: Any) -> None:
     runner = os.environ["UFF_LOCAL_RUNNER"]
     assert told(connect=[runner])[f"c {runner}"] == "refused"
+
+
+def test_a_session_reaches_no_terminal_that_stays(
+    machine: Machine, told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon in the foreground often runs in tmux, whose socket starts any program outside the view."""
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
+    place = tmp_path / f"tmux-{os.geteuid()}" / "default"
+    place.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place))
+        server.listen()
+        assert told(connect=[str(place)])[f"c {place}"] == "refused"
 
 
 def test_a_session_that_sees_little_is_stopped_as_any_other(machine: Machine, told: Any) -> None:
