@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -117,6 +118,14 @@ def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) ->
             if len(body) > bytes_max:
                 raise ValueError(f"the answer is longer than {bytes_max:,} bytes")
             return Answer(answer.status, {name.lower(): text for name, text in answer.headers.items()}, body)
+
+
+def header_date(text: Any) -> float | None:
+    """Return the UTC seconds of a ``Date`` header; None for what is none."""
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return None
 
 
 def opener(deadline: Deadline) -> urllib.request.OpenerDirector:

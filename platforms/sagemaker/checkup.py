@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
+from jobs.payload.deadline import header_date
 from platforms.base import Checked
 from platforms.sagemaker import answers
 from platforms.sagemaker.request import ECR
@@ -150,7 +150,9 @@ def _image(settings: Settings, now: float) -> Checked:
 def _clock(settings: Settings, now: float) -> Checked:
     with answers.translated("ask for the time"):
         answer = _client(settings, "sts").get_caller_identity()
-    theirs = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
+    theirs = header_date(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
+    if theirs is None:
+        return Checked("warning", "AWS does not tell its time", "Nothing, if this machine's clock is synchronised")
     off = round(now - theirs)
     if abs(off) > _SKEW_SECONDS:
         return Checked("bad", f"this machine's clock is {off:+d} s off AWS's", "Synchronise it with NTP")

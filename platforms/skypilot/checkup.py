@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 
+from jobs.payload.deadline import header_date
 from platforms.base import Checked
 from platforms.skypilot.server import ApiServer, offers
 from platforms.skypilot.settings import DOC, Settings, read_settings
@@ -72,10 +72,10 @@ def _price(server: ApiServer, chosen: Settings) -> Checked:
 
 def _clock(server: ApiServer, now: float) -> Checked:
     _, said = server.health()
-    try:
-        off = round(now - parsedate_to_datetime(said).timestamp())
-    except ValueError:
+    theirs = header_date(said)
+    if theirs is None:
         return Checked("warning", "the server does not tell its time", "Nothing, if both are synchronised")
+    off = round(now - theirs)
     if abs(off) > _SKEW_SECONDS:
         return Checked("bad", f"this machine's clock is {off:+d} s off the server's", "Synchronise both with NTP")
     return Checked("ok", f"agrees with the server's to {max(1, abs(off))} s")

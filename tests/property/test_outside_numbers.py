@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobs.payload.bounds import INSTANT_MAX, digits
+from jobs.payload.deadline import header_date
 from jobs.payload.store.hub import _meant
 from platforms.slurm.commands import skew
 from scheduler.notify.deliver import asked_seconds
@@ -20,6 +21,7 @@ ODD = st.one_of(
     st.integers(0, 10**40).map(str),
     st.sampled_from(["²", "9" * 5_000, "0" * 5_000, "99999999", "9223372036854775000", "1e9", "-1", "٣", ""]),
 )
+DATE = ("Wed,", "21", "Oct", "2015", "07:28:00", "GMT", "-0000", "0001", "9999", "24:60:61")
 # Where text of a known length or of bytes is asked, or characters one by one.
 ALLOWED = {
     "jobs/code/git.py",
@@ -61,6 +63,19 @@ def test_odd_numbers_of_others_raise_nothing(text: str) -> None:
     assert isinstance(skew(text, 1.0, 2.0, 0), int)
     with suppress(ValueError):  # as it says
         week_named(f"{text}-W{text}", "UTC")
+
+
+@given(st.none() | st.lists(st.sampled_from(DATE) | ODD, max_size=8).map(" ".join))
+@example("Wed, 21 Oct 2015 07:28:00 +99999999999999999999")
+@example("Mon, 01 Jan 0001 00:00:00 -0000")
+def test_odd_dates_of_others_are_none(text: str | None) -> None:
+    """A zone of twenty digits in a header was an OverflowError."""
+    found = header_date(text)
+    assert found is None or isinstance(found, float)
+
+
+def test_a_date_is_read() -> None:
+    assert header_date("Wed, 21 Oct 2015 07:28:00 GMT") == 1_445_412_480.0
 
 
 def test_one_function_reads_numbers_from_outside(repository: Path) -> None:

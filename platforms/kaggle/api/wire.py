@@ -7,15 +7,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from jobs.payload.bounds import SPAN_MAX, digits
-from jobs.payload.deadline import Deadline
+from jobs.payload.deadline import Deadline, header_date
 from platforms.base import Misconfigured, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer
 from platforms.kaggle.settings import Credentials
@@ -396,8 +394,7 @@ class Wire:
         return open_client(self._credentials, self._endpoint.emulator, seconds, self._note_clock)
 
     def _note_clock(self, response: requests.Response) -> None:
-        with suppress(KeyError, ValueError):
-            self.clock_shown = parsedate_to_datetime(response.headers["Date"]).timestamp()
+        self.clock_shown = header_date(response.headers.get("Date")) or self.clock_shown
 
     def _sorted(self, name: str, error: requests.exceptions.RequestException) -> Exception:
         response = error.response
