@@ -22,7 +22,14 @@ from aiosmtpd.smtp import AuthResult
 
 from scheduler.core.window import DAY, HOUR
 from scheduler.host.doctor import check_mail
-from scheduler.notify.deliver import AppriseChannel, DeliveryFailed, EmailChannel, SlackChannel, deliver
+from scheduler.notify.deliver import (
+    AppriseChannel,
+    DeliveryFailed,
+    EmailChannel,
+    SlackChannel,
+    asked_seconds,
+    deliver,
+)
 from scheduler.store import events, outbox
 from scheduler.store.engine import Database
 from scheduler.views.needs import needs
@@ -284,6 +291,36 @@ def test_a_mail_server_that_never_ends_its_answer_fills_no_memory(monkeypatch: p
             channel.send("key", BODY)
     finally:
         server.close()
+
+
+def test_a_letter_is_tried_for_five_days_and_48_times_at_least(database: Database) -> None:
+    """Down time and a clock that was wrong are no tries."""
+
+    def given_up() -> int:
+        with database.read() as tx:
+            return sum(event.kind == "letter.given_up" for event in events.after(tx, 0))
+
+    put(database)
+    for hour in range(120):
+        deliver(ports_on(database), {"email": Away()}, NOW + hour * HOUR)
+    assert given_up() == 0
+    deliver(ports_on(database), {"email": Away()}, NOW + 5 * DAY)
+    assert given_up() == 1
+    deliver(ports_on(database), {"email": Away()}, NOW + 9 * DAY)
+    assert given_up() == 1
+
+
+def test_a_letter_that_was_tried_seldom_is_not_given_up(database: Database) -> None:
+    put(database)
+    for day in range(48):
+        deliver(ports_on(database), {"email": Away()}, NOW + day * DAY)
+    assert len(waiting(database, NOW + 90 * DAY)) == 1
+    deliver(ports_on(database), {"email": Away()}, NOW + 48 * DAY)
+    assert waiting(database, NOW + 90 * DAY) == []
+
+
+def test_no_service_is_left_alone_for_more_than_a_day() -> None:
+    assert asked_seconds({"Retry-After": "99999999"}) == DAY
 
 
 def test_a_letter_that_keeps_failing_is_told_in_the_next_report(database: Database) -> None:
