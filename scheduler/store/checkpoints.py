@@ -117,20 +117,20 @@ def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
 
 def quarantine(tx: Connection, key: str, why: str, now: int) -> None:
     """Mark a good checkpoint as not to be used. Raises UnknownCheckpoint, or Stale when it is not good."""
-    _change(tx, key, "good", checkpoints.c.state == "good", state="quarantined", why=why)
+    _guarded(tx, key, "good", checkpoints.c.state == "good", state="quarantined", why=why)
     events.append(tx, "checkpoint.quarantined", key, now, why=why)
 
 
 def pin(tx: Connection, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value itself
     """Protect from expiry, or no longer. Raises UnknownCheckpoint, or Stale when it has expired."""
-    _change(tx, key, "not expired", checkpoints.c.state != "expired", pinned=pinned)
+    _guarded(tx, key, "not expired", checkpoints.c.state != "expired", pinned=pinned)
     events.append(tx, "checkpoint.pinned" if pinned else "checkpoint.unpinned", key, now, by)
 
 
 def expire(tx: Connection, key: str, why: str, now: int) -> None:
     """Mark as deleted by retention. Raises UnknownCheckpoint, or Stale when pinned or expired."""
     loose = (checkpoints.c.state != "expired") & ~checkpoints.c.pinned
-    _change(tx, key, "not pinned and not expired", loose, state="expired", why=why)
+    _guarded(tx, key, "not pinned and not expired", loose, state="expired", why=why)
     events.append(tx, "checkpoint.expired", key, now, why=why)
 
 
@@ -142,7 +142,7 @@ def forget(tx: Connection, before: int, limit: int) -> int:
     return len(keys)
 
 
-def _change(tx: Connection, key: str, expected: str, still: ColumnElement[bool], **values: Any) -> None:
+def _guarded(tx: Connection, key: str, expected: str, still: ColumnElement[bool], **values: Any) -> None:
     if not tx.execute(update(checkpoints).where(checkpoints.c.key == key, still).values(values)).rowcount:
         found = get(tx, key)
         raise Stale(f"checkpoint {key}", expected, f"{found.state}{', pinned' if found.pinned else ''}")
