@@ -1,8 +1,8 @@
-"""Quotas: rules that bound metered time or money, and the longest session each rule still allows.
+"""Quotas: limits of metered time or money, and the longest session that each still allows.
 
-Four shapes cover the platforms we know: a calendar period in a zone (Kaggle's week, a daily budget, a monthly
-budget in money), a rolling span, and a span that opens with the first use (Studio Lab). Limits may change while
-runs go on; an observed limit overrides the declared one for its window.
+There are four kinds: a calendar period in a time zone (Kaggle's week, a daily budget), the same in money, a rolling
+span, and a span that opens with its first use (Studio Lab). Limits may change while runs go on; an observed limit
+overrides the declared one for its window.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from scheduler.core.pool import Pool
 
 _NEVER = 1 << 62
-BOOKS_SECONDS = 33 * DAY  # how far back charges are told at least; what was used before may have left a span open
+BOOKS_SECONDS = 33 * DAY  # the least age of charges that are given; an older use may have left a span open
 
-Instants = tuple[int, int]  # all seconds from the first to the last, both included
+Instants = tuple[int, int]  # [first second, last second], both included
 Interval = tuple[int, int]  # [start, end)
 
 
@@ -77,9 +77,9 @@ Quota = CalendarQuota | RollingQuota | FirstUseQuota | MoneyQuota
 
 @dataclass(frozen=True, slots=True)
 class ObservedLimit:
-    """What a platform said about one quota: ``limit`` (seconds or micro-dollars) from ``start`` until ``end``.
+    """A limit that a platform reports for one quota: seconds or micro-dollars, in [start, end).
 
-    Later observations (``at``) override earlier ones for the instants both cover.
+    Later observations (``at``) override earlier ones where both apply.
     """
 
     quota: str
@@ -92,7 +92,7 @@ class ObservedLimit:
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """One window of one quota with what is used of it (seconds, or micro-dollars for money)."""
+    """One window of one quota with its use (seconds, or micro-dollars for money)."""
 
     quota: str
     window: Window
@@ -102,18 +102,18 @@ class WindowUsage:
 
     @property
     def free(self) -> int:
-        """What is left; never negative, even when a quota shrank below its use."""
+        """The rest; zero if the limit fell below the use."""
         return max(0, self.limit - self.used)
 
 
 ACCOUNT = "account"
-"""The quota of which platforms tell that others use it too; it holds also where none of this name is declared."""
+"""The name of the quota of the whole account, as reported by a platform. It applies even if it is not declared."""
 
 
 def current_quotas(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota, ...]:
-    """Return a pool's quotas with what its platform told of the account, unless one of that name is declared.
+    """Return a pool's quotas, with the reported limit of the account unless a quota of that name is declared.
 
-    Platforms tell device seconds of a pool whose sessions differ in devices.
+    Platforms report device seconds for a pool with ``device_counts``.
     """
     quotas, by_device = pool.quotas, bool(pool.device_counts)
     if by_device:
@@ -133,31 +133,31 @@ def declared_limit(quota: Quota) -> int:
 
 
 def charges_by_device(quota: Quota) -> bool:
-    """Tell whether a second counts once for each device of its session."""
+    """Return whether a second counts once for each device of its session."""
     return isinstance(quota, CalendarQuota | RollingQuota) and quota.by_device
 
 
 def charged_within(quota: Quota, charges: Iterable[Charge], window: Window) -> int:
-    """Return what ``quota`` counts of ``charges`` inside ``window``, holds included: seconds, or micro-dollars."""
+    """Return the use of ``quota`` by ``charges`` inside ``window``, holds included: seconds or micro-dollars."""
     if isinstance(quota, MoneyQuota):
         return cost_within(charges, window)
     return device_seconds_within(charges, window) if charges_by_device(quota) else seconds_within(charges, window)
 
 
 def shows_device_hours(pool: Pool) -> bool:
-    """Tell whether people are told device hours of a pool: as its first quota counts, or if it has none."""
+    """Return whether a pool's hours are displayed as device hours: by its first quota, or its device counts."""
     return bool(pool.device_counts) and (not pool.quotas or charges_by_device(pool.quotas[0]))
 
 
 def displayed_charges(pool: Pool, charges: Sequence[Charge]) -> Sequence[Charge]:
-    """Return a pool's charges as people are told of them: where they are told device hours, one for each device."""
+    """Return a pool's charges for display: one per device if device hours are displayed."""
     if not shows_device_hours(pool):
         return charges
     return [replace(charge, devices=1) for charge in charges for _ in range(charge.devices)]
 
 
 def limit_at(quota: Quota, instant: int, observed: Sequence[ObservedLimit] = ()) -> int:
-    """Return the limit in force at ``instant``: the newest observation that covers it, else the declared one."""
+    """Return the limit at ``instant``: the newest observation that covers it, else the declared one."""
     newest: ObservedLimit | None = None
     for one in observed:
         covers = one.quota == quota.name and one.start <= instant < one.end
@@ -169,8 +169,8 @@ def limit_at(quota: Quota, instant: int, observed: Sequence[ObservedLimit] = ())
 def windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
     """Return the windows of ``quota`` that overlap [start, end), in order.
 
-    A rolling quota answers with the one span that ends at ``start``; a first-use quota with the spans its charges
-    opened, and with the span a session starting at ``start`` would open.
+    For a rolling quota that is the span that ends at ``start``; for a first-use quota the spans opened by charges, and
+    the span that a session at ``start`` would open.
     """
     match quota:
         case CalendarQuota() | MoneyQuota():
@@ -184,7 +184,7 @@ def windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> li
 
 
 def usage(quota: Quota, charges: Sequence[Charge], at: int, observed: Sequence[ObservedLimit] = ()) -> WindowUsage:
-    """Return the window of ``quota`` that counts at ``at`` and what is used and held in it."""
+    """Return the window of ``quota`` at the instant ``at``, with its use and holds."""
     window = windows(quota, charges, at, at + 1)[0]
     return WindowUsage(
         quota=quota.name,
@@ -204,9 +204,9 @@ def longest(
     price_microdollars_per_hour: int = 0,
     devices: int = 1,
 ) -> int:
-    """Return the longest session (seconds, at most ``cap_seconds``) on ``devices`` the quota allows from ``start``.
+    """Return the seconds (at most ``cap_seconds``) of the longest session on ``devices`` allowed from ``start``.
 
-    The session may cross window edges; each window is charged its own part. Zero means nothing is left.
+    The session may cross window edges; each window is charged its part. Zero means that nothing is left.
     """
     match quota:
         case RollingQuota():
@@ -248,12 +248,12 @@ def _free_seconds(
         return max(0, limit - charged_within(quota, charges, window))
     if price <= 0:
         return window.seconds
-    # Each run's cost is rounded up on its own, so the division here rounds down.
+    # Each run's cost is rounded up, so the division rounds down.
     return max(0, limit - cost_within(charges, window)) * 3_600 // price
 
 
 def _opened_spans(quota: FirstUseQuota, charges: Sequence[Charge]) -> list[Window]:
-    """Return the spans that charges open which were used as they are written."""
+    """Return the spans that ``charges`` open, if they were used at exactly the recorded times."""
     spans: list[Window] = []
     for charge in sorted((charge for charge in charges if charge.sign > 0), key=_start):
         opens = max(charge.start, spans[-1].end) if spans else charge.start
@@ -291,18 +291,17 @@ def _longest_rolling(
 
 
 def rolling_edges(charges: Sequence[Charge], span: int) -> list[int]:
-    """Return, in order, the instants at which use within a rolling span begins or ceases to rise or to fall."""
+    """Return, sorted, the instants at which the slope of the use within a rolling span changes."""
     return sorted({edge for one in charges for edge in (one.start, one.end, one.start + span, one.end + span)})
 
 
 def longest_rolling(
     metered: RunningTotal, edges: Sequence[int], start: int, cap: int, span: int, limit: int, pace: int = 1
 ) -> int:
-    """Return the longest session from ``start`` with which no span holds more than ``limit`` of what ``metered`` has.
+    """Return the longest session from ``start`` with which no span exceeds ``limit``, given the use in ``metered``.
 
-    The session counts ``pace`` times: once, or for each of its devices.
-
-    Forward-looking: old use expires while the session runs (facts: a tenth of the quota is lost otherwise).
+    A second of the session counts ``pace`` times: once, or once per device. Old use expires while the session runs;
+    ignoring that would lose a tenth of the quota.
 
     With U(t) the known use in (t - span, t], the session [start, start + l) is allowed when for every t >= start
     U(t) + pace * (min(t - start, l) - max(0, t - span - start)) <= limit. U is piecewise linear with integer slopes,
@@ -341,11 +340,11 @@ def longest_rolling(
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One quota of one pool; amounts are seconds or micro-dollars, as ``unit`` says.
+    """One quota of one pool; amounts are seconds or micro-dollars, by ``unit``.
 
-    ``used`` is spent, ``held`` is set aside for sessions that go on. The window is [``start``, ``end``).
-    ``resets_at`` is when room comes back, None when nothing has to. ``source`` and ``as_of`` say who set the limit.
-    ``waited`` is what of ``used`` was billed while sessions waited in the platform's queue.
+    ``used`` is spent, ``held`` is reserved for live sessions. The window is [``start``, ``end``). ``resets_at`` is when
+    used quota is free again, None if none is used. ``source`` and ``as_of`` are the origin of the limit. ``waited``
+    is the part of ``used`` that was billed while sessions waited in the platform's queue.
     """
 
     pool: str
@@ -363,30 +362,29 @@ class Meter:
     waited: int = 0
 
 
-# Spans that open with a use after the span before closed, where nobody may know when that use began.
+# First-use spans: a span opens with the first use after the span before closed, whose time may be unknown.
 #
-# What a platform told of a session is certain. Everything else (a hold, a session it told no times of, the session that
-# is asked for) is used somewhere inside its interval, or not at all. A session is allowed when no span can come to more
-# than its limit, whenever the uncertain ones ran. Where all is certain this is exact; where nothing is, it is as strict
-# as a rolling quota and no stricter.
+# Times reported by a platform are certain. Everything else (a hold, a session without reported times, the requested
+# session) is used somewhere inside its interval, or not at all. A session is allowed if no span can exceed its limit,
+# whenever the uncertain ones ran. With certain times only this is exact; without any it equals a rolling quota.
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What may open a span: when it was certainly used and when possibly, each disjoint and in order."""
+    """The uses that may open a span: certain and possible intervals, each disjoint and sorted."""
 
     certain: Sequence[Interval]
     possible: Sequence[Interval]
 
     def since(self, start: int) -> Uses:
-        """Return what lies at ``start`` or after it."""
+        """Return the uses from ``start`` on."""
         return Uses(_since(self.certain, start), _since(self.possible, start))
 
     def with_possible(self, start: int, end: int) -> Uses:
-        """Return these uses and one that is possible in [start, end)."""
+        """Return these uses with a further possible one in [start, end)."""
         return Uses(self.certain, _union([*self.possible, (start, end)]))
 
 
 def uses_of(charges: Iterable[Charge]) -> Uses:
-    """Return what of ``charges`` may open a span, also what was given up and counts nothing."""
+    """Return the uses of ``charges`` that may open a span, possible charges included."""
     uses = [charge for charge in charges if charge.sign >= 0 and charge.end > charge.start]
     return Uses(
         _union((charge.start, charge.end) for charge in uses if charge.is_certain),
@@ -397,10 +395,10 @@ def uses_of(charges: Iterable[Charge]) -> Uses:
 def openings(
     uses: Uses, span: int, idle: Sequence[Instants], until: int = _NEVER
 ) -> tuple[list[Instants], list[Instants]]:
-    """Return when spans may open before ``until``, and when from ``until`` on no span may be open.
+    """Return the instants before ``until`` at which spans may open, and those from ``until`` on without an open span.
 
-    ``idle`` are the instants at which it may be that none is open. Such a state goes on until something is used: at the
-    latest until the next certain use, or until any possible one before it.
+    ``idle`` are the instants at which perhaps no span is open. That state lasts at most until the next certain use, and
+    ends earlier with any possible use.
     """
     instants: list[Instants] = []
     beyond: list[Instants] = []
@@ -423,7 +421,7 @@ def openings(
                 opened = [(instant, min(last, ceases - 1))]
                 instant = ceases
             else:
-                if number > last_gap:  # idle from an earlier instant on, the gap was looked at as a whole
+                if number > last_gap:  # the gap was handled from an earlier idle instant
                     last_gap = number
                     opened = _within(uses.possible, instant, min(begins, until))
                     if begins < until:
@@ -440,10 +438,10 @@ def openings(
 def longest_first_use(
     charges: Sequence[Charge], start: int, cap: int, span: int, limit_at: Callable[[int], int], edges: Iterable[int]
 ) -> int:
-    """Return the longest session (seconds, at most ``cap``) from ``start`` with which no span can be overrun.
+    """Return the longest session (seconds, at most ``cap``) from ``start`` with which no span can exceed its limit.
 
-    ``limit_at`` is the limit for a span that is met at an instant; it changes at ``edges`` only. A span overrun by
-    others asks no more of the session than to stay out of it, and not to be what opens it.
+    ``limit_at`` is the limit of a span at an instant; it changes only at ``edges``. If a span exceeds its limit without
+    the session, the session must not overlap or open it.
     """
     uses = uses_of(charges)
     first = min((start, *(begins for begins, _ in (*uses.certain[:1], *uses.possible[:1]))))
@@ -459,15 +457,15 @@ def longest_first_use(
             low = length
         else:
             high = length - excess
-        # What the session itself uses too much tells how much shorter it must be. Where that is little again and again,
-        # the middle gets there sooner: every other question halves what is left.
+        # The excess is the number of seconds by which to shorten the session. If it is small, bisection converges
+        # faster, so every second step bisects.
         halves = excess <= 1 or not halves
         length = (low + high + 1) // 2 if halves else high
     return low
 
 
 class _ExcessCheck:
-    """The question how much too long a session from ``start`` is."""
+    """Computes by how much a session from ``start`` is too long."""
 
     def __init__(
         self,
@@ -487,12 +485,12 @@ class _ExcessCheck:
         self._total = RunningTotal(near)
         turns = {edge for charge in near for edge in (charge.start, charge.end)}
         self._turns = turns | {turn - span for turn in turns} | {edge - back for edge in edges for back in (0, 1)}
-        # When spans may open, from the start on, without the session; just beside them it may be to blame.
+        # Spans that may open without the session, from ``start`` on. Beside these instants the session may open one.
         self._openings = openings(uses, span, idle)[0]
         self._turns |= {beside for first, last in self._openings for beside in (first - 1, last + 1)}
 
     def excess(self, length: int) -> int:
-        """Return by how many seconds at least a session of ``length`` is too long."""
+        """Return a lower bound of the seconds by which a session of ``length`` is too long; 0 if it fits."""
         start, end, span = self._start, self._start + length, self._span
         opened = openings(self._uses.with_possible(start, end), span, self._idle)[0]
         turns = sorted(self._turns | {start, end, start - span, end - span})
@@ -502,7 +500,7 @@ class _ExcessCheck:
             for opens in {first, *inner, last}:
                 own = max(0, min(end, opens + span) - max(start, opens))
                 if own <= excess and opens < start:
-                    continue  # it can say nothing new
+                    continue  # it cannot raise ``excess``
                 used = self._total.until(opens + span) - self._total.until(opens)
                 beyond = used + own - self._limit_at(max(opens, start))
                 if beyond > 0 and own:

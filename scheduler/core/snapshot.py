@@ -131,7 +131,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """When jobs of one kind were added, oldest first; ``latest`` is the last of them, as it was before any training.
+    """When jobs of one kind were added, oldest first; ``latest`` is the last of them, without any trained step.
 
     ``said`` are the instants at which the user expects the next ones, soonest first; they replace the forecast.
     """

@@ -117,7 +117,7 @@ class Walk(SessionBuilder):
         if index in self.waiting:
             self._dequeue(index)
         columns, remaining = self.columns, self.remaining[index]
-        shapes = columns.known[index].get(remaining) or columns.shapes(index, remaining)
+        shapes = columns.shapes_by_steps[index].get(remaining) or columns.shapes(index, remaining)
         deadline = columns.deadline[index]
         if deadline is not None and now < deadline < self.until:
             heappush(self.events, (deadline, 0, index))

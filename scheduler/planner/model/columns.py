@@ -24,12 +24,21 @@ class Columns:
     """``whole`` is the target step by job, ``last_pool`` the pool of the last session (-1: none of this case).
 
     ``startable`` are (job, earliest start), ``due`` (job, deadline), ``live`` the jobs whose live run will checkpoint
-    steps. ``known`` caches the shapes of each job by its steps left.
+    steps. ``shapes_by_steps`` caches the shapes of each job by its steps left.
     """
 
     __slots__ = (
-        "_count", "_importance", "_usable",
-        "deadline", "due", "known", "last_pool", "live", "remaining", "startable", "whole",
+        "_count",
+        "_importance",
+        "_usable",
+        "deadline",
+        "due",
+        "last_pool",
+        "live",
+        "remaining",
+        "shapes_by_steps",
+        "startable",
+        "whole",
     )  # fmt: skip
 
     def __init__(self, case: Case) -> None:
@@ -49,19 +58,19 @@ class Columns:
             [(number, offer) for number, group in enumerate(case.classes) if (offer := group.offers[job.index])]
             for job in jobs
         ]
-        self.known: list[dict[int, Sequence[Shape]]] = [{} for _ in jobs]
+        self.shapes_by_steps: list[dict[int, Sequence[Shape]]] = [{} for _ in jobs]
         self._count = 0
 
     def shapes(self, job: int, remaining: int) -> Sequence[Shape]:
         """Return the shapes of ``job`` with ``remaining`` steps left, one per pool class that it may use."""
-        job_shapes = self.known[job].get(remaining)
+        job_shapes = self.shapes_by_steps[job].get(remaining)
         if job_shapes is None:
             if self._count >= SHAPES_MAX:
                 self._count = 0
-                for shapes in self.known:
+                for shapes in self.shapes_by_steps:
                     shapes.clear()
             ratio = -self._importance[job] / remaining
-            job_shapes = self.known[job][remaining] = [
+            job_shapes = self.shapes_by_steps[job][remaining] = [
                 (number, _entry(job, offer, remaining, ratio), offer.time_for(remaining))
                 for number, offer in self._usable[job]
             ]
