@@ -1,4 +1,4 @@
-"""Stops: sessions are asked to save and leave, again and again until they have; and ended by force when they do not."""
+"""Stops: ask sessions to save and exit, repeatedly until they end, and end them by force if they do not."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from scheduler.store import conditions, jobs, rates, runs
 
 
 class Stops:
-    """Sends the stops of one daemon. What it remembers may be lost."""
+    """Sends the stops of one daemon. Its state may be lost in a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._pauses = Pauses()
-        # Of sessions: their deadline, and when that is by a clock that nobody can set.
+        # By session: (deadline, the same on the monotonic clock).
         self._ends: dict[str, tuple[int, float]] = {}
-        self._asked: dict[str, float] = {}  # since when sessions have been asked to leave, by the same clock
-        self._flagged: dict[str, int] = {}  # intents about to be given up: since when their stop flags lie in the store
+        self._asked: dict[str, float] = {}  # when sessions were first asked to exit, on the monotonic clock
+        self._flagged: dict[str, int] = {}  # when the stop flags of intents were written that are to be given up
 
     def fenced(self, steps: Sequence[Step], faults: dict[str, str]) -> list[Step]:
-        """Return the steps that may be taken; an intent is given up only some time after its stop flag was put.
+        """Return the steps that are allowed; an intent is given up only some time after its stop flag was written.
 
-        None of a run for which that cannot be found out: ``faults`` gets why.
-        A session that the platform started without showing it follows the flag and leaves within that time; one that it
-        starts later finds the flag and leaves at once. So neither trains beside the next session of the job.
+        A session that the platform started but does not list follows the flag within that time, and one that starts
+        later exits at once. So neither trains beside the job's next session. A run whose check fails has no steps;
+        ``faults`` gets the reason.
         """
         taken: list[Step] = []
         for step in steps:
@@ -60,10 +60,10 @@ class Stops:
         return True
 
     def send(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> None:
-        """Put stop flags where payloads look, and end sessions that overstay. Repeated until the session has ended.
+        """Write stop flags, and end sessions that passed their deadline; repeated until the session has ended.
 
-        Force comes only after the session had its time, and a grace to save, by a clock that nobody can set: a host
-        that slept, or whose clock was set, would else end sessions in the middle.
+        Force is used only after the deadline and a grace period on the monotonic clock. With the wall clock, a host
+        that slept or whose clock was set would end sessions too early.
         """
         stopping = [run for run in live if isinstance(run.state, Stopping)]
         self._keep_time(live, stopping, now)
@@ -90,10 +90,10 @@ class Stops:
     def _force(
         self, step: ForceStop, seen: Observation, ended: dict[str, Callable[[], None]], now: int
     ) -> list[AskStop]:
-        """Add to ``ended`` how a session is ended; return what it is asked first, while it has time left."""
+        """Add the work that ends a session to ``ended``; return the stop that comes first, if it has time left."""
         sighting = seen.sightings.get(step.run.key)
         channel = sighting.stop_channel if sighting is not None else "store"
-        if channel == "none" or self._had_its_time(step.run, now):  # who cannot be asked saves nothing meanwhile
+        if channel == "none" or self._had_its_time(step.run, now):  # without a stop channel it would not save anything
             ended[step.run.key] = self._ending(step.run, now, force=True)
             return []
         if channel == "platform":
@@ -108,7 +108,7 @@ class Stops:
         self._asked = {run.key: self._asked.get(run.key, elapsed) for run in stopping}
 
     def _had_its_time(self, run: Run, now: int) -> bool:
-        """Return whether a session may be ended by force: it had until its deadline or its stop, and the grace."""
+        """Return whether a session may be ended by force: its deadline or stop, and the grace period, have passed."""
         since = self._ends[run.key][1] if now > run.deadline else self._asked.get(run.key, self._ports.clock.elapsed())
         return self._ports.clock.elapsed() >= since + self._ports.policy.grace_seconds
 
@@ -125,10 +125,9 @@ class Stops:
                 self._ports.log.error("stop.failed", run=run.key, why=str(error))
 
     def _flag(self, asks: Sequence[AskStop | Finish], stopping: Sequence[Run] = ()) -> dict[str, bool]:
-        """Put stop flags: those that are asked for, and those of runs that are stopping where they are missing.
+        """Write the requested stop flags, and missing ones of runs that are stopping; return success by run.
 
-        Returns by run whether what is wanted now is there. Of one run nothing is put while something else is being put:
-        the flag of a lane that comes late must not replace that of the whole run.
+        There is one write per run at a time, because a late write of a lane's flag must not replace that of the run.
         """
         wanted: dict[str, tuple[Run, list[tuple[int | None, str]]]] = {}
         for ask in asks:
@@ -140,7 +139,7 @@ class Stops:
         work = {key: self._flagging(*order, keep=key in kept) for key, order in wanted.items()}
         put = self._ports.calls.gather("flag", work)
         other = {key: wanted[key] for key, (lanes, _) in put.items() if lanes != [lane for lane, _ in wanted[key][1]]}
-        if other:  # what came late is not what is wanted now
+        if other:  # a late write finished that is not the requested one
             again = {key: self._flagging(*order, keep=False) for key, order in other.items()}
             put = {key: put[key] for key in put.keys() - other.keys()} | self._ports.calls.gather("flag", again)
         return {key: there for key, (_, there) in put.items()}
@@ -156,7 +155,7 @@ class Stops:
     def _put_all(
         self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool
     ) -> tuple[list[int | None], bool]:
-        """Put flags one after the other, none if there is one that may be kept; return their lanes, and success."""
+        """Write flags in order, none if ``keep`` and one exists; return their lanes, and success."""
         there = keep and not self._is_missing(run)
         if not there:
             there = False not in [self._put(run, lane, why) for lane, why in flags]
@@ -169,7 +168,7 @@ class Stops:
             return True
 
     def _put(self, run: Run, lane: int | None, why: str) -> bool:
-        """Put the flag; return whether it is there."""
+        """Write the flag; return whether that succeeded."""
         try:
             put_stop_flag(self._ports.artifacts, run.key, why, lane)
         except StoreError as error:
@@ -178,12 +177,11 @@ class Stops:
         return True
 
 
-# Stuck: the daemon's own eye on sessions whose heartbeats go on while their steps do not.
+# Stall detection by the daemon: sessions that send heartbeats without new steps.
 #
-# A payload ends a session that burns hours by itself (jobs/payload/lane/stall.py). This is the second line, for one
-# that does not: after twice what it was given it is asked to leave, and its end counts as a stall. Only heartbeats that
-# are fresh count; silence is "unknown". How long a lane stood still may be lost: after a restart the wait begins again.
-# Which lanes were asked to leave is stored, as conditions.
+# The payload ends a stalled session itself (jobs/payload/lane/stall.py). This is the fallback: after twice its
+# limit the session is asked to exit, and its end counts as a stall. Only fresh heartbeats count; without one the state
+# is unknown. The waiting time is lost in a restart. The lanes that were asked to exit are stored as conditions.
 STUCK = "no new step for too long, the daemon says"
 _TIMES = 2  # what a payload gives its command
 _AT_WORK = frozenset({"starting", "training", "saving"})
@@ -197,7 +195,7 @@ class _Seen(NamedTuple):
 
 
 class Stuck:
-    """Remembers since when each live lane has stood at its step. No bound is asked for before its least has passed."""
+    """Keeps when each live lane reached its step. A limit is read only after the shortest possible one."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -206,11 +204,11 @@ class Stuck:
     def look(
         self, live: Sequence[Run], heard: Mapping[_Lane, LaneReport], faults: dict[str, str], now: int
     ) -> list[AskStop]:
-        """Return whom to ask to leave, after noting what is ``heard`` now; into ``faults`` goes why some cannot be."""
+        """Return the stops of stalled lanes, given the heartbeats ``heard`` now; ``faults`` gets errors by run."""
         fresh = now - self._ports.policy.overdue_seconds
         held: dict[_Lane, _Seen] = {}
         for lane, said in heard.items():
-            # Without a step, only a command that was started can be stuck: until then the agent prepares.
+            # Without a step only a started command can be stalled: before that the runner prepares the session.
             at_work = said.phase in _AT_WORK and (said.step is not None or said.command_at is not None)
             if not at_work or said.at is None or said.at < fresh:
                 continue
@@ -227,7 +225,7 @@ class Stuck:
         return [ask for run in live if run.key in stuck for ask in _asks(run, stuck[run.key])]
 
     def judged(self, results: Mapping[_Lane, LaneReport]) -> dict[_Lane, LaneReport]:
-        """Return last words, those of lanes that were asked to leave for this and had nothing to save as stalls."""
+        """Return final reports; those of stalled lanes that saved nothing are changed to failed with class stalled."""
         if not results:
             return {}
         asked = self._asked()
@@ -239,12 +237,12 @@ class Stuck:
         }
 
     def _asked(self) -> set[_Lane]:
-        """Return the lanes that were asked to leave for this."""
+        """Return the lanes that were asked to exit because of a stall."""
         with self._ports.database.read() as tx:
             return {(known.subject, int(known.what)) for known in conditions.standing(tx, conditions.STALLED)}
 
     def _record(self, stuck: Mapping[_Lane, str], live: Sequence[Run], now: int) -> None:
-        """Store which lanes are asked to leave, before they are, and forget those that are over."""
+        """Store the lanes that are about to be asked to exit, and delete those that have ended."""
         opened = {(run.key, lane.index) for run in live for lane in run.lanes if lane.outcome is None}
         asked = self._asked()
         if stuck.keys() <= asked <= opened:
@@ -256,7 +254,7 @@ class Stuck:
                 conditions.put(tx, conditions.STALLED, key, at=now, why=stuck[key, lane], what=str(lane))
 
     def _stuck(self, run: Run, now: int) -> dict[int, str]:
-        """Return why each lane of a run that stands still must leave."""
+        """Return the reason for each stalled lane of a run, by index."""
         opened = [lane for lane in run.lanes if lane.outcome is None]
         stuck = {}
         for lane in opened:
@@ -269,7 +267,7 @@ class Stuck:
         return stuck
 
     def _limit(self, run: Run, job: str, *, reports: bool) -> int | None:
-        """Return what the payload was given, as far as is known now; None when the rule is off."""
+        """Return the payload's limit in seconds, as computed now; None if the rule is off."""
         pool = self._ports.pools.get(run.pool)
         with self._ports.database.read() as tx:
             record = jobs.find(tx, job)

@@ -1,4 +1,4 @@
-"""Observation: what one look at platforms and the artifact store showed, and what our books say of the same runs."""
+"""Observation: the answers of platforms and the artifact store in one cycle, and our records of the same runs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ REFUSED_AT_ONCE = 1_000
 
 @dataclass(slots=True)
 class Observation:
-    """What was seen, by launch key and lane index.
+    """The answers, by run ID and lane index.
 
-    ``reachable`` names the pools whose platform answered, ``troubles`` why others did not. ``asked`` tells by launch
-    key when the question was put that was answered, perhaps some cycles ago. ``manifests`` are newly
-    published checkpoints; ``bad`` pairs a manifest's key with what is wrong with it. ``unread`` names runs about which
-    the artifact store gave no answer; ``listed`` names the jobs all of whose manifests it told. Of others more may be
-    published than was seen. ``alive`` names runs that have written anything at all, ``unclear`` those about which a
-    platform said what has no meaning, ``untold`` those of them of which it says that it cannot tell, and why,
-    ``poisoned`` those that cannot be handled, with why. ``refused`` is what was not believed. ``awaited`` names ended
-    runs that left more than has come home, ``lost`` those for which nobody waits any more, both with what is missing.
-    ``home`` names ended runs of which nothing is to be fetched now, ``late`` those about which the store was asked and
-    has not answered yet.
+    Platforms: ``reachable`` are the pools that answered, ``troubles`` the errors of the others. ``asked`` is when the
+    answered query of a run was sent, perhaps some cycles ago. ``unclear`` are runs with an invalid answer; ``untold``
+    are those whose platform reports that it does not know, with the reason.
+    Store: ``manifests`` are new checkpoints, ``bad`` are (key of a manifest, error). ``unread`` are runs without an
+    answer, ``late`` those whose query is still running, ``alive`` those that have written anything. ``listed`` are jobs
+    with all manifests; other jobs may have more.
+    Outputs: ``awaited`` are ended runs whose outputs are not collected yet, ``lost`` those whose outputs are given up,
+    both with what is missing; ``home`` are ended runs without outputs to collect.
+    ``poisoned`` are runs that cannot be handled, with the error; ``refused`` are rejected values.
     """
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
@@ -58,7 +57,7 @@ class Observation:
 
     @contextmanager
     def isolated(self, key: str) -> Iterator[None]:
-        """Record what the body raises as a fault of one run, of which nothing may end then. Raises as isolated_run."""
+        """Record an exception of the body as a fault of one run, which then cannot end. Raises as isolated_run."""
         faults: dict[str, str] = {}
         with isolated_run(faults, key):
             yield
@@ -67,7 +66,7 @@ class Observation:
             self.unread.add(key)
 
     def part(self, runs: Sequence[Run], *, regarded: bool) -> Observation:
-        """Return what is to be written for some of the runs; without what their sessions say, unless it is regarded."""
+        """Return the part of ``runs`` that is to be written; with reports of their sessions if ``regarded``."""
         keys, names = {run.key for run in runs}, {lane.job for run in runs for lane in run.lanes}
         return Observation(
             heartbeats={lane: said for lane, said in self.heartbeats.items() if regarded and lane[0] in keys},
@@ -77,7 +76,7 @@ class Observation:
         )
 
     def take(self, found: Observation) -> None:
-        """Add what the artifact store told."""
+        """Add an answer of the artifact store."""
         self.heartbeats |= found.heartbeats
         self.results |= found.results
         self.manifests += found.manifests
@@ -90,36 +89,36 @@ class Observation:
         self.refused += found.refused[: max(0, REFUSED_AT_ONCE - len(self.refused))]
 
     def is_reached(self, run: Run) -> bool:
-        """Whether the run's platform told what it knows of it, be it nothing."""
+        """Whether the run's platform gave a valid answer about it, also if it does not list the run."""
         return run.key in self.asked and run.key not in self.unclear
 
     def heard(self, run: Run) -> bool:
-        """Whether a lane of the run has left a sign of life."""
+        """Whether a lane of the run has written anything to the store."""
         return run.key in self.alive
 
     def begun(self, run: Run) -> frozenset[int]:
-        """Return the lanes of the run whose command has begun, as far as they have told."""
+        """Return the lanes of the run that report that their command has begun."""
         reports = {lane.index: self.heartbeats.get((run.key, lane.index)) for lane in run.lanes}
         return frozenset(index for index, report in reports.items() if report is not None and _has_begun(report))
 
     def is_complete(self, run: Run) -> bool:
-        """Whether everything that the run's open lanes left in the artifact store was seen."""
+        """Whether the observation has everything that the run's open lanes wrote to the artifact store."""
         if run.key in self.unread or run.key in self.awaited:
             return False
         return all(lane.job in self.listed for lane in run.lanes if lane.outcome is None)
 
 
 def _has_begun(report: LaneReport) -> bool:
-    """Older agents do not tell when they started the command; that it has trained shows as well."""
+    """Return whether the command has begun. Older runners do not report its start, but a trained step shows it."""
     trained = report.step is not None and report.step > (report.restored_step or 0)
     return report.command_at is not None or report.setup_seconds is not None or trained
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What our books say of the jobs in live runs: targets, newest recorded checkpoint steps, recorded manifests.
+    """Our records of the jobs in live runs: target steps, newest checkpoint steps, keys of manifests.
 
-    ``declared`` tells of which runs a person said that they are over: until when they are charged, and why.
+    ``declared`` are the runs that a person declared as ended: (end of the charge, reason) by run ID.
     """
 
     targets: Mapping[str, int]
@@ -128,17 +127,17 @@ class Known:
     declared: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
-# Declared ends: a person looked, and says that a session is over of which its platform tells nothing.
+# Declared ends: a person states that a session has ended about which its platform gives no answer.
 DECLARED = "run.declared_lost"
 
 
 def declare(tx: Connection, key: str, ended: int, proof: str, now: int, by: str) -> None:
-    """Record that a person says that a run is over, charged until ``ended`` (UTC seconds); event."""
+    """Record a person's statement that a run has ended, charged until ``ended`` (UTC seconds); writes an event."""
     events.append(tx, DECLARED, key, now, by, ended=ended, why=proof)
 
 
 def declared(tx: Connection, live: Iterable[Run]) -> dict[str, tuple[int, str]]:
-    """Return until when live runs are charged that a person said are over, and why, by launch key."""
+    """Return (end of the charge, reason) of live runs that a person declared as ended, by run ID."""
     found = {}
     for run in live:
         for event in events.tail(tx, limit=1, kinds=[DECLARED], subject=run.key):

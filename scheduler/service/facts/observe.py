@@ -1,4 +1,4 @@
-"""Observe: ask platforms and the artifact store about live runs. No transaction is open, nothing is decided here."""
+"""Observe: query platforms and the artifact store about live runs. No transaction is open; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from scheduler.service.outside.ports import Ports
 
 _Answer = TypeVar("_Answer")
 _REPORT_BYTES = 1 << 20
-_MANIFESTS_AT_ONCE = 1_000  # of one job; no session makes so many between two looks
-# The core knows no platform, so it has words of its own. A word that is missing here fails at the first use.
+_MANIFESTS_AT_ONCE = 1_000  # of one job; no session writes so many between two cycles
+# The core does not import platforms and has its own states. A state that is missing here fails at its first use.
 _STATES: Mapping[SessionState, SightingState] = {
     SessionState.QUEUED: "queued",
     SessionState.RUNNING: "running",
@@ -38,10 +38,10 @@ _STOP_WAYS: Mapping[StopChannel, StopWay] = {
 
 
 def observe(ports: Ports, runs: Sequence[Run], known: Known, home: Homecoming, now: int) -> Observation:
-    """Look at every live run once.
+    """Return the observation of every live run.
 
-    The store is listed only for jobs whose payload claims more than is known, and for those that may be about to lose
-    their lane.
+    The store is listed only for jobs whose payload reports a higher checkpoint than is recorded, and for jobs whose
+    lane may end now.
     """
     seen = Observation()
     _ask_platforms(ports, runs, seen, now)
@@ -99,7 +99,7 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], seen: Observation, now: in
 
 
 def _bring_home(ports: Ports, ended: Sequence[Run], seen: Observation, now: int) -> None:
-    """Have platforms bring home what sessions left with them; an end is not believed while that may yet succeed."""
+    """Collect the outputs that sessions left with their platforms; an end does not count until that has finished."""
 
     def collect(run: Run) -> PlatformError | None:
         try:
@@ -115,7 +115,7 @@ def _bring_home(ports: Ports, ended: Sequence[Run], seen: Observation, now: int)
             ports.log.error("collect.refused", run=run.key, why=str(error))
         elif error is not None:
             ports.log.warning("collect.failed", run=run.key, why=str(error))
-            # The store's own trouble, and what gets on, cost no patience.
+            # A failure of the store, and a collection that makes progress, do not use up the patience.
             if isinstance(error, Unfinished) or isinstance(error.__cause__, StoreError):
                 seen.unread.add(run.key)
             else:
@@ -125,10 +125,10 @@ def _bring_home(ports: Ports, ended: Sequence[Run], seen: Observation, now: int)
 
 
 def _stage(run: Run, seen: Observation, now: int) -> str:
-    """Return what is known of a run before the store is asked, as a part of the question.
+    """Return the state of a run before the store is queried, as a part of the query's name.
 
-    An answer that comes late is one to a question that was put at the same stage: what a session left is never looked
-    for with eyes that were on the store before its end was known, or before it came home.
+    A late answer then belongs to a query of the same stage: outputs of a session are never taken from a query that was
+    sent before its end was known, or before they were collected.
     """
     sighting = seen.sightings.get(run.key)
     over = ", over" if now > run.held_until else ""
@@ -195,9 +195,9 @@ def _answers(
     seen: Observation,
     home: Homecoming,
 ) -> dict[str, Observation]:
-    """Ask the store; what it told of runs that are home is kept until it has told all, for its answers come one by one.
+    """Return the store's answers by query. Answers about runs that are home are kept until the last one has arrived.
 
-    ``about`` tells by question which runs it is about.
+    ``about`` are the runs of each query.
     """
     kept = {name: home.told[name] for name, keys in about.items() if name in home.told and keys & home.read}
     answers = kept | ports.calls.gather(kind, {name: ask for name, ask in work.items() if name not in kept})
@@ -254,14 +254,14 @@ def _is_ended(run: Run, seen: Observation) -> bool:
 
 
 def _end_is_guessed(sighting: Sighting | None) -> bool:
-    """Whether the platform leaves open when the session ended, which the last words of all its lanes tell better."""
+    """Whether the platform does not report when the session ended, so that the lanes' final reports are better."""
     return sighting is not None and sighting.state == "ended" and not (sighting.told and sighting.ended is not None)
 
 
 def read_report(
     ports: Ports, run: Run, lane: Lane, name: str, target_step: int, seen: Observation
 ) -> LaneReport | None:
-    """Return a report, None when there is none that can be believed. Raises StoreUnreachable."""
+    """Return the validated report of a lane, None if there is none or it is invalid. Raises StoreUnreachable."""
     try:
         data = ports.artifacts.read(f"runs/{run.key}/lane-{lane.index}/{name}.json", _REPORT_BYTES)
     except Missing:
@@ -280,10 +280,10 @@ def read_report(
 
 
 def _jobs_to_list(runs: Sequence[Run], seen: Observation, known: Known, now: int) -> list[str]:
-    """Return the jobs that claim a higher step than is known, and all those in runs of which something may end now.
+    """Return the jobs that report a higher checkpoint than is recorded, and those in runs that may end now.
 
-    Before an end no step counts: a session that passed over a damaged checkpoint publishes lower ones than that, and
-    while one manifest could not be read, a later one may have been.
+    For a run that may end the reported step does not decide: a session that skipped a damaged checkpoint publishes
+    lower steps, and an older manifest may be the one that could not be read.
     """
     wanted: set[str] = set()
     for run in runs:
@@ -298,7 +298,7 @@ def _jobs_to_list(runs: Sequence[Run], seen: Observation, known: Known, now: int
 
 
 def _may_end(run: Run, seen: Observation, now: int) -> bool:
-    """Whether the run, or a lane of it, may be closed on what was seen: by its end, its last word, or silence."""
+    """Whether the run or one of its lanes may end in this cycle: by its end, a final report, or a missing sighting."""
     silent = run.key not in seen.sightings and (isinstance(run.state, Submitting) or now > run.held_until)
     return silent or _is_ended(run, seen) or any((run.key, lane.index) in seen.results for lane in run.lanes)
 
@@ -306,9 +306,9 @@ def _may_end(run: Run, seen: Observation, now: int) -> bool:
 def read_manifests(
     ports: Ports, jobs: Iterable[str], known_keys: Collection[str], seen: Observation, ahead: int = 0
 ) -> None:
-    """Read the manifests of ``jobs`` that are not in ``known_keys`` and check that their components are there.
+    """Read the manifests of ``jobs`` that are not in ``known_keys``, and check that their components exist.
 
-    ``ahead`` is how many attempts of a job there may have been that our books forgot.
+    ``ahead`` is the number of attempts of a job that may be missing in our ledger.
     """
     for job in jobs:
         try:
@@ -326,7 +326,7 @@ def read_manifests(
 
 
 def _possible(job: str, keys: Iterable[str], made: border.Makers, seen: Observation) -> list[str]:
-    """Return the keys of manifests that may be what they are named: the highest, as many as are read at once."""
+    """Return the valid keys of manifests, at most _MANIFESTS_AT_ONCE, those of the highest steps."""
     possible = []
     for key in keys:
         if (named := split_key(key)) is None:
@@ -372,7 +372,7 @@ def _read_manifest(ports: Ports, job: str, key: str, made: border.Makers, seen: 
 
 
 def missing_components(ports: Ports, manifest: Manifest) -> str:
-    """Return what is wrong with a manifest's components by name and size, or nothing. Digests are checked on use."""
+    """Return the first missing or wrongly sized component of a manifest, else "". Digests are checked on use."""
     for component in manifest.components:
         size = ports.artifacts.size(f"jobs/{manifest.job}/blobs/{component.sha256}")
         if size is None:

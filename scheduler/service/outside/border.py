@@ -1,8 +1,8 @@
-"""The border: everything that sessions and platforms say passes here before anything else sees it.
+"""Validation of everything that sessions and platforms report, before any other code reads it.
 
-What passes is typed, bounded, and possible for the run it is about: nothing began before its launch, nothing ends after
-now, no step lies beyond the target, no manifest is another session's. What does not pass counts as not said. It is kept
-for a look, told once as an event for each run and kind of document, and counted.
+A valid value is typed, bounded, and possible for its run: nothing began before the launch, nothing ends after now, no
+step is beyond the target, no manifest belongs to another session. An invalid value counts as missing. It is stored and
+counted, and is one event for each run and kind of document.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from scheduler.store.runs import Attempt
 
 Found = tuple[dict[str, Observed], list["NotBelieved"]]
 REFUSED, REFUSED_IN_ALL = "report.refused", "report.refused_in_all"
-UNCLEAR = "platform's own record"  # what its platform cannot tell of one session, while it tells of the others
-_PAST_SECONDS = 60 * DAY  # nothing that a platform says of a session we still ask about is older
-_WINDOW_SECONDS = 400 * DAY  # no quota renews less often than once a year
-_PRICE_MAX = 10**10  # microdollars an hour: no session costs ten thousand dollars
-_PLACE_MAX = 10**7  # in a queue
-_WORDS_MAX = 200  # of where a price stands
-_SESSIONS = 1_000  # that may use one quota at a time
-_KINDS_MAX = 20  # of refusals, told about one run
-_SAID_MAX = 5  # kept in one event
+UNCLEAR = "platform's own record"  # the platform reports that it does not know the state of this session
+_PAST_SECONDS = 60 * DAY  # the greatest age of an instant that a platform reports
+_WINDOW_SECONDS = 400 * DAY  # the longest window of a quota
+_PRICE_MAX = 10**10  # microdollars per hour
+_PLACE_MAX = 10**7  # queue position
+_WORDS_MAX = 200  # characters of a price's origin
+_SESSIONS = 1_000  # sessions that may use one quota at a time
+_KINDS_MAX = 20  # kinds of refusals with an event of their own, per run
+_SAID_MAX = 5  # refusals in one event
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class NotBelieved:
-    """What was not believed of one document or answer; ``subject`` is a run's launch key, or a pool's or job's name."""
+    """The rejected values of one document or answer; ``subject`` is a run ID, or the name of a pool or job."""
 
     subject: str
     what: str
@@ -75,7 +75,7 @@ class NotBelieved:
 def report(
     data: bytes, run: Run, lane: Lane, target_step: int, now: int, *, last_word: bool
 ) -> tuple[LaneReport | None, list[Refusal]]:
-    """Return what a lane's document says that can be believed, if anything, and what cannot."""
+    """Return the valid part of a lane's report, None if there is none, and the rejected values."""
     try:
         said, refusals = read_report(read_json(data), run.key, lane.index, lane.job, last_word=last_word)
     except ValueError as error:
@@ -103,7 +103,7 @@ def report(
 
 
 def quiet(said: LaneReport, redact: Callable[[str], str]) -> LaneReport:
-    """Return a report without secrets in its words: a session may tell what it was given, and rows keep it."""
+    """Return a report with secrets redacted, because a session may print its secrets and reports are stored."""
     accused = tuple(replace(one, why=redact(one.why)) for one in said.bad_manifests)
     devices = tuple(map(redact, said.devices))
     return replace(
@@ -118,7 +118,7 @@ def quiet(said: LaneReport, redact: Callable[[str], str]) -> LaneReport:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """Who may have made a job's manifests: ``attempts`` of our books, or others up to ``last``, which they lost."""
+    """The attempts that may have written a job's manifests: recorded ``attempts``, or lost ones up to ``last``."""
 
     target_step: int
     attempts: Mapping[int, Attempt]
@@ -126,7 +126,7 @@ class Makers:
     now: int
 
     def of(self, step: int, attempt: int) -> Attempt | None:
-        """Return who made a manifest of this name, None when our books have forgotten. Raises Unfit if nobody can."""
+        """Return the attempt that wrote a manifest of this name, None if its record is lost. Raises Unfit."""
         if step > self.target_step:
             raise Unfit(f"step {step} is beyond the target, {self.target_step}")
         if not 1 <= attempt <= self.last:
@@ -134,9 +134,9 @@ class Makers:
         return self.attempts.get(attempt)
 
     def believed(self, found: Manifest) -> tuple[Manifest, list[Refusal]]:
-        """Return a manifest with instants that are possible, and what was not. Raises Unfit for another session's.
+        """Return a manifest with valid instants, and the rejected values. Raises Unfit for another session's manifest.
 
-        A clock that is wrong costs no checkpoint.
+        A wrong clock does not invalidate a checkpoint.
         """
         made = self.of(found.step, found.attempt)
         if made is not None and (found.run, found.lane) != (made.run, made.lane):
@@ -157,7 +157,7 @@ class Makers:
 
 
 def makers(tx: Connection, job: str, ahead: int, now: int) -> Makers:
-    """Return who may have made the manifests of a job, of which our books may lack the newest ``ahead`` attempts."""
+    """Return the attempts that may have written a job's manifests; our records may lack the newest ``ahead``."""
     record = jobs.get(tx, job)
     return Makers(record.spec.target_step, runs.attempts(tx, job), record.attempts + ahead, now)
 
@@ -195,7 +195,7 @@ def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> Found:
 
 
 def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, list[Refusal]]:
-    """Return a platform's answer about one session; an instant that is not possible was not told. Raises Unfit."""
+    """Return a platform's answer about one session; an invalid instant counts as missing. Raises Unfit."""
     if not isinstance(said, Observed) or said.key != key:
         raise Unfit(f"no answer about {key}")
     state: Any = said.state
@@ -218,8 +218,8 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
     began = launched - CLOCKS_SECONDS if started is None else started
     ended = reader.read("ended", whole, began, latest)
     if started is not None and ended is None:
-        started = min(started, now)  # what runs by now has begun
-    # An end is never cut to our time: it is we who may be behind, and the platform knows its own bill.
+        started = min(started, now)  # a running session cannot start later
+    # The end is not limited to our clock, which may be slow: the platform's bill decides.
     return (
         Observed(
             key,
@@ -240,7 +240,7 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
 
 
 def _in_queue(said: Observed, now: int) -> InQueue | None:
-    """Return why a session waits; a start that is not ahead, or too far, was not told."""
+    """Return why a session waits; a start in the past or too far ahead counts as missing."""
     if said.state is not SessionState.QUEUED or not isinstance(said.waits, InQueue):
         return None
     waits = said.waits
@@ -255,7 +255,7 @@ def _in_queue(said: Observed, now: int) -> InQueue | None:
 
 
 def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
-    """Have a session launched. Raises PlatformError; an answer without meaning is none, so perhaps it started."""
+    """Launch a session. Raises PlatformError; after an invalid answer the session may have started."""
     platform = _platform(ports, run.pool, "launch")
     answer = asked(run.pool, "launch", lambda: platform.launch(request, ports.clock.now()))
     try:
@@ -265,7 +265,7 @@ def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
 
 
 def until(told: Any, now: int) -> int | None:
-    """Return until when a platform says that it refuses, if that can be."""
+    """Return until when a platform refuses launches, None if it reports no valid instant."""
     try:
         return whole(told, now, now + _WINDOW_SECONDS)
     except Unfit:
@@ -273,12 +273,12 @@ def until(told: Any, now: int) -> int | None:
 
 
 def quota(ports: Ports, pool: str) -> list[QuotaReading]:
-    """Read a platform's own books. Raises PlatformError, also when one figure in them cannot be: hours hang on it."""
+    """Return a platform's usage records. Raises PlatformError, also if one figure is invalid."""
     return books(ports, pool)[0]
 
 
 def books(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
-    """As :func:`quota`, with what an hour costs, if that is told."""
+    """Return the same as :func:`quota`, and the price of an hour if it is reported."""
     platform = _platform(ports, pool, "read_quota")
     told = asked(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
     now, prices = ports.clock.now(), [said for said in told if isinstance(said, HourPrice)]
@@ -291,7 +291,7 @@ def books(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None
 
 
 def reading(said: Any, now: int) -> QuotaReading:
-    """Return one reading, of a window about now. Raises Unfit."""
+    """Return one validated reading of a window that contains now. Raises Unfit."""
     if not isinstance(said, QuotaReading):
         raise Unfit(f"{shown(said)} is no reading")
     try:
@@ -306,7 +306,7 @@ def reading(said: Any, now: int) -> QuotaReading:
 
 
 def orphans(ports: Ports, pool: str, known: Collection[str]) -> list[Observed]:
-    """Ask for live sessions of ours that nobody knows of; what has no meaning is left out. Raises PlatformError."""
+    """Return live sessions of ours that are not recorded, without invalid ones. Raises PlatformError."""
     platform = _platform(ports, pool, "orphans")
     answer = asked(pool, "orphans", lambda: list(platform.orphans(known, ports.clock.now())))
     now, found = ports.clock.now(), []
@@ -320,14 +320,14 @@ def orphans(ports: Ports, pool: str, known: Collection[str]) -> list[Observed]:
 
 
 def asked(pool: str, action: str, call: Callable[[], _Answer]) -> _Answer:
-    """Return what a platform's method returns. Raises PlatformError, whatever the method raised.
+    """Return the result of a platform's method. Raises PlatformError for any exception of the method.
 
     An adapter that stumbles over an answer has told nothing; its error says where.
     """
     try:
         return call()
     except PlatformError as error:
-        # What platforms say goes into columns and terminals.
+        # Texts of platforms are stored in columns and printed on terminals.
         error.args = (clean(str(error), TEXT_MAX),)
         raise
     except Exception as error:
@@ -336,7 +336,7 @@ def asked(pool: str, action: str, call: Callable[[], _Answer]) -> _Answer:
 
 
 class Stumbled(Unreachable):
-    """An adapter raised what it must not: no answer that can be trusted, and a fault that a person should see."""
+    """An adapter raised an exception that is not a PlatformError: no valid answer, and a fault to report."""
 
 
 def _platform(ports: Ports, pool: str, action: str) -> Any:
@@ -351,7 +351,7 @@ def _platform(ports: Ports, pool: str, action: str) -> Any:
 
 
 class Complaints:
-    """Tells what was refused: once for each subject and kind, and how much in all when a run is over."""
+    """Writes events of rejected values: one for each subject and kind, and the total when a run has ended."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
