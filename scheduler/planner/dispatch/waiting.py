@@ -34,10 +34,7 @@ CHEAPEST = 0.005
 
 
 def deferrals(
-    case: Case,
-    placements: Sequence[Placement],
-    gate_passes: Mapping[int, int],
-    prices: Prices | None = None,
+    case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int], prices: Prices | None = None
 ) -> tuple[Deferral, ...]:
     """Return why each job that neither runs nor starts now is waiting, in the order of the queue."""
     started = {
@@ -54,11 +51,7 @@ def deferrals(
 
 class _Waiting:
     def __init__(
-        self,
-        case: Case,
-        placements: Sequence[Placement],
-        gate_passes: Mapping[int, int],
-        prices: Prices | None,
+        self, case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int], prices: Prices | None
     ) -> None:
         self.case = case
         self.prices = prices

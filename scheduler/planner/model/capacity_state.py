@@ -15,14 +15,7 @@ from typing import TypeAlias
 
 from scheduler.core.admission import Room
 from scheduler.core.ledger import Charge, RunningTotal
-from scheduler.core.quota import (
-    FirstUseQuota,
-    RollingQuota,
-    charges_by_device,
-    longest,
-    longest_rolling,
-    rolling_edges,
-)
+from scheduler.core.quota import FirstUseQuota, RollingQuota, charges_by_device, longest, longest_rolling, rolling_edges
 from scheduler.core.snapshot import PoolView
 from scheduler.planner.model.count import NEVER, CalendarCount
 from scheduler.planner.model.pool_rules import PoolRules, live_ends
