@@ -66,17 +66,15 @@ def hold_reason(end: LaneEnd, failures: int, earlier: Sequence[Lane], same_error
             alike += 1
         elif end.error_class not in BURNT:
             break
-    error_line = last_line(end.message)
+    error = last_line(end.message)
     if end.error_class in BURNT:
         if alike < 2:
             return ""
         remedy = BURNT[end.error_class]
-        return f"{alike} sessions burnt hours for nothing with no progress between, the last so: {error_line}. {remedy}"
+        return f"{alike} sessions burnt hours for nothing with no progress between, the last so: {error}. {remedy}"
     if not same_error or alike < same_error:
         return ""
-    return (
-        f"{alike} sessions in a row ended in the same error ({end.error_class}), with no progress between: {error_line}"
-    )
+    return f"{alike} sessions in a row ended in the same error ({end.error_class}), with no progress between: {error}"
 
 
 def _alike(end: LaneEnd, lane: Lane) -> bool:

@@ -259,10 +259,8 @@ def _cannot_be_asked(fact: Facts) -> bool:
 
 
 def _costs(fact: Facts, now: int) -> tuple[int, int]:
-    sighting = fact.sighting
-    return costs_of_stop(
-        fact.run, None if sighting is None or sighting.state == "queued" else _started(fact, sighting), now
-    )
+    view = fact.sighting
+    return costs_of_stop(fact.run, None if view is None or view.state == "queued" else _started(fact, view), now)
 
 
 def costs_of_stop(run: Run, began: int | None, now: int) -> tuple[int, int]:

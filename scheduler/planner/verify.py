@@ -61,10 +61,8 @@ def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -
             yield f"{what}: {placement.end - placement.start} s is no session length"
         if view.closed_until is not None and placement.start < view.closed_until:
             yield f"{what}: the pool is closed until {view.closed_until}"
-        hold_end = placement.end + pool.overrun_seconds
-        if not any(
-            o.start == placement.start and o.end == hold_end for o in pool.open_windows(placement.start, hold_end)
-        ):
+        until = placement.end + pool.overrun_seconds
+        if not any(o.start == placement.start and o.end == until for o in pool.open_windows(placement.start, until)):
             yield f"{what}: not open for the whole session"
         if not placement.lanes:
             yield f"{what}: nobody sits in it"
@@ -81,10 +79,8 @@ def _devices(placement: Placement) -> int:
 
 def _concurrency(view: PoolView, placements: list[Placement]) -> Iterator[str]:
     edges = [(run.start, run.held_until, run.devices) for run in view.live]
-    edges += [
-        (placement.start, placement.end + view.pool.overrun_seconds, _devices(placement)) for placement in placements
-    ]
-    for instant in sorted(placement.start for placement in placements):
+    edges += [(one.start, one.end + view.pool.overrun_seconds, _devices(one)) for one in placements]
+    for instant in sorted(one.start for one in placements):
         running = [devices for start, end, devices in edges if start <= instant < end]
         if len(running) > view.pool.sessions_max:
             live = counted(len(running), "session")

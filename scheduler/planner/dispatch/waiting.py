@@ -37,9 +37,7 @@ def deferrals(
     case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int], prices: Prices | None = None
 ) -> tuple[Deferral, ...]:
     """Return why each job that neither runs nor starts now is waiting, in the order of the queue."""
-    started = {
-        planned_lane.job for placement in placements if placement.start <= case.now for planned_lane in placement.lanes
-    }
+    started = {planned_lane.job for one in placements if one.start <= case.now for planned_lane in one.lanes}
     explain = _Waiting(case, placements, gate_passes, prices)
     return tuple(
         Deferral(job.view.name, explain.reason(job))
@@ -128,11 +126,9 @@ class _Waiting:
         ranked = sorted(usable, key=lambda one: (-one[1].worth * one[1].speeds[-1], one[0]))
         for number, offer in ranked:
             name = self.case.capacities[number].pool.name
-            session = self.now_by_pool.get(name)
-            if session is not None and self._room_now(number, offer).seconds >= offer.shortest(
-                job.view.remaining_steps
-            ):
-                return self._outbid(job, number, session.lanes[0].job)
+            first = self.now_by_pool.get(name)
+            if first is not None and self._room_now(number, offer).seconds >= offer.shortest(job.view.remaining_steps):
+                return self._outbid(job, number, first.lanes[0].job)
         reasons = [
             (_RANK[type(reason)], rank, reason)
             for rank, (number, offer) in enumerate(ranked)
@@ -157,16 +153,9 @@ class _Waiting:
         needed = offer.shortest(job.view.remaining_steps)
         if 0 < free < needed:
             return LeftoverTooShort(capacity.pool.name, free, needed)
-        following = (
-            placement for placement in self.placements if placement.pool == capacity.pool.name and placement.start > now
-        )
+        following = (one for one in self.placements if one.pool == capacity.pool.name and one.start > now)
         first = next(
-            (
-                planned_lane.job
-                for placement in following
-                for planned_lane in placement.lanes
-                if planned_lane.job != job.view.name
-            ),
+            (planned_lane.job for one in following for planned_lane in one.lanes if planned_lane.job != job.view.name),
             None,
         )
         return self._outbid(job, number, first or "work that is worth more later")

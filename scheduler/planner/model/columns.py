@@ -28,17 +28,8 @@ class Columns:
     """
 
     __slots__ = (
-        "_count",
-        "_importance",
-        "_usable",
-        "deadline",
-        "due",
-        "last_pool",
-        "live",
-        "remaining",
-        "shapes_by_steps",
-        "startable",
-        "whole",
+        "_count", "_importance", "_usable", "deadline", "due", "last_pool", "live", "remaining", "shapes_by_steps",
+        "startable", "whole",
     )  # fmt: skip
 
     def __init__(self, case: Case) -> None:
