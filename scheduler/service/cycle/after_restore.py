@@ -34,13 +34,13 @@ _NotedLanes = dict[int, tuple[str, int]]  # job and attempt by lane
 
 
 def is_wanted(ports: Ports) -> bool:
-    """Tell whether the database was restored and nobody has looked back yet."""
+    """Return whether the database was restored and the missing runs have not been searched for yet."""
     with ports.database.read() as tx:
         return due.RESTORED in due.next_due(tx)
 
 
 def catch_up(ports: Ports, now: int) -> bool:
-    """Enter what is found; return whether nothing is left to be found.
+    """Record the runs that are found; return whether the search is complete.
 
     False when something did not answer, or was entered and must be settled before the next look: of each job one
     session at a time, the oldest first. Raises Fenced and other StoreFailures.
@@ -75,7 +75,7 @@ def catch_up(ports: Ports, now: int) -> bool:
 
 
 def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str, int], _Found] | None:
-    """Return the sessions under the next keys of each job, by job and attempt; None when a platform gave no answer."""
+    """Return the sessions of the next run IDs of each job, by job and attempt; None if a platform did not answer."""
     wanted = {
         launch_key(ports.policy.launch_prefix, name, attempt): (name, attempt)
         for name, record in records.items()
@@ -109,7 +109,7 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str,
 
 
 def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _NotedLanes] | None:
-    """Return by launch key who was to share the session; None when that cannot be told of one that may still run."""
+    """Return the jobs that share each session, by run ID; None if that is unknown for one that may still run."""
     noted: dict[str, _NotedLanes] = {}
     for session in sessions:
         try:
@@ -165,7 +165,7 @@ def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> li
 
 
 def _enter(ports: Ports, tx: Connection, pool: str, session: Observed, lanes: Sequence[Lane], now: int) -> None:
-    """Write the run as it was before the backup forgot it: its hold, its lanes, and that its platform was called."""
+    """Write a run that the backup does not have: its hold, its lanes, and the state Submitting."""
     place = ports.pools[pool]
     if place.device_counts:  # nobody noted how many it was given: as many as it can have been
         lanes = [replace(lane, devices=tuple(range(place.device_counts[-1]))) for lane in lanes]

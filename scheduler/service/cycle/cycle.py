@@ -94,12 +94,12 @@ class _Loaded:
 
     @property
     def keys(self) -> list[str]:
-        """The launch keys of all runs that are looked after."""
+        """The run IDs of all runs that are observed in this cycle."""
         return [run.key for run in self.live] + [one.run.key for one in self.watched]
 
     @property
     def subjects(self) -> set[str]:
-        """The runs and jobs that sessions may speak of."""
+        """The runs and jobs that a session's reports may name."""
         return {run.key for run in self.live} | set(self.known.targets)
 
 
@@ -135,7 +135,7 @@ class Cycle:
         self._deployments = Deployments(ports)
 
     def run(self) -> int:
-        """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
+        """Run one cycle and return its scheduled second. Raises the errors of the database."""
         self._ports.calls.begin()
         now = self._settle()
         for look in (self._suspects.look, self._models.look, self._watches.look, self._deployments.look):
@@ -146,7 +146,7 @@ class Cycle:
 
     @property
     def plan_at(self) -> int:
-        """When a plan is made though nothing happens, in UTC seconds."""
+        """The UTC second at which a plan is made even without an event."""
         return self._plan_at
 
     def _may_plan(self, now: int) -> bool:
@@ -176,7 +176,7 @@ class Cycle:
         return close_books(self._ports, now)
 
     def _settle(self) -> int:
-        """Everything but new launches: observe, reconcile, apply, stop."""
+        """Observe, reconcile, apply and stop: everything except new launches."""
         ports = self._ports
         now = ports.clock.now()
         self._places.open(now)
@@ -219,18 +219,18 @@ class Cycle:
         return now
 
     def _long_untold(self, now: int) -> dict[str, str]:
-        """Return of which runs their platforms cannot tell for so long that a person should know, and why."""
+        """Return the runs of which their platforms have not known the state for too long, with the reason."""
         patience = self._ports.policy.overdue_seconds  # a job that is queued once more is unclear for a minute
         return {key: why for key, (since, why) in self._untold.items() if now - since >= patience}
 
     def _note_running(self, live: Sequence[Run], seen: Observation) -> None:
-        """Keep when each session was last seen running."""
+        """Store when each session was last reported as running."""
         shown = {key: seen.asked[key] for key, found in seen.sightings.items() if found.state == "running"}
         known = self._ran_at | shown
         self._ran_at = {run.key: known[run.key] for run in live if run.key in known}
 
     def _decided(self, loaded: _Loaded, seen: Observation, faults: dict[str, str], now: int) -> list[Step]:
-        """Return the steps for all runs, but for those of which deciding fails: into ``faults`` goes why."""
+        """Return the steps for all runs; ``faults`` gets the error of each run for which the decision fails."""
         steps: list[Step] = []
         for run in loaded.live:
             with isolated_run(faults, run.key):
@@ -238,7 +238,7 @@ class Cycle:
         return steps
 
     def _write_down(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> dict[str, str]:
-        """Write what was seen and decided; return the runs for which that fails, and why."""
+        """Write the observation and the steps; return the error of each run for which that fails."""
 
         def write(tx: Connection, runs: Sequence[Run], *, regarded: bool) -> None:
             keys = {run.key for run in runs}
@@ -369,14 +369,14 @@ class Cycle:
 # An event is written when a session comes to wait, for another reason, until another time, or no more. It brings a new
 # plan: sessions that would be launched now wait as long.
 class QueueWaits:
-    """Notes the waits of live runs."""
+    """Stores why live runs wait in their platforms' queues."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._told: dict[str, Wait] | None = None  # by launch key, as it was last written; None: not read yet
 
     def note(self, live: Sequence[Run], seen: Observation, now: int) -> None:
-        """Write down what changed. Of a run that was not seen nothing did."""
+        """Store the waits that changed. A run without a sighting is unchanged."""
         keys = {run.key for run in live}
         if self._told is None:
             with self._ports.database.read() as tx:
@@ -408,14 +408,14 @@ class QueueWaits:
 
 
 def _moved(before: int | None, place: int | None) -> bool:
-    """Tell whether a place in a queue is worth telling again: among the first each is, further back a tenth."""
+    """Return whether a new queue position is stored: each one near the front, further back a change of a tenth."""
     if before is None or place is None:
         return before != place
     return abs(place - before) > min(before, place) // _TENTH
 
 
 def _wait(sighting: Sighting, before: Wait | None, now: int) -> Wait | None:
-    """Return why a session waits; an estimate that is not told this once is the one before."""
+    """Return why a session waits; if there is no estimate this time, the previous one is kept."""
     if sighting.state != "queued" or sighting.wait is None:
         return None
     known = before.starts_at if before else None

@@ -1,4 +1,4 @@
-"""Late sessions: runs that are over in our books, and whose sessions may live.
+"""Late sessions: runs that have ended in our ledger while their sessions may still run.
 
 Two kinds are watched. Some runs were given up because time passed: a platform may show a session later than it
 promised, or start it for a daemon that stood still between its intent and its launch. Others were called ended by their
@@ -40,14 +40,14 @@ _EVERY_SECONDS = 600  # one whose run has just ended is looked for in each cycle
 
 
 class _Signs(NamedTuple):
-    """What a session writes: whether all its lanes ``left`` a last word, and ``until`` when it is listened to."""
+    """The reports of a session: whether all lanes wrote a final one (``left``), and ``until`` when it is polled."""
 
     left: bool
     until: int
 
 
 class LateSessions:
-    """Looks for the watched runs of one daemon. What it keeps may be lost."""
+    """Polls the watched runs of one daemon. Its state may be lost in a restart."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -55,7 +55,7 @@ class LateSessions:
         self.faults: dict[str, str] = {}  # by launch key, why a watched run could not be handled
 
     def look(self, found: Sequence[Watched], now: int) -> None:
-        """Look for the watched runs that are due; those that have just ended always are."""
+        """Poll the watched runs that are due; a run that has just ended is always due."""
         keys = {one.run.key for one in found}
         self.faults = {key: why for key, why in self.faults.items() if key in keys}
         due = [one for one in found if now >= self._again_at or one.over_since + LINGERS_SECONDS > now]
@@ -67,7 +67,7 @@ class LateSessions:
 
 
 def observe_late(ports: Ports, found: Sequence[Watched], now: int) -> tuple[set[str], dict[str, str]]:
-    """Look for each watched run once; return which were handled, and why some of them could not be.
+    """Poll each watched run once; return the handled runs, and the errors of the others.
 
     No answer changes nothing, however long it takes.
     """
@@ -84,7 +84,7 @@ def observe_late(ports: Ports, found: Sequence[Watched], now: int) -> tuple[set[
 
 
 def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) -> Mapping[str, str]:
-    """Look for the watched runs of a pool; return why some of them could not be handled."""
+    """Poll the watched runs of a pool; return the errors by run."""
     faults: dict[str, str] = {}
     signs: dict[str, _Signs] = {}
     for one in mine:
@@ -111,7 +111,7 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
 
 
 def _ask_to_leave(ports: Ports, key: str) -> None:
-    """See to it that the session finds its stop flag."""
+    """Write the session's stop flag if it is missing."""
     try:
         if ports.artifacts.size(stop_flag_key(key)) is None:
             put_stop_flag(ports.artifacts, key, "the run is over in the books of the scheduler")
@@ -120,7 +120,7 @@ def _ask_to_leave(ports: Ports, key: str) -> None:
 
 
 def _settle(ports: Ports, one: Watched, seen: Observed, signs: _Signs, now: int) -> None:
-    """Book what the platform showed of the run until ``now``, the instant of its answer."""
+    """Bill the time that the platform reports for the run until ``now``, the instant of its answer."""
     run = one.run
     start = seen.started if seen.started is not None else one.booked[0] if one.booked else run.planned_start
     match seen.state:
@@ -147,7 +147,7 @@ def _settle(ports: Ports, one: Watched, seen: Observed, signs: _Signs, now: int)
 
 
 def _end(one: Watched, seen: Observed, start: int, now: int) -> int:
-    """Return until when an ended session is charged: by the platform's word, else until what can have been at most."""
+    """Return the end of an ended session's charge: as reported by the platform, else the latest possible end."""
     if seen.ended is not None and seen.told:
         return seen.ended
     held_until = one.run.held_until
@@ -156,7 +156,7 @@ def _end(one: Watched, seen: Observed, start: int, now: int) -> int:
 
 
 def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
-    """Read what the session still writes. A heartbeat that is newer than the one that we know proves that it lives."""
+    """Read the session's reports. A heartbeat that is newer than the recorded one proves that it runs."""
     run, seen = one.run, Observation()
     with ports.database.read() as tx:
         targets = {lane.job: record.spec.target_step for lane in run.lanes if (record := jobs.find(tx, lane.job))}
@@ -187,7 +187,7 @@ def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
 
 
 def _report(ports: Ports, run: Run, now: int) -> None:
-    """Tell people once that a session goes on that is not wanted."""
+    """Write one event that a session runs although its run has ended."""
     with ports.database.read() as tx:
         if run.key in {known.subject for known in conditions.standing(tx, LIVES)}:
             return
@@ -197,12 +197,12 @@ def _report(ports: Ports, run: Run, now: int) -> None:
 
 
 def _brought_home(ports: Ports, one: Watched, now: int) -> bool:
-    """Bring home and record what the session left; False when some of it may yet come."""
+    """Collect and record the outputs of the session; return False if some may still arrive."""
     return _collected(ports, one, now) and record_late(ports, {lane.job for lane in one.run.lanes}, now)
 
 
 def _collected(ports: Ports, one: Watched, now: int) -> bool:
-    """Bring home what the session left; False when that may yet succeed."""
+    """Collect the outputs of the session; return False if that may still succeed."""
     try:
         border.asked(
             one.run.pool,
@@ -218,7 +218,7 @@ def _collected(ports: Ports, one: Watched, now: int) -> bool:
 
 
 def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, now: int, until: int | None) -> None:
-    """Have the ledger count ``billed`` in place of what it counts; watch on ``until``, or no more for None."""
+    """Correct the ledger to ``billed``; watch the run ``until`` then, or no longer if None."""
     with ports.write() as tx:
         if billed != one.booked:
             _adjust(ports, tx, one, billed, why, now)
@@ -231,7 +231,7 @@ def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, 
 
 
 def _adjust(ports: Ports, tx: Connection, one: Watched, billed: tuple[int, int] | None, why: str, now: int) -> None:
-    """Append what makes the ledger count ``billed``; event ``session.late``."""
+    """Append the entries that correct the ledger to ``billed``; writes the event ``session.late``."""
     pool = ports.pools.get(one.run.pool)
     price = prices.of(tx, pool) if pool else 0
     changes = [(*interval, credit) for interval, credit in ((one.booked, True), (billed, False)) if interval]

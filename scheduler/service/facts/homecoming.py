@@ -1,8 +1,8 @@
-"""Homecoming: whether all is here that an ended session says it left; how long to ask for it, and when it is lost.
+"""Output collection: whether all outputs of an ended session have arrived, when to fetch again, and when to give up.
 
-A download may be damaged, a place may answer half, a store may be late. So an end is believed only when what the
-session claims has come home. It is fetched again, less often each time; what has not come after PATIENCE_SECONDS is
-lost, and that is said.
+A download may be damaged, a platform may answer in part, a store may be late. So an end counts only when all reported
+checkpoints have arrived. Missing ones are fetched again, less often each time; after PATIENCE_SECONDS they are lost,
+which is an event.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AWAITED, LOST = "session.awaited", "session.lost"
 
 
 class Homecoming:
-    """Remembers when to fetch again; it may be forgotten. Since when something is awaited stands in the event log."""
+    """Keeps when to fetch again; this may be lost. The event log has the time since which outputs are awaited."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -32,7 +32,7 @@ class Homecoming:
         self.fresh: dict[str, Observation] = {}  # the same of the look that is going on
 
     def is_due(self, run: Run, seen: Observation, now: int) -> bool:
-        """Whether to fetch what the run left; if not, what was wrong the last time is so still."""
+        """Return whether to fetch the run's outputs now; if not, the last error stays in ``seen.awaited``."""
         if run.key in self.read:
             return False
         _, at, why = self._next.get(run.key, (0, 0, ""))
@@ -41,9 +41,9 @@ class Homecoming:
         return now >= at
 
     def judge(self, over: Sequence[Run], known: Known, seen: Observation, now: int) -> None:
-        """Move runs from ``seen.awaited`` to ``seen.lost`` for which there was patience enough.
+        """Move runs from ``seen.awaited`` to ``seen.lost`` after PATIENCE_SECONDS.
 
-        Those are added first whose lanes claim what is not here. ``over`` are runs that ended or had a last word.
+        Runs whose lanes report missing checkpoints come first. ``over`` are ended runs and those with a final report.
         """
         self.read = {run.key for run in over} & seen.home & seen.late
         self.told, self.fresh = self.fresh, {}
@@ -66,13 +66,13 @@ class Homecoming:
         if now >= at and seen.is_reached(run):
             pause = min(2 * pause, _AGAIN_SECONDS_MAX)
             self._next[run.key] = pause, now + pause, "" if fetched else why
-        # Time in which nobody could ask, as while the place or we were away, is no patience: both must be long.
+        # Time without a query does not count, for example while the daemon was off, so the pause must be long as well.
         if now - self._tell(AWAITED, run, why, now) >= PATIENCE_SECONDS and pause >= _AGAIN_SECONDS_MAX:
             seen.lost[run.key] = seen.awaited.pop(run.key)
             self._tell(LOST, run, why, now)
 
     def _tell(self, kind: str, run: Run, why: str, now: int) -> int:
-        """Tell something of a run once; return when it was told."""
+        """Write one event of a kind for a run; return its instant."""
         with self._ports.database.read() as tx:
             told = events.tail(tx, limit=1, kinds=[kind], subject=run.key)
         if told:
@@ -84,14 +84,14 @@ class Homecoming:
 
 
 def _missing(run: Run, known: Known, seen: Observation) -> Iterator[str]:
-    """Yield what lanes have said that they saved, and that is not here."""
+    """Yield the checkpoints that lanes report and that are missing."""
     here = {manifest.key for manifest in seen.manifests} | set(known.keys)
     for lane in run.lanes:
         said = seen.results.get((run.key, lane.index)) or seen.heartbeats.get((run.key, lane.index))
         if lane.outcome is not None or said is None or lane.job not in seen.listed:
-            continue  # what the store does not tell now is not missing
+            continue  # the store has not listed it
         step = said.checkpoint_step
         began = lane.restore_step if said.restored_step is None else said.restored_step
-        # By its own name: an earlier attempt may have saved the same step, damaged.
+        # With the attempt: an earlier one may have saved a damaged checkpoint of the same step.
         if step is not None and step != began and manifest_key(lane.job, step, lane.attempt) not in here:
             yield f"step {step} of {lane.job} is not here, or damaged"

@@ -1,4 +1,4 @@
-"""Isolation: a fault that shows with one run, job or pool stays with it; everything else goes on, and a person is told.
+"""Isolation: a fault of one run, job or pool is recorded and reported, and everything else continues.
 
 What the database raises is nobody's fault here: it passes. So does what no single run, job or pool can be blamed for.
 """
@@ -37,21 +37,21 @@ _CULPRITS_MAX = 20  # left out of one plan; with more of them the fault is ours
 
 
 class Write(Protocol):
-    """Writes down what was seen and decided of some runs."""
+    """Writes the observation and the steps of some runs."""
 
     def __call__(self, tx: Connection, runs: Sequence[Run], *, regarded: bool) -> None:
-        """Write; what their sessions said only if it is ``regarded``."""
+        """Write; include the reports of the sessions if ``regarded``."""
         ...
 
 
 def why(error: BaseException) -> str:
-    """Return an error in words that can be stored and shown."""
+    """Return an error as text for storage and display."""
     return clean(f"{type(error).__name__}: {error}", _WHY_MAX)
 
 
 @contextmanager
 def isolated(faults: dict[str, str], name: str) -> Iterator[None]:
-    """Note under ``name`` what the body raises, and go on. Raises StoreFailure and OSError: not its fault."""
+    """Record an exception of the body under ``name`` and continue. Does not catch StoreFailure and OSError."""
     try:
         yield
     except (StoreFailure, OSError):
@@ -62,7 +62,7 @@ def isolated(faults: dict[str, str], name: str) -> Iterator[None]:
 
 @contextmanager
 def isolated_run(faults: dict[str, str], key: str) -> Iterator[None]:
-    """As isolated, for a step of the cycle about one run: what the database refuses to write of it is its fault too."""
+    """Do the same for one run's step of the cycle, where a write that the database refuses is the run's fault too."""
     try:
         with isolated(faults, key):
             yield
@@ -71,7 +71,7 @@ def isolated_run(faults: dict[str, str], key: str) -> Iterator[None]:
 
 
 def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Answer, **facts: str) -> _Answer:
-    """Return what work beside the cycle comes to, and ``otherwise`` when it fails: it is told and tried again.
+    """Return the result of work beside the cycle, or ``otherwise`` if it fails, which is logged; it is tried again.
 
     A full disk of this machine is such a failure too. Raises StoreFailure: what the database raises passes.
     """
@@ -89,7 +89,7 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
 def ready(
     ports: Ports, kind: str, due: Sequence[Placement], needs: Callable[[Placement], Mapping[str, Callable[[], object]]]
 ) -> list[Placement]:
-    """Return the placements for which all work is done that they need, by name; that of the others goes on beside."""
+    """Return the placements whose required work is done, by name; the work of the others continues."""
     wanted = [needs(placement) for placement in due]
     work = {name: do for needed in wanted for name, do in needed.items()}
     done = ports.calls.gather(kind, work) if work else {}
@@ -102,7 +102,7 @@ def each_alone(
     suspects: Collection[str],
     write: Write,
 ) -> dict[str, str]:
-    """Write for all runs in one transaction, but for ``suspects``; if that fails, for each in one of its own.
+    """Write all runs except ``suspects`` in one transaction; if that fails, each run in its own.
 
     ``write`` is told whether to regard what sessions said: where that cannot be written, a run is settled without it.
     Each transaction is whole for its runs, so a crash between two of them is like one between two cycles. Returns why
@@ -139,7 +139,7 @@ def each_alone(
 
 
 class Poisoned:
-    """The runs with which something is wrong now. Each is told once, and once more when nothing is wrong any more.
+    """The runs with a fault now. Each is reported once, and once more when the fault is gone.
 
     ``kind`` and ``over`` are the events: by default of those that cannot be handled.
     """
@@ -150,14 +150,14 @@ class Poisoned:
         self.runs: dict[str, str] | None = None  # not read yet
 
     def known(self) -> Collection[str]:
-        """Return the runs with which it was wrong before, for this daemon or the one before it."""
+        """Return the runs that had a fault before, in this daemon or the previous one."""
         if self.runs is None:
             with self._ports.database.read() as tx:
                 self.runs = poisoned_runs(tx, self._kind)
         return self.runs
 
     def note(self, handled: Collection[str], faults: Mapping[str, str], now: int) -> None:
-        """Tell with which of the runs that were ``handled`` something is wrong now, and with which nothing any more."""
+        """Report which of the ``handled`` runs have a fault now, and which have none any more."""
         known = dict.fromkeys(self.known(), "")
         fresh = sorted(set(faults) - set(known))
         over = sorted(set(known) - set(faults))
@@ -174,7 +174,7 @@ class Poisoned:
 
 
 def poisoned_runs(tx: Connection, kind: str = POISONED) -> dict[str, str]:
-    """Return the runs with which something was wrong when they were last tried, and why."""
+    """Return the runs that had a fault when last handled, with the error."""
     handled = {run.key for run in runs.live(tx)} | watched.keys(tx)
     return {known.subject: known.why for known in conditions.standing(tx, kind) if known.subject in handled}
 
@@ -184,19 +184,19 @@ def poisoned_runs(tx: Connection, kind: str = POISONED) -> dict[str, str]:
 
 @dataclass(slots=True)
 class LeftOut:
-    """Jobs and pools that no plan can be made with, and why."""
+    """The jobs and pools with which planning fails, with the error."""
 
     jobs: dict[str, str] = field(default_factory=dict)
     pools: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: LeftOut) -> None:
-        """Take in what else is left out."""
+        """Add jobs and pools that are left out."""
         self.jobs |= other.jobs
         self.pools |= other.pools
 
 
 def without(snapshot: Snapshot, names: Collection[str], pools: Collection[str]) -> Snapshot:
-    """Return a snapshot without some jobs and pools; gates that wait for such a job see its progress."""
+    """Return a snapshot without some jobs and pools; gates on such a job see its progress."""
     if not names and not pools:
         return snapshot
     gone = {view.name: view.done_step / max(1, view.target_step) for view in snapshot.jobs if view.name in names}
@@ -209,7 +209,7 @@ def without(snapshot: Snapshot, names: Collection[str], pools: Collection[str]) 
 
 
 def told_before(tx: Connection, snapshot: Snapshot) -> LeftOut:
-    """Return what waits for a person because no plan could be made with it: held jobs and closed pools."""
+    """Return the jobs on hold and the closed pools with which planning failed."""
     held = {view.name for view in snapshot.jobs if isinstance(view.blocked, HeldByPerson)}
     return LeftOut(
         {known.subject: known.why for known in conditions.standing(tx, JOB_POISONED) if known.subject in held},
@@ -218,14 +218,14 @@ def told_before(tx: Connection, snapshot: Snapshot) -> LeftOut:
 
 
 def planned_again(tx: Connection, names: Collection[str], now: int) -> None:
-    """Close the condition of the jobs with which a plan was made; event ``job.mended``."""
+    """Close the condition of the jobs with which planning succeeded; writes the event ``job.mended``."""
     for known in conditions.standing(tx, JOB_POISONED):
         if known.subject in names:
             events.append(tx, JOB_MENDED, known.subject, now)
 
 
 def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, LeftOut]:
-    """Return a plan, without those jobs and pools with which ``make`` fails; they are found by halving.
+    """Return a plan without the jobs and pools with which ``make`` fails; bisection finds them.
 
     Raises what ``make`` raised when nobody can be blamed.
     """
@@ -244,7 +244,7 @@ def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[P
 
 
 def _culprit(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> LeftOut | None:
-    """Return one job, or else one pool, with which planning fails: a job costs the others less."""
+    """Return one job with which planning fails, or else one pool: without a job the others lose less."""
     names = [view.name for view in snapshot.jobs]
     pools = [view.pool.name for view in snapshot.pools]
     job = _first(make, names, lambda rest: without(snapshot, rest, ()))
@@ -259,7 +259,7 @@ def _culprit(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> LeftOut | 
 def _first(
     make: Callable[[Snapshot], Plan], names: Sequence[str], but: Callable[[Sequence[str]], Snapshot]
 ) -> tuple[str, str] | None:
-    """Return the name with which planning begins to fail as one after the other is added, and why."""
+    """Return the first name with which planning fails when names are added one by one, with the error."""
     if _tried(make, but(names))[0] is not None:
         good, bad, said = 0, len(names), _tried(make, but(()))[1]
         while bad - good > 1:
@@ -284,7 +284,7 @@ def _tried(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan |
 
 
 def wait_for_person(ports: Ports, left_out: LeftOut, now: int) -> None:
-    """Hold jobs and close pools until a person lets them go. A job that trains goes on, and is held afterwards.
+    """Hold jobs and close pools until a person releases them. A job that trains continues and is held afterwards.
 
     Raises Fenced and other StoreFailures.
     """

@@ -1,4 +1,4 @@
-"""Places: pools that cannot be used before a person acts wait for that, and platforms that do not answer are told.
+"""Health of platforms: pools that need a person are closed, and platforms that do not answer are reported.
 
 Such a pool is closed with the reason, while all others go on. It is opened again by itself when its platform can be
 made and lets us in; what a platform refused before is tried again when its credentials change, when a person opens the
@@ -29,18 +29,18 @@ _FIRST_SECONDS, _LONGEST_SECONDS = 120, 3_600
 
 
 def wait_for_person(tx: Connection, pool: str, error: PlatformError, now: int, until: int | None) -> None:
-    """Close a pool that a person must mend; unless it is mended before, it is tried again at ``until``."""
+    """Close a pool that a person must repair; it is tried again at ``until`` at the latest."""
     why = f"waits for a person: {error}"[:_WHY_CHARACTERS]
     limits.close_pool(tx, pool, until, why, now, cause=Cause.CREDENTIALS)
 
 
 def refused_by(tx: Connection, pool: str, error: Misconfigured, now: int) -> None:
-    """Close a pool whose platform refused a launch in a way that only a person can change."""
+    """Close a pool whose platform refused a launch for a reason that only a person can change."""
     wait_for_person(tx, pool, error, now, now + _AGAIN_SECONDS)
 
 
 def let_in(tx: Connection, pool: str, now: int) -> None:
-    """Open a pool that waited for a person: its platform took a launch."""
+    """Open a pool that waited for a person, because its platform accepted a launch."""
     cause = limits.cause(tx, pool)
     if cause is not None and cause.waits_for_person:
         limits.open_pool(tx, pool, now)
@@ -54,7 +54,7 @@ def _opened(opening: Opening, *, anew: bool) -> str | PlatformError:
 
 
 class Places:
-    """Watches the pools of one daemon. What it keeps may be lost: a new one tries all pools anew."""
+    """Watches the pools of one daemon. Its state may be lost: a new daemon tries all pools again."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -66,7 +66,7 @@ class Places:
         self._told_silent: set[str] | None = None
 
     def open(self, now: int) -> None:
-        """Make every platform that is not made, or was made of credentials that changed; close and open pools by it."""
+        """Create each platform that is missing or whose credentials changed; close and open pools accordingly."""
         openings = self._ports.openings
         if not openings:
             return
@@ -92,7 +92,7 @@ class Places:
             self._write(broken, fresh, now)
 
     def note(self, answered: Collection[str], troubles: Mapping[str, PlatformError], now: int) -> None:
-        """Take in which platforms answered when they were asked for sessions, and which did not."""
+        """Record which platforms answered the query for sessions, and which did not."""
         if self._told_silent is None:
             self._told_silent = self._silent_before()
         refused = {pool: error for pool, error in troubles.items() if isinstance(error, Misconfigured | Stumbled)}
@@ -116,7 +116,7 @@ class Places:
     def _write(
         self, broken: Mapping[str, PlatformError], fresh: Collection[str], now: int, back: Collection[str] = ()
     ) -> None:
-        """Close the pools that are ``broken``, and open those that waited and are ``fresh``, or have come ``back``."""
+        """Close the ``broken`` pools, and open waiting ones that are ``fresh`` or ``back``."""
         with self._ports.database.read() as tx:
             closures = {closure.pool: closure for closure in limits.standing(tx)}
 
@@ -152,7 +152,7 @@ class Places:
             self._ports.log.info("pool.opened", pool=pool, why="what it waited for may be mended")
 
     def _opened_by_people(self) -> set[str]:
-        """Return the pools that people opened since the last look."""
+        """Return the pools that people opened since the last cycle."""
         with self._ports.database.read() as tx:
             newest = events.newest_id(tx)
             seen, self._seen_event = self._seen_event, newest
@@ -168,13 +168,13 @@ class Places:
 
 # What stays as it is gets into the log once, and then after pauses that grow.
 class Pauses:
-    """Remembers when each trouble is to be logged again. It may be lost."""
+    """Keeps when each failure is logged again. Its state may be lost."""
 
     def __init__(self) -> None:
         self._next: dict[str, tuple[int, int]] = {}  # by name: the pause after the next line, and when that is due
 
     def is_due(self, name: str, now: int) -> bool:
-        """Tell whether a trouble is to be logged now."""
+        """Return whether a failure is to be logged now."""
         pause, at = self._next.get(name, (_FIRST_SECONDS, now))
         if now < at:
             return False
@@ -182,7 +182,7 @@ class Pauses:
         return True
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all troubles but these."""
+        """Drop all failures except these."""
         self._next = {name: known for name, known in self._next.items() if name in names}
 
 
@@ -199,7 +199,7 @@ _RESTS = {
 
 
 def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until: int | None = None) -> int:
-    """Close a pool for a while, by an event of ``kind`` that says why; return until when.
+    """Close a pool temporarily with an event of ``kind`` that has the reason; return the end of the closure.
 
     It is tried again then, or at ``at_most_until`` when that is sooner. A person may open it before.
     """
