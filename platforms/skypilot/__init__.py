@@ -1,1 +1,1 @@
-"""SkyPilot: sessions are clusters on any cloud that a SkyPilot API server drives, spoken to over HTTP alone."""
+"""SkyPilot: sessions are clusters on any cloud of a SkyPilot API server, which is called over HTTP."""

@@ -1,8 +1,8 @@
-"""The adapter of SkyPilot. One cluster for each launch key, made for it and taken down after it.
+"""The SkyPilot adapter. Each run ID has its own cluster, which is created for it and deleted after it.
 
-What this side must remember lies in the pool's state folder, a folder for each key: that a session was ordered, written
-before the server is asked; since when it runs; how it ended, as it was first told; what it printed, for a cluster takes
-its log with it. All else is looked up by the cluster's name.
+The pool's state folder has a folder per run ID with: the order, written before the server is called; the start; the
+end, as first reported; and the output, because the log is deleted with the cluster. Everything else is queried by the
+cluster's name.
 """
 
 from __future__ import annotations
@@ -27,37 +27,35 @@ from platforms.base import (
 from platforms.bundle import build_bundle
 from platforms.registry import PlatformContext
 from platforms.remote import END, ORDER, OUTPUT, STARTED, Ended, Ordered, RemoteSessions, Started
-from platforms.skypilot.server import ApiServer, Asked, Cluster, Cost, Gone, Job, NotSent, dearest
+from platforms.skypilot.server import ApiServer, NoCluster, NotSent, SkyCluster, SkyCost, SkyJob, SkyRequest, dearest
 from platforms.skypilot.settings import NAME, read_settings
 from platforms.skypilot.task import Order, is_key, task
 
-_SLACK_SECONDS = (
-    120  # real: after the deadline the script has ended the agent, and a cluster that is left is taken down
-)
-_LOCK_SECONDS = 60.0  # a look at the server is taken under the lock
+_SLACK_SECONDS = 120  # real seconds after the deadline, when the script has ended the runner: the cluster is deleted
+_LOCK_SECONDS = 60.0  # the server is polled under the lock
 _AT_ONCE = 8
-_SHARED = ("slurm", "ssh", "k8s", "kubernetes")  # whose machines may see a folder of this one
+_SHARED = ("slurm", "ssh", "k8s", "kubernetes")  # infrastructures that may share a folder with this machine
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One look: the clusters of this pool, and what those whose turn it was say of their jobs."""
+    """One poll: the clusters of this pool by name, and by run ID the jobs of those that were queried."""
 
-    clusters: Mapping[str, Cluster]
-    jobs: Mapping[str, list[Job] | PlatformError]
+    clusters: Mapping[str, SkyCluster]
+    jobs: Mapping[str, list[SkyJob] | PlatformError]
 
 
 class SkyPilotPlatform(RemoteSessions):
-    """Runs payloads on clusters that SkyPilot makes; for the settings see docs/skypilot.md."""
+    """Runs payloads on clusters of SkyPilot; docs/skypilot.md has the settings."""
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         super().__init__(NAME, context)
         self._settings = read_settings(settings, context.state_folder.absolute())
         self._server = ApiServer(self._settings)
-        # Who declares a price books that; else the catalogue's is told, and no machine is launched that costs more.
+        # Without a declared price the catalogue's is reported, and no machine is launched that costs more.
         self._tells_price = not context.is_priced
-        self._price: float | None = None  # dollars, as it was told last
-        self._looked: dict[str, int] = {}  # by key, when its cluster was last asked for its jobs
+        self._price: float | None = None  # dollars per hour, as last reported
+        self._polled_at: dict[str, int] = {}  # by run ID, when the cluster's jobs were last queried
 
     @property
     def capabilities(self) -> Capabilities:
@@ -65,7 +63,7 @@ class SkyPilotPlatform(RemoteSessions):
         return Capabilities(tails_logs=True, finds_orphans=True, tells_price=self._tells_price)
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
-        """Have a cluster made, unless there is one of this key or was one; see Platform.launch."""
+        """Create a cluster, unless the run ID has or had one; see Platform.launch."""
         key = request.key
         if not is_key(key):
             raise Refused(
@@ -76,62 +74,62 @@ class SkyPilotPlatform(RemoteSessions):
         order = Order(key, int(self._real(request.deadline)), start_by, self._settings.python)
         with self._folders.answering("launch"):
             packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
-            asked = task(order, {**request.launch, "work_dir": "work"}, packed, self._resources(request))
+            body = task(order, {**request.launch, "work_dir": "work"}, packed, self._resources(request))
             with self._folders.lock(_LOCK_SECONDS):
-                if (found := self._found(request, now)) is not None:
-                    return found
+                if (existing := self._existing_session(request, now)) is not None:
+                    return existing
                 self._records.order(key, Ordered(now, request.deadline, start_by))
             try:
-                made = self._server.launch(self._name(key), asked)
+                request_id = self._server.launch(self._name(key), body)
             except (Refused, Misconfigured, NotSent):
                 with self._folders.lock(_LOCK_SECONDS):
                     self._folders.remove([key])
                     self._records.forget([key])
                 raise
-        return Observed(key, SessionState.QUEUED, made, detail="asked for")
+        return Observed(key, SessionState.QUEUED, request_id, detail="asked for")
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
-        """Return what is known of each key; see Platform.find."""
+        """Return the session of each run ID; see Platform.find."""
         with self._folders.answering("find"):
-            asked = [key for key in dict.fromkeys(keys) if is_key(key)]
-            view = self._look(now, asked)
-            for key in asked:
-                self._adopt(key, view, now)
-            return self._folders.observed(asked, lambda key: self._observe(key, view, now))
+            valid = [key for key in dict.fromkeys(keys) if is_key(key)]
+            view = self._poll(now, valid)
+            for key in valid:
+                self._adopt_cluster(key, view, now)
+            return self._folders.observed(valid, lambda key: self._observe(key, view, now))
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Take a session's cluster down; without ``force`` only give up a launch that is under way.
+        """Delete a session's cluster; without ``force`` only cancel a launch that is not finished.
 
-        A session that runs learns from the artifact store that it should save and leave.
+        A running session finds the stop flag in the artifact store.
         """
         del now
         if not is_key(key):
             return
         with self._folders.answering("stop"):
-            there = self._folders.files(key)
-            if END in there or (STARTED in there and not force):
+            files = self._folders.files(key)
+            if END in files or (STARTED in files and not force):
                 return
             requests = self._server.requests(self._name(key))
             launches = [one for one in requests if one.name == "sky.launch" and one.is_active]
             for one in launches:
                 self._server.cancel(one.id)
             if (force or launches) and (cluster := self._server.clusters().get(self._name(key))):
-                self._leave(key, cluster)
-            self._looked.pop(key, None)
+                self._stop_cluster(key, cluster)
+            self._polled_at.pop(key, None)
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield what a session printed; see Platform.logs."""
+        """Yield the output of a session; see Platform.logs."""
         if not is_key(key) or limit_bytes <= 0:
             return
         with self._folders.answering("logs"):
-            there = self._folders.files(key)
-            if STARTED in there and END not in there:
-                with suppress(Gone):
+            files = self._folders.files(key)
+            if STARTED in files and END not in files:
+                with suppress(NoCluster):
                     self._records.keep_output(key, self._server.log(self._name(key)))
             yield from self._folders.read(key, OUTPUT, offset, limit_bytes)
 
     def read_quota(self, now: int) -> Sequence[HourPrice]:
-        """Return what an hour costs at most by the catalogue; what an account may spend is declared in the quotas."""
+        """Return the highest price of an hour in the catalogue. Budgets are declared as quotas."""
         del now
         if not self._tells_price or not self._settings.accelerator:
             return ()
@@ -143,51 +141,51 @@ class SkyPilotPlatform(RemoteSessions):
         return (HourPrice(round(offer.dollars * 1_000_000), f"SkyPilot's catalogue: {offer.place}"),)
 
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return clusters, and launches under way, that carry this pool's prefix and that ``known`` does not name."""
+        """Return the clusters and active launches with this pool's prefix that are not in ``known``."""
         with self._folders.answering("orphans"):
-            view, prefix = self._look(now, ()), self._settings.prefix
+            view, prefix = self._poll(now, ()), self._settings.prefix
             under_way = {one.cluster for one in self._server.requests() if one.name == "sky.launch"}
-            found = []
+            orphans = []
             for name in sorted({*view.clusters, *under_way}):
                 key, cluster = name.removeprefix(prefix), view.clusters.get(name)
                 if key in known or END in self._folders.files(key):
                     continue
                 state = SessionState.RUNNING if cluster and cluster.status == "UP" else SessionState.QUEUED
                 since = min(self._scheduled(cluster.launched_at), now) if cluster else None
-                found.append(Observed(key, state, name, since, detail=cluster.status if cluster else "asked for"))
-            return found
+                orphans.append(Observed(key, state, name, since, detail=cluster.status if cluster else "asked for"))
+            return orphans
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """Remove the folders of the sessions in ``over`` that ended or never started, and whose clusters are gone."""
+        """Remove the folders of sessions in ``over`` that ended or never started and have no cluster; return them."""
         with self._folders.answering("sweep"):
-            kept = sorted(self._folders.keys() & set(over))
-            view = self._look(now, ())
-            gone = [key for key in kept if self._name(key) not in view.clusters]
+            stored = sorted(self._folders.keys() & set(over))
+            view = self._poll(now, ())
+            without_cluster = [key for key in stored if self._name(key) not in view.clusters]
             with self._folders.lock(_LOCK_SECONDS):
-                removed = self._folders.over(gone, lambda key: self._observe(key, view, now))
+                removed = self._folders.over(without_cluster, lambda key: self._observe(key, view, now))
                 self._folders.remove(removed)
             self._records.forget(removed)
             for key in removed:
-                self._looked.pop(key, None)
+                self._polled_at.pop(key, None)
             self._folders.clear()
         return removed
 
-    def _found(self, request: LaunchRequest, now: int) -> Observed | None:
-        """Return the session of this key when there is one, here or at the server. The caller holds the lock.
+    def _existing_session(self, request: LaunchRequest, now: int) -> Observed | None:
+        """Return the session of this run ID if one exists, here or at the server. The caller holds the lock.
 
-        Raises Refused when there is none, and no room for it.
+        Raises Refused if there is none and the pool is full, or its deadline has passed.
         """
         key = request.key
-        kept = sorted(self._folders.keys() | {key})
-        view = self._look(now, ())
+        stored = sorted(self._folders.keys() | {key})
+        view = self._poll(now, ())
         if ORDER not in self._folders.files(key):
             launched = [one for one in self._server.requests(self._name(key)) if one.name == "sky.launch"]
-            if launched or self._name(key) in view.clusters:  # asked for by a daemon whose state folder is lost
+            if launched or self._name(key) in view.clusters:  # launched by a daemon whose state folder is lost
                 self._records.order(
                     key, Ordered(now, request.deadline, int(self._real(now)) + self._settings.start_seconds)
                 )
-        seen = self._folders.observed(kept, lambda each: self._observe(each, view, now))
-        return self._standing(request, seen, now)
+        sessions = self._folders.observed(stored, lambda each: self._observe(each, view, now))
+        return self._standing(request, sessions, now)
 
     def _resources(self, request: LaunchRequest) -> dict[str, object]:
         resources = self._settings.resources(request.devices)
@@ -199,8 +197,8 @@ class SkyPilotPlatform(RemoteSessions):
             raise Misconfigured(NAME, "launch", "a cloud's machine cannot reach a folder of this one", remedy)
         return resources
 
-    def _adopt(self, key: str, view: _View, now: int) -> None:
-        """Remember a cluster of ours that this side has no order of."""
+    def _adopt_cluster(self, key: str, view: _View, now: int) -> None:
+        """Write an order for a cluster of this pool that has none."""
         cluster = view.clusters.get(self._name(key))
         if cluster is not None and not self._folders.files(key):
             since = min(self._scheduled(cluster.launched_at), now)
@@ -209,54 +207,54 @@ class SkyPilotPlatform(RemoteSessions):
                 if not self._folders.files(key):
                     self._records.order(key, Ordered(since, until, cluster.launched_at + self._settings.start_seconds))
 
-    def _look(self, now: int, keys: Collection[str]) -> _View:
-        """Look at the clusters, and ask those of ``keys`` whose turn it is for their jobs, all at once.
+    def _poll(self, now: int, keys: Collection[str]) -> _View:
+        """Return the clusters, and the jobs of those of ``keys`` that are due for a query (queried in parallel).
 
-        A cluster whose session is over came up after all, or nobody heard that it should go: it is taken down.
+        A cluster whose session has ended is deleted: it started late, or its deletion was not received.
         """
         clusters = self._server.clusters()
         for cluster in clusters.values():
             key = cluster.name.removeprefix(self._settings.prefix)
             if END in self._folders.files(key):
                 with suppress(PlatformError):
-                    self._leave(key, cluster)
+                    self._stop_cluster(key, cluster)
         due = [key for key in keys if self._name(key) in clusters and self._is_due(key, now)]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             jobs = dict(zip(due, threads.map(self._jobs, due), strict=True))
-        self._looked.update(dict.fromkeys(due, now))
+        self._polled_at.update(dict.fromkeys(due, now))
         return _View(clusters, jobs)
 
     def _is_due(self, key: str, now: int) -> bool:
-        there = self._folders.files(key)
+        files = self._folders.files(key)
         pause = round(self._settings.poll_seconds * self._clock.scale)
-        return STARTED in there and END not in there and now >= self._looked.get(key, now - pause) + pause
+        return STARTED in files and END not in files and now >= self._polled_at.get(key, now - pause) + pause
 
-    def _jobs(self, key: str) -> list[Job] | PlatformError:
+    def _jobs(self, key: str) -> list[SkyJob] | PlatformError:
         try:
             return self._server.jobs(self._name(key))
         except PlatformError as error:
             return error
 
     def _observe(self, key: str, view: _View, now: int) -> Observed | None:
-        """Return a session as it stands; its end is written down when it is first told."""
-        there = self._folders.files(key)
-        if ORDER not in there:
+        """Return the state of a session; its end is stored when it is first reported."""
+        files = self._folders.files(key)
+        if ORDER not in files:
             return None
         order, cluster = self._records.ordered(key), view.clusters.get(self._name(key))
         try:
-            if END in there:
+            if END in files:
                 return self._records.ended(key)
-            if STARTED not in there:
-                return self._coming(key, order, cluster, now)
+            if STARTED not in files:
+                return self._observe_starting(key, order, cluster, now)
             started = self._records.started(key)
             if cluster is None:
-                return self._gone(key, order, started, now)
-            return self._running(key, order, started, cluster, view, now)
+                return self._observe_end(key, order, started, now)
+            return self._observe_up(key, order, started, cluster, view, now)
         except Unreachable as error:
             return Observed(key, SessionState.UNCLEAR, "", detail=str(error))
 
-    def _coming(self, key: str, order: Ordered, cluster: Cluster | None, now: int) -> Observed:
-        """Return what to say of a session that was not yet seen to run."""
+    def _observe_starting(self, key: str, order: Ordered, cluster: SkyCluster | None, now: int) -> Observed:
+        """Return the state of a session that was not seen running yet; cancel its launch if it is late."""
         name, late = self._name(key), self._real(now) > order.start_by
         requests = self._server.requests(name)
         launches = [one for one in requests if one.name == "sky.launch"]
@@ -271,13 +269,13 @@ class SkyPilotPlatform(RemoteSessions):
         if cluster is None and not launches and not late:
             detail = "asked for, not seen at the server yet"
             return Observed(key, SessionState.QUEUED, "", detail=detail, waits=InQueue(detail))
-        # The list is older than the requests: it may have come up in between.
-        if (cluster := self._server.refreshed(name)) is None:
-            return self._gone(key, order, None, now, launches)
+        # The list is older than the requests; the cluster may have started in between.
+        if (cluster := self._server.refresh(name)) is None:
+            return self._observe_end(key, order, None, now, launches)
         well = not launches or any(one.status == "SUCCEEDED" for one in launches)
         if not well or (late and cluster.status != "UP"):
-            # It stays up, is billed, and nothing would ever take it down.
-            if not _is_going(requests):
+            # Otherwise the cluster would stay up and be billed for ever.
+            if not _is_going_down(requests):
                 self._server.down(name)
             return Observed(key, SessionState.QUEUED, "", detail="its set-up failed, and it is taken down")
         if cluster.status != "UP":
@@ -286,31 +284,34 @@ class SkyPilotPlatform(RemoteSessions):
         cost = self._cost(key, order, now)
         since = min(cost.first, cluster.launched_at) if cost else cluster.launched_at
         began = self._records.start(key, max(order.at, min(self._scheduled(since), now)))
-        return self._up(key, began, cluster)
+        return self._as_running(key, began, cluster)
 
-    def _running(self, key: str, order: Ordered, started: Started, cluster: Cluster, view: _View, now: int) -> Observed:
-        """Return what to say of a session whose cluster is in the server's records, which may be old."""
+    def _observe_up(
+        self, key: str, order: Ordered, started: Started, cluster: SkyCluster, view: _View, now: int
+    ) -> Observed:
+        """Return the state of a session whose cluster is in the server's records, which may be old."""
         jobs = view.jobs.get(key, [])
-        if isinstance(jobs, Gone):
-            return self._gone(key, order, started, now)
+        if isinstance(jobs, NoCluster):
+            return self._observe_end(key, order, started, now)
         if isinstance(jobs, PlatformError):
-            # It holds its machine while it is there, whatever its job does: heartbeats tell of that.
-            seen = self._server.refreshed(cluster.name)
-            return self._gone(key, order, started, now) if seen is None else self._up(key, started, cluster)
+            # The session lasts while its cluster exists; whether its job works is known from heartbeats.
+            if self._server.refresh(cluster.name) is None:
+                return self._observe_end(key, order, started, now)
+            return self._as_running(key, started, cluster)
         mine = [job for job in jobs if job.name == key]
         late = self._real(now) > self._real(order.deadline) + _SLACK_SECONDS
         if (mine and all(job.is_over for job in mine)) or cluster.status == "STOPPED" or late:
-            self._leave(key, cluster)
-        return self._up(key, started, cluster)
+            self._stop_cluster(key, cluster)
+        return self._as_running(key, started, cluster)
 
-    def _gone(
-        self, key: str, order: Ordered, started: Started | None, now: int, launches: Sequence[Asked] = ()
+    def _observe_end(
+        self, key: str, order: Ordered, started: Started | None, now: int, launches: Sequence[SkyRequest] = ()
     ) -> Observed:
-        """Return how a session ended whose cluster the records do not name. Raises Unreachable.
+        """Return the end of a session whose cluster is not in the server's records. Raises Unreachable.
 
-        The server is asked once more, and its estimate of the cost tells when it was up.
+        The cluster is refreshed once more; the server's cost estimate gives the time for which it was up.
         """
-        if started is not None and self._server.refreshed(self._name(key)) is not None:
+        if started is not None and self._server.refresh(self._name(key)) is not None:
             return Observed(key, SessionState.UNCLEAR, "", detail="its cluster is not there, and there again")
         cost = self._cost(key, order, now)
         if cost is not None and cost.last is None and now <= order.deadline:
@@ -333,25 +334,25 @@ class SkyPilotPlatform(RemoteSessions):
         ended = Ended(first, max(first, min(last, now)), why, told=stopped, price=price, taken=not stopped)
         return self._records.end(key, ended)
 
-    def _cost(self, key: str, order: Ordered, now: int) -> Cost | None:
+    def _cost(self, key: str, order: Ordered, now: int) -> SkyCost | None:
         days = max(0, int(self._real(now) - self._real(order.at))) // 86_400 + 2
         return self._server.costs(self._name(key), min(days, 365))
 
-    def _leave(self, key: str, cluster: Cluster) -> None:
-        """Bring home what a session printed, and have its cluster taken down, unless that is under way."""
+    def _stop_cluster(self, key: str, cluster: SkyCluster) -> None:
+        """Store the output of a session and delete its cluster, unless the deletion is already requested."""
         requests = self._server.requests(cluster.name)
-        if not _is_going(requests):
-            with suppress(PlatformError, OSError):  # what it costs to leave it up counts more
+        if not _is_going_down(requests):
+            with suppress(PlatformError, OSError):  # a lost log costs less than a cluster that stays up
                 self._records.keep_output(key, self._server.log(cluster.name))
             self._server.down(cluster.name)
 
-    def _up(self, key: str, started: Started, cluster: Cluster) -> Observed:
+    def _as_running(self, key: str, started: Started, cluster: SkyCluster) -> Observed:
         return Observed(key, SessionState.RUNNING, cluster.name, started.at, detail=f"up on {cluster.where}")
 
     def _name(self, key: str) -> str:
         return f"{self._settings.prefix}{key}"
 
 
-def _is_going(requests: Sequence[Asked]) -> bool:
-    """Tell whether a cluster is being taken down."""
+def _is_going_down(requests: Sequence[SkyRequest]) -> bool:
+    """Return whether a cluster is being deleted."""
     return any(one.name == "sky.down" and one.is_active for one in requests)

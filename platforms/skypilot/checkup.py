@@ -1,4 +1,4 @@
-"""A look at a SkyPilot server before anything depends on it: `schedctl doctor skypilot`. Nothing is launched."""
+"""Checks of a SkyPilot server for `schedctl doctor skypilot`. Nothing is launched."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _SKEW_SECONDS = 60
 def checks(
     settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
 ) -> dict[str, Callable[[], Checked]]:
-    """Return the checks of one pool by name; ``now`` is real UTC seconds. What fails raises PlatformError."""
+    """Return the checks of one pool by name; ``now`` is real UTC seconds. A check raises PlatformError if it fails."""
     del environ, probe
     chosen = read_settings(settings, Path())
     server = ApiServer(chosen)
-    infra = str(chosen.asked.get("infra", ""))
+    infra = str(chosen.resource_options.get("infra", ""))
     cloud = infra.partition("/")[0].strip("*")
-    found: dict[str, Callable[[], Checked]] = {
+    checks_by_name: dict[str, Callable[[], Checked]] = {
         "server": partial(_server, server),
         "clouds": partial(_clouds, server, cloud),
         "clock": partial(_clock, server, now),
     }
     if chosen.accelerator:
-        found["catalogue"] = partial(_price, server, chosen)
-    return found
+        checks_by_name["catalogue"] = partial(_price, server, chosen)
+    return checks_by_name
 
 
 def _server(server: ApiServer) -> Checked:
-    told, _ = server.health()
-    status, version = str(told.get("status")), str(told.get("version"))
+    health, _ = server.health()
+    status, version = str(health.get("status")), str(health.get("version"))
     if status != "healthy":
         return Checked("bad", f"version {version} says it is {status}", f"Set token_file, see {DOC}")
     if not _TESTED.fullmatch(version):
@@ -56,23 +56,23 @@ def _clouds(server: ApiServer, cloud: str) -> Checked:
 
 
 def _price(server: ApiServer, chosen: Settings) -> Checked:
-    """Tell what an hour with one accelerator costs by the catalogue."""
-    known, name = offers(server, chosen, 1), chosen.accelerator
-    if not known:
+    """Check the price of an hour with one accelerator in the catalogue."""
+    priced, name = offers(server, chosen, 1), chosen.accelerator
+    if not priced:
         return Checked("warning", f"no price of one {name} is in the catalogue", "Set price_per_hour yourself")
-    spot = ", spot" if chosen.asked.get("use_spot") else ""
-    words = f"one {name} from ${known[0].dollars:.2f} an hour ({known[0].place}){spot}"
-    most = chosen.asked.get("max_hourly_cost")
+    spot = ", spot" if chosen.resource_options.get("use_spot") else ""
+    words = f"one {name} from ${priced[0].dollars:.2f} an hour ({priced[0].place}){spot}"
+    most = chosen.resource_options.get("max_hourly_cost")
     if most is None:
         return Checked("ok", f"{words}; the cheapest is booked and launched, unless price_per_hour is set")
-    if known[0].dollars > most:
+    if priced[0].dollars > most:
         return Checked("bad", f"{words}, and max_hourly_cost allows ${most:.2f}", "Raise max_hourly_cost")
     return Checked("ok", f"{words}; booked is the dearest up to ${most:.2f}, unless price_per_hour is set")
 
 
 def _clock(server: ApiServer, now: float) -> Checked:
-    _, said = server.health()
-    theirs = header_date(said)
+    _, server_time = server.health()
+    theirs = header_date(server_time)
     if theirs is None:
         return Checked("warning", "the server does not tell its time", "Nothing, if both are synchronised")
     off = round(now - theirs)

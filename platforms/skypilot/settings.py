@@ -1,4 +1,4 @@
-"""The options of a SkyPilot pool, held against what may become part of a task."""
+"""The options of a SkyPilot pool, validated before they become part of a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a pool asks of SkyPilot."""
+    """The validated options of one pool."""
 
     infra: _Word = ""
     image: _Word = ""
@@ -45,35 +45,35 @@ class Settings:
 
     @property
     def prefix(self) -> str:
-        """With what the names of this pool's clusters begin."""
+        """The prefix of the names of this pool's clusters."""
         return f"uff-{self.owner}-"
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def resource_options(self) -> dict[str, Any]:
         """What is asked of the task's resources, whatever its devices are."""
-        told = {"infra": self.infra, "image_id": self.image, "cpus": self.cpus, "memory": self.memory}
+        resources = {"infra": self.infra, "image_id": self.image, "cpus": self.cpus, "memory": self.memory}
         more = {"use_spot": self.use_spot, "disk_size": self.disk_size}
         most = {"max_hourly_cost": float(self.max_hourly_cost)} if self.max_hourly_cost else {}
         autostop = {"idle_minutes": self.autodown_minutes, "down": True}
-        return {**{name: word for name, word in {**told, **more}.items() if word}, **most, "autostop": autostop}
+        return {**{name: word for name, word in {**resources, **more}.items() if word}, **most, "autostop": autostop}
 
     def resources(self, devices: int) -> dict[str, Any]:
-        """Return what SkyPilot is asked for, for a session with so many devices."""
-        found = self.asked
+        """Return the task's resources for a session with ``devices``."""
+        resources = self.resource_options
         if self.accelerator and devices:
-            found["accelerators"] = f"{self.accelerator}:{devices}"
-        return found
+            resources["accelerators"] = f"{self.accelerator}:{devices}"
+        return resources
 
 
 def read_settings(options: Mapping[str, str], state_folder: Path) -> Settings:
     """Return the settings of a pool. Raises Misconfigured."""
-    found = read_options(NAME, Settings, options)
-    if not found.autodown_minutes:
+    values = read_options(NAME, Settings, options)
+    if not values.autodown_minutes:
         why = "autodown_minutes = 0: nothing would end a forgotten cluster"
         raise Misconfigured(NAME, "load", why, "Write 1 or more")
-    address = read_address(found.address, token=bool(found.token_file))
-    owner = found.owner or hashlib.sha256(str(state_folder).encode()).hexdigest()[:8]
-    return replace(found, address=address, owner=owner)
+    address = read_address(values.address, token=bool(values.token_file))
+    owner = values.owner or hashlib.sha256(str(state_folder).encode()).hexdigest()[:8]
+    return replace(values, address=address, owner=owner)
 
 
 # Plain ones, that no token crosses a network to in the clear.

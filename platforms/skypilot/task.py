@@ -1,8 +1,8 @@
-"""Task: what a cluster is asked to do for a session. Whatever SkyPilot does with it, one key runs once on a cluster.
+"""Task: the SkyPilot task of a session. Its script makes sure that a run ID runs once on a cluster.
 
-A launch of a name that exists queues its task a second time, so the script begins by taking a claim, a folder that only
-one can make: a second one finds it and leaves. One that arrives after its launch was given up leaves as well. The
-kernel's own end of the agent comes at the deadline; the cluster that idles then takes itself down.
+A second launch of a name queues the task again, so the script first creates a folder as a claim and exits if it exists.
+It also exits if it starts after its launch was given up. ``timeout`` kills the runner at the deadline; the idle cluster
+then deletes itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from platforms.skypilot.settings import NAME
 
 _KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,78}[A-Za-z0-9])?", re.ASCII)
 _LAUNCH = "UFF_LAUNCH"
-_LAUNCH_BYTES = 96 << 10  # Linux takes no longer variable than 128 KiB
-# Lanes count the devices of their session; here they get the numbers of those that the task was given.
+_LAUNCH_BYTES = 96 << 10  # Linux limits an environment variable to 128 KiB
+# Lanes number the devices of their session; this maps them to the devices that SkyPilot gave to the task.
 _DEVICES = """\
 import json, os
 given = [int(each) for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.isdigit()]
@@ -58,7 +58,7 @@ exec timeout --foreground --signal=KILL "$left" "$python" payload/agent.py "$PWD
 
 
 class Order(NamedTuple):
-    """What a session's script must know; instants are real UTC seconds."""
+    """The values of a session's script; instants are real UTC seconds."""
 
     key: str
     until: int
@@ -67,14 +67,14 @@ class Order(NamedTuple):
 
 
 def is_key(key: str) -> bool:
-    """Tell whether a launch key can be part of a cluster's name."""
+    """Return whether a run ID can be part of a cluster's name."""
     return bool(_KEY.fullmatch(key))
 
 
 def task(order: Order, launch: Mapping[str, Any], payload: Bundle, resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task as SkyPilot takes it. Raises Refused, for good, when the launch document is too long, and OSError.
+    """Return a session's task in SkyPilot's format. Raises Refused if the launch document is too long, and OSError.
 
-    The document is a secret of the task, which SkyPilot's pages and lists do not show.
+    The document is passed as a secret of the task, because SkyPilot's pages and lists do not show secrets.
     """
     packed = gzip.compress(json.dumps(launch).encode(), mtime=0)
     document = base64.b64encode(packed).decode()

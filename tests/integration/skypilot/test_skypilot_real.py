@@ -131,7 +131,7 @@ def server_with(stand_in: SkyServer, folder: Path) -> ApiServer:
 
 def answers(server: ApiServer, name: str) -> dict[str, Any]:
     """Return what a server answers to the questions of the adapter, as it says it."""
-    ask, nobody = server._ask, f"{name}-nobody"
+    ask, nobody = server._call, f"{name}-nobody"
     words = {"cluster_names": [name], "refresh": "NONE", "all_users": True, "summary_response": True}
     queue = {"skip_finished": False, "all_users": True}
     with server._answer("GET", f"/api/status?all_status=true&cluster_name={name}") as answer:
@@ -160,7 +160,7 @@ def answers(server: ApiServer, name: str) -> dict[str, Any]:
 def failure(server: ApiServer, path: str, name: str, **words: Any) -> str:
     """Return as what a request fails."""
     with pytest.raises(Exception, match="does not exist") as error:
-        server._ask(path, name, **words)
+        server._call(path, name, **words)
     return type(error.value).__name__
 
 
