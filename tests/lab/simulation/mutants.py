@@ -356,7 +356,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "end before home", "an end is believed though nothing came home", observation.Observation, "is_complete", _hopes
     ),
     Mutant("books read late", "what live sessions use is called unexplained", audit, "explained_seconds", _settled),
-    Mutant("never held", "a job burns session after session for nothing", apply, "again", _nothing),
+    Mutant("never held", "a job burns session after session for nothing", apply, "hold_reason", _nothing),
     Mutant("endless patience", "no session is ended for burning hours", launch, "patience", _empty),
     Mutant("jobs blamed", "a wrong accelerator is held against the job", apply, "_blames_pool", _no),
     Mutant("never postponed", "plans keep what cannot be launched", Postponements, "applied", _as_it_is, first_seed=49),
