@@ -103,8 +103,8 @@ def test_it_ends_with_a_daemon_that_was_killed(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from test_planner_process import PlannerHost, Options, crowded_box\n"
-        "host = PlannerHost(Options())\n"
+        "from test_planner_process import PlannerHost, PlannerOptions, crowded_box\n"
+        "host = PlannerHost(PlannerOptions())\n"
         "host.plan(crowded_box(), None)\n"
         "print(host.child.pid, flush=True)\n"
         "sys.stdin.read()\n"

@@ -98,7 +98,7 @@ def test_the_child_goes_when_its_parent_is_killed() -> None:
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from test_solver_process import *\n"
         "host = SolverHost()\n"
-        "Planner(Options(solver=host)).plan(crowded_box())\n"
+        "Planner(PlannerOptions(solver=host)).plan(crowded_box())\n"
         "os.kill(os.getpid(), 9)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)

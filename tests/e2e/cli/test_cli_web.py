@@ -137,7 +137,7 @@ def test_the_page_is_ready_while_a_real_daemon_works_and_not_before_or_after(pla
         assert ready() == (503, {"ok": False, "problems": [_NO_DAEMON]})
         with running(place, "daemon"):
             until(lambda: ready()[0] == 200, "a ready page")
-            assert "\nuff_ready 1\n" in httpx.get(f"{address}metrics", timeout=30, trust_env=False).text
+            assert "\nuff_ready 1.0\n" in httpx.get(f"{address}metrics", timeout=30, trust_env=False).text
         assert ready()[0] == 503
 
 
