@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from config.section import PositiveFloat, PositiveInt, PositiveSeconds, Seconds, Section, ZoneName
+from config.section import Line, PositiveFloat, PositiveInt, PositiveSeconds, Seconds, Section, ZoneName
 from config.values import Amount, BadValue, OpeningHours, Reset, amount, opening_hours, price, reset
 from jobs.duration import show_duration
 
@@ -134,7 +134,7 @@ class PoolSettings(Section):
     quotas: tuple[QuotaSettings, ...] = ()
     source: str = "declared"
     as_of: Annotated[str, BeforeValidator(_date)] = ""
-    options: dict[str, str] = Field(default_factory=dict)
+    options: dict[str, Line] = Field(default_factory=dict)
 
     @property
     def sessions_at_once(self) -> int:

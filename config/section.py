@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from config.values import BadValue, zone
+from config.values import BadValue, one_line, zone
 from jobs.duration import parse_duration
 from jobs.instant import parse_instant
 
@@ -57,3 +57,4 @@ ClockScale = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=1e-9, l
 UnixSeconds = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, lt=YEAR_3000, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, lt=1)]
 ZoneName = Annotated[str, AfterValidator(zone)]
+Line = Annotated[str, AfterValidator(one_line)]

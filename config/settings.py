@@ -31,6 +31,7 @@ from config.section import (
     ClockScale,
     Fraction,
     Instant,
+    Line,
     PositiveInt,
     PositiveSeconds,
     Section,
@@ -170,7 +171,7 @@ class TargetSettings(Section):
     automatic: bool = False
     first: str = ""
     watch_seconds: Annotated[PositiveSeconds, at_most("30d")] = 3_600
-    options: dict[str, str] = Field(default_factory=dict, validate_default=True)
+    options: dict[str, Line] = Field(default_factory=dict, validate_default=True)
 
     @field_validator("first")
     @classmethod
@@ -234,14 +235,14 @@ class WebSettings(Section):
 class SmtpSettings(Section):
     """The mail server for our messages; without ``host`` no e-mail is sent."""
 
-    host: str
+    host: Line
     port: int = Field(ge=1, le=65_535)
     starttls: bool
-    user: str
+    user: Line
     password: SecretStr
     timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
-    sender: str
-    recipients: tuple[str, ...] = Field(validate_default=True)
+    sender: Line
+    recipients: tuple[Line, ...] = Field(validate_default=True)
 
     @field_validator("recipients")
     @classmethod
@@ -292,7 +293,7 @@ class ArtifactSettings(Section):
 
     kind: str = Field(min_length=1)
     root: Path
-    options: dict[str, str] = Field(default_factory=dict)
+    options: dict[str, Line] = Field(default_factory=dict)
 
 
 class DaemonSettings(Section):

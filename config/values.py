@@ -55,6 +55,13 @@ class Reset:
     offset_seconds: int = 0
 
 
+def one_line(text: str) -> str:
+    """Check that a text has no control characters: headers, paths and shells of others take none."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise BadValue("it has a control character, such as a line break", "write it in one line")
+    return text
+
+
 def zone(text: str) -> str:
     """Check the name of a time zone."""
     try:

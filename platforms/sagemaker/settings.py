@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from platforms.artifacts.base import is_key
-from platforms.artifacts.s3.client import ACCESS, connect, credential_files
+from platforms.artifacts.s3.client import ACCESS, BUCKET, connect, credential_files
 from platforms.base import Misconfigured, SecretWay
 from platforms.options import YES, Written, read_options
 from platforms.sagemaker.sdk import PREFIX, names_image
@@ -35,7 +35,7 @@ class Settings:
     """
 
     region: str
-    bucket: str
+    bucket: Annotated[str, Written(form=BUCKET)]
     role: Annotated[
         str, Written(form=_ROLE, remedy="Write the execution role's ARN: arn:aws:iam::<account>:role/<name>")
     ]

@@ -355,3 +355,20 @@ def test_a_rule_of_the_corpus_is_read_and_one_that_says_nothing_refused(written:
     assert "docs/corpus.md" in str(found.value)
     with pytest.raises(ConfigError, match="whole path"):
         load(written('[[corpus.rules]]\ncommand = ["./tag.py"]\n'), {})
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ('[report.smtp]\nsender = "me@example.org\\nBcc: you@example.org"\n', "report.smtp.sender"),
+        ('[report.smtp]\nrecipients = ["you@example.org\\r"]\n', "report.smtp.recipients"),
+        (f'{POOL}options = {{ python = "/bin/\\u0000python" }}\n', "pools.desk.options.python"),
+        ('[artifacts.options]\nprefix = "a\\tb/"\n', "artifacts.options.prefix"),
+    ],
+)
+def test_control_characters_are_refused_where_others_would_read_them(
+    written: Callable[[str], Path], table: str, key: str
+) -> None:
+    with pytest.raises(ConfigError, match="it has a control character") as refused:
+        load(written(table), {})
+    assert key in str(refused.value)

@@ -17,6 +17,8 @@ GOOD = {"bucket": "team", "region": "eu-central-1"}
         ({"bucket": "team"}, "missing: region"),
         ({"region": "eu-central-1", "bucket": ""}, "missing: bucket"),
         ({**GOOD, "secret": "x"}, "unknown: secret"),
+        ({**GOOD, "bucket": "two words"}, "bucket = 'two words'"),
+        ({**GOOD, "bucket": "team/uff"}, "bucket = 'team/uff'"),
         ({**GOOD, "prefix": "uff"}, "prefix = 'uff'"),
         ({**GOOD, "prefix": "../"}, "prefix = '../'"),
         ({**GOOD, "create_only": "maybe"}, "create_only = 'maybe'"),

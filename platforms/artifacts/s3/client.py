@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ _RIGHTS = {
     "sweep": "s3:ListBucketMultipartUploads and s3:AbortMultipartUpload",
 }
 
+
+BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}|arn:aws[a-z0-9-]*:[A-Za-z0-9:/._-]{1,300}", re.ASCII)
+"""How a bucket is named: as botocore takes it, also that of a server which is not AWS."""
 
 ACCESS = ("region", "endpoint", "profile", "credentials")
 """The options by which a client is made, wherever they stand."""

@@ -25,7 +25,7 @@ from platforms.artifacts.base import (
     check_prefix,
     is_key,
 )
-from platforms.artifacts.s3.client import ACCESS, CONTENDED, TAKEN, code_of, connect, translated
+from platforms.artifacts.s3.client import ACCESS, BUCKET, CONTENDED, TAKEN, code_of, connect, translated
 from platforms.artifacts.s3.transfer import PART_BYTES, Uploader, download, sha256_base64
 
 _OPTIONS = frozenset({"bucket", "prefix", "create_only", *ACCESS})
@@ -47,6 +47,10 @@ def load(root: Path, options: Mapping[str, str]) -> S3Store:
         raise StoreError("open", where, f"unknown: {', '.join(unknown)}", f"Known: {', '.join(sorted(_OPTIONS))}")
     if missing := [name for name in ("bucket", "region") if not options.get(name)]:
         raise StoreError("open", where, f"missing: {', '.join(missing)}", "See docs/inside/store.md")
+    if not BUCKET.fullmatch(options["bucket"]):
+        raise StoreError(
+            "open", where, f"bucket = {options['bucket']!r}", "Write the bucket's name, or an ARN of its access point"
+        )
     prefix, keeper = options.get("prefix", ""), options.get("create_only", "server")
     if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
         raise StoreError("open", where, f"prefix = {prefix!r}", "Write plain words that end with '/', like uff/")
