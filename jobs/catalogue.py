@@ -11,7 +11,7 @@ A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, 
     steps_per_hour = 3000
     priority = 4
     mixture = { domain = "ufm", extra_share = 0.3 }
-    gate = { parent = "uff-main", fraction = 0.2 }
+    after = { job = "uff-main", fraction = 0.2 }
 
 A job file for ``schedctl queue add`` is one such table without its heading.
 """

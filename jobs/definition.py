@@ -58,13 +58,13 @@ _PLAIN: Keys = {
     "expects": parse_cycle,
     "gates": read_gates,
 }
-_INNER = ("code", "evaluation", "gate", "inputs", "mixture", "needs", "requirements", "share", "stall", "start_from")
-OLD_NAMES = {"weight": "priority"}
+_INNER = ("after", "code", "evaluation", "inputs", "mixture", "needs", "requirements", "share", "stall", "start_from")
+OLD_NAMES = {"weight": "priority", "gate": "after"}
 """Keys of a job by their old names, which still work."""
 
 KEYS = (*_PLAIN, *_INNER, "whole", *OLD_NAMES)
 _NEEDS: Keys = {"vram_gib": readers.number("needs.vram_gib"), "dtype": readers.dtype}
-_GATE: Keys = {"parent": readers.text, "fraction": readers.number("gate.fraction")}
+_AFTER: Keys = {"job": readers.text, "fraction": readers.number("after.fraction")}
 _START: Keys = {"job": readers.text, "at": readers.start_point}
 _SHARE: Keys = {"with": readers.name, "percent": readers.number("share.percent")}
 _MIXTURE: Keys = {"corpus": readers.corpus_version, "renew": readers.renew}
@@ -122,7 +122,7 @@ class Definition:
         values = self._fields(JobSpec, table, _PLAIN) | {
             "needs": self._needs(table),
             "mixture": self._mixture(table),
-            "gate": self._built(Gate, table, "gate", _GATE),
+            "gate": self._after(table),
             "start_from": self._built(StartFrom, table, "start_from", _START),
             "share": self._built(Share, table, "share", _SHARE),
             "stall": self._built(Stall, table, "stall", _STALL) or Stall(),
@@ -144,6 +144,14 @@ class Definition:
         self._refuse_unknown(table, keys, "")
         values = self._fields(kind, table, keys)
         return kind(**values) if len(self.problems) == before else None
+
+    def _after(self, table: Mapping[str, Any]) -> Gate | None:
+        """Return what the job waits for; an older version called it ``gate``, and the job ``parent``."""
+        key = "after" if "after" in table else "gate"
+        given = table.get(key, {})
+        if isinstance(given, dict) and "parent" in given:
+            given = {"job" if name == "parent" else name: value for name, value in given.items()}
+        return self._built(Gate, {key: given}, key, _AFTER)
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let the adviser say what is left out of a job of our own trainer: needs, speed, gains, what a save takes."""
@@ -181,7 +189,7 @@ class Definition:
         if isinstance(deadline, int) and isinstance(not_before, int) and deadline <= not_before:
             self._wrong("deadline", table["deadline"], "is not after not_before", "correct one of them")
         if gate is not None and gate.parent == values["name"]:
-            self._wrong("gate.parent", gate.parent, "a job cannot wait for itself", "name another job")
+            self._wrong("after.job", gate.parent, "a job cannot wait for itself", "name another job")
         if values["image_python"] and not values["image"]:
             why, remedy = "it is the Python of the job's own image", "name that too; a pool's is its own option"
             self._wrong("image_python", table["image_python"], why, remedy)
@@ -195,7 +203,8 @@ class Definition:
             self._wrong("evaluation.set", HELD_OUT, why, remedy)
         start = values["start_from"]
         if start is not None and gate is not None:
-            self._wrong("gate", table["gate"], "start_from waits for its job by itself", "remove gate")
+            key = "after" if "after" in table else "gate"
+            self._wrong(key, table[key], "start_from waits for its job by itself", f"remove {key}")
         if start is not None and start.parent == values["name"]:
             why = "a job cannot start from itself"
             self._wrong("start_from.job", start.parent, why, "name another; schedctl queue restart begins anew")

@@ -30,7 +30,7 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
     if spec.start_from is not None:
         table["start_from"] = {"job": spec.start_from.parent, "at": spec.start_from.at}
     elif spec.gate is not None:
-        table["gate"] = {"parent": spec.gate.parent, "fraction": spec.gate.fraction}
+        table["after"] = {"job": spec.gate.parent, "fraction": spec.gate.fraction}
     if spec.share is not None:
         table["share"] = {"with": spec.share.partner, "percent": spec.share.percent}
     perhaps = {

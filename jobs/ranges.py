@@ -54,7 +54,7 @@ RANGES = {
     "needs.devices": Range(1, 1_024, "devices", whole=True),
     "needs.vram_gib": Range(0, 10**5, "GiB"),
     "mixture.extra_share": Range(0, 1, "of the domain's data"),
-    "gate.fraction": Range(0, 1, "of the parent's target"),
+    "after.fraction": Range(0, 1, "of the parent's target"),
     "share.percent": Range(1, 99, "% of the hours of both"),
     "not_before": Range(0, _YEAR_3000 - 1, "UTC seconds", whole=True),
     "deadline": Range(0, _YEAR_3000 - 1, "UTC seconds", whole=True),
@@ -65,7 +65,8 @@ _PLACES = (
     *((key, key) for key in ("target_step", "steps_per_hour", "weight", "seed", "device_speedup")),
     *(("setup", "setup_seconds"), ("checkpoint", "checkpoint_seconds")),
     *(("needs.devices", "needs.devices_min"), ("needs.devices", "needs.devices_max")),
-    *((key, key) for key in ("needs.vram_gib", "mixture.extra_share", "gate.fraction", "share.percent")),
+    *((key, key) for key in ("needs.vram_gib", "mixture.extra_share", "share.percent")),
+    ("after.fraction", "gate.fraction"),
     *(("not_before", "not_before"), ("deadline", "deadline")),
 )
 """Where each number stands in a JobSpec."""

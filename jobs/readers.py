@@ -221,7 +221,7 @@ def test_set(value: Any) -> str:
 
 def parts(value: Any) -> tuple[float, ...]:
     """Read parts of a way, each above 0 and at most 1."""
-    read = number("gate.fraction")
+    read = number("after.fraction")
     found = tuple(sorted({read(part) for part in few(value)})) if isinstance(value, list) else ()
     if not found or not found[0]:
         raise Wrong("this must be a list of parts of the target", "write it like [0.5, 1.0]; 1.0 is when it is done")
@@ -263,7 +263,7 @@ def start_point(value: Any) -> float | str:
         return str(value)
     if isinstance(value, str):
         raise Wrong("there is no such start", f"use {', '.join(START_WORDS)}, or a fraction of the parent's target")
-    fraction: float = number("gate.fraction")(value)
+    fraction: float = number("after.fraction")(value)
     if not fraction:
         raise Wrong("at 0 % there is nothing to start from", 'write "newest" for its first checkpoint')
     return fraction

@@ -169,7 +169,7 @@ JOB: dict[str, Any] = {
     "steps_per_hour": 100.0,
     "needs": {},
     "mixture": {"domain": "code", "extra_share": 0.5},
-    "gate": {"parent": "other", "fraction": 0.5},
+    "after": {"job": "other", "fraction": 0.5},
     "share": {"with": "other", "percent": 30},
     "stall": {},
 }

@@ -8,6 +8,7 @@ import pytest
 
 from jobs.catalogue import job_from_table, read_catalogue
 from jobs.job_table import table_of
+from jobs.spec import Gate
 from jobs.toml_file import line_of
 from scheduler.service.requests.concerns import of_names
 
@@ -22,6 +23,14 @@ def test_weight_is_the_old_name_of_priority(more: dict[str, Any], priority: floa
     spec = job_from_table({**PLAIN, **more}, "a file")
     assert spec.weight == priority
     assert table_of(spec)["priority"] == priority
+
+
+@pytest.mark.parametrize("key", ["gate", "after"])
+@pytest.mark.parametrize("parent", ["parent", "job"])
+def test_gate_is_the_old_name_of_after(key: str, parent: str) -> None:
+    spec = job_from_table({**PLAIN, key: {parent: "uff-main", "fraction": 0.2}}, "a file")
+    assert spec.gate == Gate("uff-main", 0.2)
+    assert table_of(spec)["after"] == {"job": "uff-main", "fraction": 0.2}
 
 
 def test_the_name_in_a_job_replaces_the_other_one_in_the_defaults(tmp_path: Path) -> None:

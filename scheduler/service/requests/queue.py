@@ -113,7 +113,7 @@ def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
             if other.spec.gate is not None and other.spec.gate.parent == name
         ]
         if waiting:
-            key = "gate" if waiting[0].spec.start_from is None else "start_from"
+            key = "after" if waiting[0].spec.start_from is None else "start_from"
             raise QueueError(
                 f"{', '.join(other.spec.name for other in waiting)} would wait for it for ever. Remove those first, or "
                 f"free them: schedctl queue edit {waiting[0].spec.name} --set {key}="
@@ -149,7 +149,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
-        # A field whose stored number is out of its range is written anew even when it reads the same.
+        # A field whose stored number is out of its range is written again even when it reads the same.
         old = record.spec
         spec = _same_corpus(spec, old)
         changed = [field.name for field in fields(spec) if getattr(spec, field.name) != getattr(old, field.name)]

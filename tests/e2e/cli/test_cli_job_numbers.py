@@ -23,7 +23,7 @@ _WRITTEN = {
     "needs.devices": "needs = {{ devices = [1, {}] }}",
     "needs.vram_gib": "needs = {{ vram_gib = {} }}",
     "mixture.extra_share": 'mixture = {{ domain = "ufm", extra_share = {} }}',
-    "gate.fraction": 'gate = {{ parent = "uff-main", fraction = {} }}',
+    "after.fraction": 'after = {{ job = "uff-main", fraction = {} }}',
     "share.percent": 'share = {{ with = "uff-main", percent = {} }}',
 }
 _NEVER = {
@@ -66,7 +66,7 @@ def test_no_absurd_number_is_added(schedctl: Schedctl, world: Database, home: Pa
     absurd = dict(_NEVER)
     if RANGES[key].least > 0:
         absurd |= _TINY
-    if key in {"mixture.extra_share", "gate.fraction"}:
+    if key in {"mixture.extra_share", "after.fraction"}:
         absurd["above one"] = "1.000001"
     for what, value in absurd.items():
         path = job_file(home, key, value)
