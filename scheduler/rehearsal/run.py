@@ -20,6 +20,7 @@ from config.layers import PREFIX, shipped
 from jobs.plural import counted
 from jobs.spec import JobSpec
 from platforms.base import PlatformError
+from platforms.local.processes import start_ticks
 from platforms.plain_file import write_whole
 from scheduler import clock
 from scheduler.app import App
@@ -219,7 +220,9 @@ def run_daemon(rehearsal: Rehearsal, app: App) -> None:
     pid = _daemon_pid(rehearsal)
     if pid is not None:
         _say(f"joining the daemon that still runs (process {pid})")
-        _watch(rehearsal, app, lambda: _daemon_pid(rehearsal) is None)
+        begun = start_ticks(pid)
+        # It lets go of its lock a moment before it is gone.
+        _watch(rehearsal, app, lambda: _daemon_pid(rehearsal) is None and (not begun or start_ticks(pid) != begun))
         if not _is_over(rehearsal, app):
             raise _ended_early(rehearsal, "the daemon ended")
         return
