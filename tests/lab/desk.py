@@ -301,7 +301,9 @@ def fork(arguments: list[str], variables: Mapping[str, str], log: Path) -> int:
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         os.environ.update({**variables, "LOCAL_RANK": variables["RANK"]})
         # Progress bars lock what all forks of a test share: one that is killed while it draws would never give it back.
-        importlib.import_module("tqdm").tqdm.set_lock(threading.RLock())
+        # The two classes have a lock each once both were used.
+        for name in ("tqdm", "tqdm.auto"):
+            importlib.import_module(name).tqdm.set_lock(threading.RLock())
         warnings.simplefilter("default")  # as in a program: libraries warn of each other
         code = finetune.main(arguments)
     except BaseException as error:  # noqa: BLE001 - the child must never go on as a test
