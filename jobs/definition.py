@@ -148,10 +148,10 @@ class Definition:
     def _after(self, table: Mapping[str, Any]) -> Gate | None:
         """Return what the job waits for; an older version called it ``gate``, and the job ``parent``."""
         key = "after" if "after" in table else "gate"
-        given = table.get(key, {})
-        if isinstance(given, dict) and "parent" in given:
-            given = {"job" if name == "parent" else name: value for name, value in given.items()}
-        return self._built(Gate, {key: given}, key, _AFTER)
+        dependency = table.get(key, {})
+        if isinstance(dependency, dict) and "parent" in dependency:
+            dependency = {"job" if name == "parent" else name: value for name, value in dependency.items()}
+        return self._built(Gate, {key: dependency}, key, _AFTER)
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let the adviser say what is left out of a job of our own trainer: needs, speed, gains, what a save takes."""

@@ -71,7 +71,7 @@ role = "manager"
 command = ["{python}", "train.py"]
 target_step = 500
 steps_per_hour = 100
-gate = { parent = "uff-main", fraction = 0.2 }
+after = { job = "uff-main", fraction = 0.2 }
 """
 
 
