@@ -36,7 +36,7 @@ def configure(settings: LoggingSettings, redact: Redact | None = None) -> None:
         handler = logging.StreamHandler(sys.stderr)
     else:
         settings.file.parent.mkdir(parents=True, exist_ok=True)
-        # Opens the file anew after logrotate moved it away.
+        # Opens the file again after logrotate moved it away.
         handler = logging.handlers.WatchedFileHandler(settings.file, encoding="utf-8", errors="backslashreplace")
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

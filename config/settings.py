@@ -70,7 +70,7 @@ RuleName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 
 
 class RuleSettings(Section):
-    """Events that match ``events``, of jobs that match ``jobs``, go to the channels ``to`` in one letter."""
+    """Events that match ``events``, of jobs that match ``jobs``, go to the channels ``to`` in one message."""
 
     name: RuleName
     events: tuple[Pattern, ...] = Field(min_length=1)

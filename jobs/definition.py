@@ -207,7 +207,7 @@ class Definition:
             self._wrong(key, table[key], "start_from waits for its job by itself", f"remove {key}")
         if start is not None and start.parent == values["name"]:
             why = "a job cannot start from itself"
-            self._wrong("start_from.job", start.parent, why, "name another; schedctl queue restart begins anew")
+            self._wrong("start_from.job", start.parent, why, "name another; schedctl queue restart starts from scratch")
         share = values["share"]
         if share is not None and share.partner == values["name"]:
             self._wrong("share.with", share.partner, "a job cannot share hours with itself", "name another job")

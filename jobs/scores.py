@@ -75,7 +75,7 @@ def read_scores(
     for key, own in (("model", model), ("checkpoint", checkpoint), ("set", test_set)):
         if header.get(key) != own:
             why = f"{key} is {shown(header.get(key))} instead of {shown(own)}"
-            raise ScoresError(1, why, "these are another evaluation's scores; evaluate this one anew")
+            raise ScoresError(1, why, "these are another evaluation's scores; evaluate this one again")
     if not isinstance(header.get("scorer"), str) or not _DIGEST.fullmatch(header["scorer"]):
         remedy = "write the digest of the scorer's code, in 12 to 128 hexadecimal digits"
         raise ScoresError(1, f"scorer is {shown(header.get('scorer'))}, which is no digest", remedy)

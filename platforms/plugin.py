@@ -88,7 +88,7 @@ def find(platform: str) -> Plugin | None:
         plugin = point.load()
     except Exception as error:
         why = f"its package {source(point)} cannot be loaded: {type(error).__name__}: {error}"
-        raise Misconfigured(platform, "load", why, "Install it anew, with all that it needs") from error
+        raise Misconfigured(platform, "load", why, "Install it again, with all that it needs") from error
     if not isinstance(plugin, Plugin):
         why = f"{point.value} of {source(point)} is no platforms.plugin.Plugin"
         raise Misconfigured(platform, "load", why, "Tell the authors of the package")

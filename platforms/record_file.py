@@ -50,7 +50,7 @@ def unclear(key: str, error: DamagedRecord) -> Observed:
 
 @cache
 def _types(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)  # which compiles them anew each time
+    return get_type_hints(kind)  # which compiles them again each time
 
 
 def _check(record: object) -> None:

@@ -123,7 +123,7 @@ def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, 
     """Return the launch document without the restore candidates behind those in ``attached``, which nobody needs.
 
     Those before stay. The session will not find them, and says so like of any damaged one; and one to which none could
-    be given does not start anew.
+    be given does not start from scratch.
     """
     lanes = launch.get("lanes")
     if not isinstance(lanes, list):

@@ -176,7 +176,7 @@ class Guarded(Wrapper):
 # others, and whoever replaces a token need not tell anybody. Until the adapter can be made, each call raises what is
 # wrong; nothing is concluded from that, as from any call without an answer.
 class LatePlatform(Wrapper):
-    """The platform that ``make`` makes; ``mark`` tells of what, and changes when it must be made anew.
+    """The platform that ``make`` makes; ``mark`` tells of what, and changes when it must be made again.
 
     ``make`` raises PlatformError. Both must be quick and must not ask the platform.
     """

@@ -51,12 +51,12 @@ _LOOKS_PER_LEASE = 6  # of a daemon that stands by
 _LOOKS_PER_CYCLE = 6  # at most, when answers come late or sessions have just begun
 _CLOSE_LOOK_WALL_SECONDS = 10.0  # cycles that come faster see everything soon enough
 _BEGINS_WALL_SECONDS = 60.0
-_LAST_WORDS_SECONDS = 10.0  # real time in which a launch, a letter or a deployment may end; all else is begun anew
+_LAST_WORDS_SECONDS = 10.0  # real time in which a launch, a letter or a deployment may end; all else is begun again
 _PLANNER_IDLE_SECONDS = 10.0  # real time after which the planner's process ends when no session runs
 _PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want a plan, and a warm one is cheap
 _WATCH_SECONDS = 2.0  # between two looks at whether the clock was set
 _JUMP_SECONDS = 2.0  # what a clock that is slewed does not reach between two looks
-CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it anew
+CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it again
 # What the lock, the lease and the books of a running daemon stand on.
 _FIXED = ("state_dir", "database_url", "clock")
 _ADDRESS = "NOTIFY_SOCKET"
@@ -145,7 +145,7 @@ class Daemon:
 
     app: App
     log: Log
-    load: Callable[[], App] | None = None  # reads the settings anew, on SIGHUP
+    load: Callable[[], App] | None = None  # reads the settings again, on SIGHUP
     manager: ServiceManager = field(default_factory=ServiceManager.of)
     _stop: threading.Event = field(default_factory=threading.Event)
     # What the main thread is to do. A signal may interrupt anything, and only this queue's put can stand that.
@@ -281,11 +281,11 @@ class Daemon:
                         self._bring_forward(timer, news)
                     if (found := self._credentials()) != handed_over and self.load is not None:
                         handed_over = found
-                        self.log.info("credentials.changed", next="the settings are read anew")
+                        self.log.info("credentials.changed", next="the settings are read again")
                         self._news.put(_RELOAD)
                     if abs(jump := watch.jump()) > _JUMP_SECONDS:
                         # The timer goes by the wall clock: set back an hour, it would sleep for an hour.
-                        self.log.warning("clock.set", seconds=round(jump), next="everything that recurs begins anew")
+                        self.log.warning("clock.set", seconds=round(jump), next="everything that recurs starts again")
                         self._set_rhythm(timer)
                         look_now()
             self.log.info("daemon.stopping")
@@ -461,7 +461,7 @@ class Daemon:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        # Without settings to read anew there is a terminal, and it was closed.
+        # Without settings to read again there is a terminal, and it was closed.
         if number == signal.SIGHUP and self.load is not None:
             self._news.put(_RELOAD)
         else:
@@ -486,7 +486,7 @@ def reloaded(old: App, load: Callable[[], App]) -> App:
         why, remedy = "cannot change while the daemon runs", "restart the daemon to use it, or change it back"
         raise ConfigError([Problem(new.settings.origin(key), key, "", why, remedy) for key in moved])
     require_one_account(new.settings)
-    vars(new)["database"] = old.database  # a cached property: what is there already is not made anew
+    vars(new)["database"] = old.database  # a cached property: what is there already is not made again
     for part in ("catalogue", "artifacts", "mailing"):
         getattr(new, part)
     for name, platform in new.platforms.items():

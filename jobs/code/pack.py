@@ -155,7 +155,7 @@ def _object(data: bytes, like: bytes) -> bytes:
 
 
 # A folder as it stands: the names that belong to a job's code, and their bytes, never through a link.
-# Besides hidden ones: folders that tools fill, and that a session would have to make anew anyway.
+# Besides hidden ones: folders that tools fill, and that a session would have to make again anyway.
 GENERATED = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 

@@ -121,7 +121,7 @@ def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) ->
 
 
 def header_date(text: Any) -> float | None:
-    """Return the UTC seconds of a ``Date`` header; None for what is none."""
+    """Return the UTC seconds of a ``Date`` header; None if it holds no date."""
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, TypeError, AttributeError, OverflowError):

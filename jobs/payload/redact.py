@@ -16,7 +16,7 @@ MARK = "[secret]"
 # Shorter values are words: hiding them would blacken every line and protect nothing.
 LENGTH_MIN = 6
 
-_GO = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
+_GO = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 # What shortens a text may put these before or behind it.
 _BESIDE_A_CUT = string.whitespace + "\"'.…()[]{}="

@@ -125,7 +125,7 @@ class Collector:
         except Denied as error:
             if isinstance(error, TooLarge):
                 raise Refused("kaggle", "collect", f"{key}: {error}", permanent=True) from None
-            # Signed addresses expire while a long list is worked off; the next try lists anew.
+            # Signed addresses expire while a long list is worked off; the next try lists again.
             raise Unreachable("kaggle", "collect", f"{key}: {error}") from None
         self._total_bytes += file.stat().st_size
         sound = self._intake.is_sound(key, file) and (rank != MANIFESTS or has_components(key, file, store))
@@ -285,7 +285,7 @@ class KagglePlatform:
                 self._records.write(record.having(deleted_at=now))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
-        """Yield the payload's output; see Platform.logs. A running session's is streamed anew with each call."""
+        """Yield the payload's output; see Platform.logs. A running session's is streamed again with each call."""
         if self._slug(key) is None:
             return
         with self._answering("logs"):

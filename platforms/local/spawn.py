@@ -42,7 +42,7 @@ _ENVIRONMENT = re.compile(
 def obstacle() -> str:
     """Return why sessions in the foreground cannot be given a view of their own; empty when they can.
 
-    Root's are not: code that scorers run needs another user there, whom a session with one user id cannot become.
+    Root's are not: code that scorers run needs another user there, and a session with one user id cannot change to it.
     """
     if os.geteuid() == 0:
         return "the daemon runs as root"

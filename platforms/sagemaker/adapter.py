@@ -249,7 +249,7 @@ class SageMakerPlatform(Adapter):
             remedy = "Set artifacts.kind = 's3'; see docs/inside/store.md"
             raise Misconfigured("sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy)
         if self._settings.spot and not store.get("posts"):
-            # What a lost instance had trained would be paid for and gone, each time anew.
+            # What a lost instance had trained would be paid for and gone, each time again.
             remedy = "Set spot = no, or an artifact store that sessions can write to"
             raise Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
 
@@ -445,7 +445,7 @@ class Poller:
         return found
 
     def forget(self, key: str) -> None:
-        """Look at a job anew when it is next asked for: something was done to it."""
+        """Look at a job again when it is next asked for: something was done to it."""
         with self._lock:
             self._seen.pop(key, None)
 

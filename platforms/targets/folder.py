@@ -235,7 +235,7 @@ class FolderTarget:
         why = ran.last_words or f"it ended with {ran.code}"
         match ran.code:
             case 65:
-                return BadRelease(self.name, action, why, "Deploy it again; if that does not help, export it anew")
+                return BadRelease(self.name, action, why, "Deploy it again; if that does not help, export it again")
             case 66:
                 return TargetError(self.name, action, why, "Deploy a version that is good")
             case 69:

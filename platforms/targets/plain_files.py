@@ -56,7 +56,7 @@ _INDEX = ".safetensors.index.json"
 class BadTensors(Exception):
     """A file of tensors that nobody should load: why, with the tensor's name where there is one, and what to do."""
 
-    def __init__(self, why: str, remedy: str = "Save the weights anew") -> None:
+    def __init__(self, why: str, remedy: str = "Save the weights again") -> None:
         super().__init__(why)
         self.why = why
         self.remedy = remedy
@@ -286,8 +286,8 @@ def _document(path: Path) -> Any:
     with path.open("rb") as stream:
         data = stream.read(_JSON_MAX_BYTES + 1)
     if len(data) > _JSON_MAX_BYTES:
-        raise BadTensors(f"it is larger than {_JSON_MAX_BYTES >> 20} MiB", "Export the version anew")
+        raise BadTensors(f"it is larger than {_JSON_MAX_BYTES >> 20} MiB", "Export the version again")
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise BadTensors("it is no JSON", "Export the version anew") from None
+        raise BadTensors("it is no JSON", "Export the version again") from None

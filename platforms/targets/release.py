@@ -41,18 +41,18 @@ def open_release(model: str, version: int, folder: Path) -> Release:
     sums = _read(folder / SUMS, _SUMS_MAX_BYTES) if SUMS in names else b""
     listed = _listed(sums)
     if odd := sorted(names - {SUMS} - set(listed)):
-        raise _bad(f"{odd[0]} is not in {SUMS}", "Export the version anew")
+        raise _bad(f"{odd[0]} is not in {SUMS}", "Export the version again")
     if gone := sorted(set(listed) - names):
-        raise _bad(f"{gone[0]} is in {SUMS} and not there", "Export the version anew")
+        raise _bad(f"{gone[0]} is in {SUMS} and not there", "Export the version again")
     if not listed:
-        raise _bad(f"{folder} has no files, or no {SUMS}", "Export the version anew")
+        raise _bad(f"{folder} has no files, or no {SUMS}", "Export the version again")
     for name, digest in listed.items():
         try:
             check_file(folder / name, name)
         except BadTensors as error:
             raise _bad(f"{name}: {error.why}", error.remedy) from None
         if sha256_file(folder / name) != digest:
-            raise _bad(f"{name} is not as {SUMS} says", "Export the version anew")
+            raise _bad(f"{name} is not as {SUMS} says", "Export the version again")
     try:
         check_whole(folder, listed)
     except BadTensors as error:
@@ -68,7 +68,7 @@ def _names(folder: Path) -> frozenset[str]:
             raise _bad(f"{name!r} is no usable name of a file", "Use letters, digits, . _ - and no dot first")
         found.add(name)
         if len(found) > _FILES_MAX:
-            raise _bad(f"{folder} has more than {_FILES_MAX} files", "A release is one model: export it anew")
+            raise _bad(f"{folder} has more than {_FILES_MAX} files", "A release is one model: export it again")
     return frozenset(found)
 
 
@@ -87,7 +87,7 @@ def _listed(sums: bytes) -> dict[str, str]:
     for line in sums.decode("ascii", "replace").splitlines():
         match = _LINE.fullmatch(line)
         if match is None or not is_key(match[2]) or match[2] in found or match[2] == SUMS:
-            raise _bad(f"{SUMS} has a line that is none: {line[:80]!r}", "Export the version anew")
+            raise _bad(f"{SUMS} has a line that is none: {line[:80]!r}", "Export the version again")
         found[match[2]] = match[1]
     return found
 
@@ -96,7 +96,7 @@ def _read(path: Path, limit_bytes: int) -> bytes:
     with path.open("rb") as stream:
         data = stream.read(limit_bytes + 1)
     if len(data) > limit_bytes:
-        raise _bad(f"{path.name} is larger than {limit_bytes} bytes", "Export the version anew")
+        raise _bad(f"{path.name} is larger than {limit_bytes} bytes", "Export the version again")
     return data
 
 

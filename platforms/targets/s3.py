@@ -156,7 +156,7 @@ class S3Target:
         folder = _folder(release.model, release.version, release.digest)
         for name, digest in release.files.items():
             if sha256_file(release.folder / name) != digest:
-                raise BadRelease(self.name, "send it", f"{name} changed since it was exported", "Export it anew")
+                raise BadRelease(self.name, "send it", f"{name} changed since it was exported", "Export it again")
             self.store.create(f"{folder}{name}", release.folder / name)
             if self.store.size(f"{folder}{name}") != (release.folder / name).stat().st_size:
                 why = f"{name} lies there already and is of another size"

@@ -80,7 +80,7 @@ def probe_of(release: Release) -> Probe:
             raise ValueError(NAME)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         why = f"{NAME} has not prompt, tokens and logprobs of the same length"
-        raise BadRelease("(none yet)", "probe it", why, "Export the version anew") from None
+        raise BadRelease("(none yet)", "probe it", why, "Export the version again") from None
     return Probe(prompt, expected, tolerance)
 
 

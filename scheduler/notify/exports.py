@@ -85,7 +85,7 @@ def csv_of(points: Sequence[Point]) -> str:
 
 
 def add_events(file: Path, points: Sequence[Point]) -> None:
-    """Add to an event file what was told since its last whole record; what a crash cut off is written anew."""
+    """Add to an event file what was told since its last whole record; what a crash cut off is written again."""
     known = file.read_bytes() if file.exists() else b""
     last, end = newest(known)
     fresh = b"" if last is not None else first_record(points[0].at - 1)

@@ -1,4 +1,4 @@
-"""Rules and alerts: which events go to whom, at once or as somebody asked; webhooks get them as JSON.
+"""Rules and alerts: which events go to which people and channels; webhooks get them as JSON.
 
 The event log is read up to an event that is kept in the database, and what matches is put into the outbox: an event
 is written once for each receiver, whatever crashes, and delivered at least once. The same alert about the same subject
@@ -115,7 +115,7 @@ def alerts_in(found: Sequence[Event], read: int) -> list[Event]:
 
 
 def letter_about(news: Sequence[Event]) -> dict[str, Any]:
-    """Return one letter about all of ``news``, one at least: what happened to whom, and why where that is known."""
+    """Return one message about all of ``news``, one at least: what happened to which job, and why if that is known."""
     text = "\n".join([*lines_about(news), "", "See: schedctl status", ""])
     return {"subject": f"Training: {_line(news[0])}", "text": text}
 

@@ -1,4 +1,4 @@
-"""Generations: how often a job began anew, from whose weights, and which saved states that keeps in the store."""
+"""Generations: how often a job was restarted, from whose weights, and which saved states that keeps in the store."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def beginnings(tx: Connection) -> dict[str, list[tuple[int, int]]]:
 
 
 def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
-    """Note that a job begins anew with ``first_attempt``; what it was before is generation 1, if nothing was noted."""
+    """Note that a job restarts with ``first_attempt``; what it was before is generation 1, if nothing was noted."""
     known = of_job(tx, job)
     if not known and first_attempt > 1:
         known = [_add(tx, Generation(job, 1, 1, now))]

@@ -102,7 +102,7 @@ def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool
     """Put a new job at the end of the queue. Raises DuplicateJob.
 
     One with the name of a removed job counts its attempts on, so that no launch key and no manifest is ever made twice.
-    It begins anew, and what the removed one saved is fenced off; or it goes on from that, if ``go_on`` says so.
+    It starts from scratch, and what the removed one saved is fenced off; or it goes on from that, if ``go_on`` says so.
     """
     known = find(tx, spec.name)
     last: int = tx.execute(_LAST).scalar_one()
@@ -135,7 +135,7 @@ def _columns(spec: JobSpec, state: JobState) -> dict[str, Any]:
 
 
 def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
-    """Let a job without a session begin anew as its next generation; event ``job.restart``.
+    """Let a job without a session start from scratch as its next generation; event ``job.restart``.
 
     What it saved so far is fenced off, and its attempts count on. Raises UnknownJob, IllegalArrow.
     """

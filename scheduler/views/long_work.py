@@ -1,7 +1,7 @@
 """Long work: what the daemon does beside its cycles for longer than a moment, and what of it failed, for people to see.
 
 All of it is one event each time it changes, so that status, page and needs read one row. What a daemon that is gone
-was doing is over: its successor begins it anew.
+was doing is over: its successor starts it again.
 """
 
 from __future__ import annotations

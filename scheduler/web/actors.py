@@ -2,7 +2,7 @@
 
 A person shows a second token at a form of its own; from then on a cookie proves it for half a day. Every form carries a
 word of its own that is made for this cookie and this action, is good for an hour and is taken once. All of it is signed
-with a key that no two processes share, so that nothing is good any more once the page was started anew.
+with a key that no two processes share, so that nothing is good any more once the page was started again.
 """
 
 from __future__ import annotations

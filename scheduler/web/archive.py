@@ -39,7 +39,7 @@ def reports(source: Source) -> Reports:
 
 
 def report(source: Source, label: str) -> Report:
-    """Return the report of the ISO week ``label``, such as 2026-W47, made anew after ten minutes at most.
+    """Return the report of the ISO week ``label``, such as 2026-W47, made again after ten minutes at most.
 
     Raises ValueError, StoreFailure.
     """

@@ -275,7 +275,7 @@ class Pages:
             )
 
     def _ahead(self, tx: Connection) -> str:
-        """Return the picture of the seven days to come, made anew with each plan and once in ten minutes."""
+        """Return the picture of the seven days to come, made again with each plan and once in ten minutes."""
         source, now = self._source, self._source.now
         span = Window(now, now + questions.DAYS * DAY)
         version = (plans.newest_number(tx), now // 600)

@@ -200,13 +200,13 @@ async def _done(act: Any, back: str) -> RedirectResponse:
     try:
         await run_in_threadpool(act)
     except Refused as error:
-        raise HTTPException(403, f"{error.why}. Open the page anew and try again") from None
+        raise HTTPException(403, f"{error.why}. Reload the page and try again") from None
     except (queue.QueueError, sessions.SessionRefused) as error:
         raise HTTPException(409, str(error)) from None
     except StoreError as error:
         raise HTTPException(503, f"the artifact store cannot be opened: {error}") from None
     except Stale:
-        raise HTTPException(409, "it changed at the same moment. Look at it anew and try again") from None
+        raise HTTPException(409, "it changed at the same moment. Look at it, then try again") from None
     return RedirectResponse(back, 303)
 
 

@@ -173,7 +173,7 @@ def test_damaged_checkpoints_and_rows_are_passed_over_and_made_anew(make_desk: C
     last = desk.session()
     assert (last["outcome"], last["restored_step"], last["checkpoint_step"]) == ("finished", 6, 12), desk.log()
     assert "is damaged and was passed over" in desk.log()
-    assert "are not whole, and are made anew" in desk.log()
+    assert "are not whole, and are made again" in desk.log()
     assert "going on from step 6, E0" in desk.log()
     assert desk.newest()[1]["adapter_model.safetensors"] == newest["adapter_model.safetensors"]
 

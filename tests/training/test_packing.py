@@ -105,6 +105,6 @@ def test_rows_that_were_cut_off_are_made_anew(name: str, make_desk: Callable[...
     desk.target = 5
     again = desk.run("--schedule", "constant", "--accept-inexact")
     assert again.codes == [0], again.said
-    assert again.said.count("are not whole, and are made anew") == 2
+    assert again.said.count("are not whole, and are made again") == 2
     assert {path: path.read_bytes() for path in paths} == before
     assert not list((desk.folder / "cache").glob(".*"))

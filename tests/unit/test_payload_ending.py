@@ -56,7 +56,7 @@ SOUND = Facts(
         (SOUND._replace(stop=DEADLINE, empty_handed="40 min"), "failed", "no_checkpoint", "exit status 0"),
         (SOUND._replace(stop=DEADLINE, empty_handed="40 min", killed=True), "failed", "no_checkpoint", "was killed"),
         (SOUND._replace(stop=SIGTERM, empty_handed="40 min"), "preempted", None, "SIGTERM"),
-        (SOUND._replace(whole=True, stop=DEADLINE, exit_code=-15), "yielded", None, "begins anew"),
+        (SOUND._replace(whole=True, stop=DEADLINE, exit_code=-15), "yielded", None, "starts from scratch"),
         (
             SOUND._replace(whole=True, stop=DEADLINE, empty_handed="3 min"),
             "failed",

@@ -108,9 +108,9 @@ def _burnt_hours(facts: Facts) -> Ending | None:
 def _cut_short(facts: Facts, stop: Stop) -> Ending:
     """Return how a whole job ended that had to leave before it was through."""
     if facts.empty_handed:
-        why = f"{stop.why}: it ran {facts.empty_handed} and was not through; it begins anew, and needs a longer `whole`"
+        why = f"{stop.why}: it ran {facts.empty_handed} and did not finish; it starts again, and needs a longer `whole`"
         return Ending("failed", why, "no_checkpoint", facts.errors)
-    return Ending("yielded", f"{stop.why}: it was not through, and begins anew", None, facts.errors)
+    return Ending("yielded", f"{stop.why}: it was not through, and starts from scratch", None, facts.errors)
 
 
 def _is_failure(facts: Facts) -> bool:

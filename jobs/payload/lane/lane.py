@@ -126,7 +126,9 @@ class Lane:
         for key, why in status.bad_manifests:
             log(self._order.lane, f"{key} is damaged and was passed over: {why}")
         if self._order.restore and self._uploads.restored is None:
-            self._failure = Failure("store", "none of the checkpoints to resume from verifies; will not start anew")
+            self._failure = Failure(
+                "store", "none of the checkpoints to resume from verifies; it does not start at step 0"
+            )
             return
         if self._stop:
             return
@@ -218,7 +220,7 @@ class Lane:
                     self._plan_next_ask(now)
 
     def _plan_next_ask(self, now: float) -> None:
-        """Plan the rest of the session anew; its last checkpoint is the final one, which is not asked for here."""
+        """Plan the rest of the session again; its last checkpoint is the final one, which is not asked for here."""
         if self._stop:
             return
         self._asked_at = None

@@ -257,7 +257,7 @@ def read_nodes(entry: Any) -> Nodes | None:
 
 
 def spread(words: Sequence[str], nodes: Nodes) -> tuple[list[str], Mapping[str, str]]:
-    """Return the words that start a command on all its nodes, and what it is told there."""
+    """Return the words that start a command on all its nodes, and its variables there."""
     told = {
         "SCHED_NODES": str(len(nodes.devices)),
         "SCHED_NODE_VARIABLE": nodes.variable,

@@ -180,4 +180,4 @@ class Characters:
     def lost(self, text: str) -> str:
         """Return how many characters its alphabet does not know."""
         unknown = sum(code == 0 for code in self._charlm.encode(iter([text])).tolist())
-        return f"{unknown} bytes are no letter of its alphabet" if unknown else ""
+        return f"{unknown} bytes are not in its alphabet" if unknown else ""

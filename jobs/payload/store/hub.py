@@ -220,7 +220,7 @@ def _start(answer: HTTPResponse, here: int, size: int) -> int:
     length = answer.headers.get("Content-Length")
     if length is not None and length != str(size):
         raise Again(f"{size} bytes were pinned, and {length} are offered")
-    return 0  # it does not go on: all of it comes anew
+    return 0  # it does not go on: all of it comes again
 
 
 def _copy(answer: HTTPResponse, sink: BinaryIO, here: int, size: int, tell: Callable[[int], None]) -> None:

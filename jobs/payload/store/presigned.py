@@ -164,7 +164,7 @@ class EmptyObject(OSError):
 
 
 class _Form:
-    """A form with a file at its end, made anew for each try and never whole in memory."""
+    """A form with a file at its end, made again for each try and never whole in memory."""
 
     def __init__(self, fields: Mapping[str, str], source: Path | bytes) -> None:
         boundary = os.urandom(16).hex()

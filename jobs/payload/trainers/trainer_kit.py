@@ -184,5 +184,5 @@ def _newest(folder: Path) -> Path | None:
     if not found:
         return None
     newest = max(found, key=lambda path: (len(path.name), path.name))
-    print(f"trainer_kit: going on from {newest}; without {folder} it would begin anew", file=sys.stderr)
+    print(f"trainer_kit: going on from {newest}; without {folder} it would start from scratch", file=sys.stderr)
     return newest

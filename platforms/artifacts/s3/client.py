@@ -61,7 +61,7 @@ def credential_files(credentials: str, environ: Mapping[str, str]) -> list[Path]
 
 
 class FreshCredentials:
-    """Credentials that a client asks for with each request, looked up anew when their files have changed.
+    """Credentials that a client asks for with each request, looked up again when their files have changed.
 
     ``look_up`` returns botocore's credentials or None; ``mark`` changes with the files.
     """

@@ -163,7 +163,7 @@ class Session:
             (folder / name).unlink(missing_ok=True)
             os.mkfifo(folder / name)
         # A notebook has no file of its own, so a script that asks for __file__ fails there as it does here. The shell
-        # writes down how it ended, for a place that is started anew and is not its parent. It writes into pipes with a
+        # writes down how it ended, for a place that is started again and is not its parent. It writes into pipes with a
         # name, of which it holds both ends: a place that dies breaks none of them.
         program = [
             "sh",

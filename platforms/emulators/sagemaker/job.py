@@ -35,7 +35,7 @@ class Rules:
 
     Jobs named in ``no_capacity`` never get a machine, nor do any on ``no_capacity_types``. An image among
     ``no_images`` cannot be pulled.
-    Spot jobs lose their instance ``spot_seconds`` after they begin to train, if that is set, and begin anew on another
+    Spot jobs lose their instance ``spot_seconds`` after they begin to train, if that is set, and start again on another
     ``spot_back_seconds`` later, or never; they cost ``spot_share``.
     """
 
@@ -263,7 +263,7 @@ class Job:
         return ("Failed", "Failed", f"AlgorithmError: {self._said()}, exit code: {exit_code}")
 
     def _wait_for_another_instance(self) -> tuple[str, str, str] | None:
-        """Wait until another instance is there, and begin anew on its empty disk; or return how the job ended first."""
+        """Wait until another instance is there, and start again on its empty disk; or return how the job ended."""
         with self._lock:
             self._lost_at = self.clock.now()
             self._move("Interrupted")

@@ -38,7 +38,7 @@ class Server:
         self._server: Any = None
         self.address = ""
         self.heard = 0  # how many calls there were
-        # Moto closes the file of an object that is written anew, also in the hands of another call that is at it.
+        # Moto closes the file of an object that is written again, also in the hands of another call that is at it.
         self._paths = [threading.Lock() for _ in range(_PATHS)]
         self.operations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "CreateTrainingJob": place.create,

@@ -23,7 +23,7 @@ _WAIT_SECONDS_MAX = 30.0  # a longer wait is the next look's
 _DATASETS = "datasets.DatasetApiService"
 _MODELS = "models.ModelApiService"
 _FILES_PAGE, _PAGES_MAX = 200, 1_000
-_ADDRESSES = 3  # a signed address expires; the next one begins the file anew
+_ADDRESSES = 3  # a signed address expires; the next one begins the file again
 _SILENCE_SECONDS = 120
 _KERNELS = "kernels.KernelsApiService"
 _PAGE = 100
@@ -62,7 +62,7 @@ class Caller:
         self.patience = threading.Event()
 
     def owner(self) -> str:
-        """Return the account's name, asking once for whom a token stands. Raises Misconfigured, Unreachable."""
+        """Return the account's name, asking once whose token it is. Raises Misconfigured, Unreachable."""
         if not self._username:
             try:
                 username = self.read("security.OAuthService", "IntrospectToken", {"token": self._token}, _active_user)
@@ -130,7 +130,7 @@ def _listed(name: str, answer: Answer, *, goes_on: bool) -> tuple[list[Answer], 
 
 
 def _active_user(answer: Answer) -> str:
-    """Return for whom a token stands; empty when it is told to be no good any more."""
+    """Return whose token it is; empty when Kaggle says that it is not valid any more."""
     active = answer.flag("active")
     if active is None:
         raise NoAnswer("active is missing")

@@ -212,7 +212,7 @@ class Inputs:
         for path in sorted(self._folder.glob(f"{self._prefix}-*")):
             noted = self._noted(path.name)
             if noted is None:
-                self._note(path.name, {"used_at": now})  # it ages anew
+                self._note(path.name, {"used_at": now})  # it ages from now on
             elif path.name not in kept and not noted.key and now - noted.used_at > _kept(path.name, keep_seconds):
                 self._client.datasets.delete(path.name)
                 self._note(f"{_GONE}{path.name}", {"used_at": now})

@@ -1,6 +1,6 @@
 """A session's output: streamed into a file of ours while it runs, replaced by the whole when it is over.
 
-A stream begins anew with every connection, so a reader skips as much output as the file holds already: where it was
+A stream starts over with every connection, so a reader skips as much output as the file holds already: where it was
 is never lost and nothing is told twice, whoever read before.
 """
 
@@ -106,7 +106,7 @@ def _seconds(value: Any) -> float | None:
 
 
 def entries_of(text: str | bytes) -> list[Any]:
-    """Return the entries of a finished log; of one that was cut, those that are whole; of what is no JSON, nothing."""
+    """Return the entries of a finished log; of one that was cut, the complete ones; none if it is not JSON."""
     try:
         found = json.loads(text or "[]")
     except (ValueError, RecursionError):

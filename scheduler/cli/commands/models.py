@@ -253,7 +253,7 @@ def _needed(reason: str) -> str:
 
 
 def _changed(cli: Cli, model: str, told: str) -> None:
-    """Show a model after something was decided of it, and let the daemon plan anew."""
+    """Show a model after something was decided of it, and let the daemon plan again."""
     from scheduler.views import models
 
     with cli.app.database.read() as tx:

@@ -376,7 +376,7 @@ def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
     cli.wake_daemon()
 
 
-# A job begins anew as its next generation, from the weights that its definition names.
+# A job starts from scratch as its next generation, from the weights that its definition names.
 def restart(
     database: Database, name: str, step: int | None, now: int, by: str
 ) -> tuple[JobRecord, Generation, list[str]]:

@@ -19,7 +19,7 @@ STATIC = "static"
 DENSITY = "density"
 # The rules that can make a plan instead of the planner, with a description for users.
 POLICIES: dict[str, str] = {
-    STATIC: "the same sessions every week, jobs in fixed turns, nothing planned anew",
+    STATIC: "the same sessions every week, jobs in fixed turns, nothing planned again",
     "fifo": "the front of the queue first",
     "edf": "the next deadline first",
     "priority": "the largest weight first",

@@ -62,11 +62,11 @@ from scheduler.store.watched import Watched
 
 _PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned is due
 _PLAN_AGAIN_SECONDS = 600  # something due could not be launched
-# What a launch that goes to plan leaves in the event log: the plan said so, hence it is no reason to plan anew.
+# What a launch that goes to plan leaves in the event log: the plan said so, hence it is no reason to plan again.
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
 _AWAITED = ("data", "inputs", "wheels", "quota", "components")  # for these launches wait: one came, a plan is made
 _EVENTS_MAX = 200
-# An expected start moves with each pass of a scheduler. It is told anew once it moved by this or a tenth of the wait.
+# An expected start moves with each pass of a scheduler. It is told again once it moved by this or a tenth of the wait.
 _TENTH = 10
 _MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
 

@@ -73,7 +73,7 @@ class Places:
         asked = self._opened_by_people()
         broken: dict[str, PlatformError] = {}
         fresh = set()
-        names = {pool: f"{pool} anew" if pool in asked else pool for pool in sorted(openings)}
+        names = {pool: f"{pool} again" if pool in asked else pool for pool in sorted(openings)}
         work = {name: partial(_opened, openings[pool], anew=pool in asked) for pool, name in names.items()}
         answers = self._ports.calls.gather("open", work)
         for pool, name in names.items():

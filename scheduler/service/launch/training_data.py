@@ -119,7 +119,7 @@ class TrainingData:
 
         It is empty for a job without a mixture, for which nothing is made. A job without a version is pinned to one.
 
-        May take hours, and tells how far it is. What a crash cut short is begun anew, and what is there is used.
+        May take hours, and tells how far it is. What a crash cut short is begun again, and what is there is used.
         Raises CorpusError for sources nothing can be made of, OSError when the disk is full, StoreError, UnknownJob.
         """
         with self._database.read() as tx:

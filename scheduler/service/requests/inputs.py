@@ -42,7 +42,7 @@ def take(
 
     It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``hub_token`` opens
     repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
-    anew. Raises TreeError, TreeGoes, StoreError, PlatformError, ConfigError, OSError.
+    again. Raises TreeError, TreeGoes, StoreError, PlatformError, ConfigError, OSError.
     """
     if given.kind == HUB:
         return _pinned(database, artifacts, given, delete_at, hub_token(), heal=heal)

@@ -229,7 +229,7 @@ def judge_alone(ports: Ports, case: Case) -> None:
                 evaluations.end(tx, case.evaluation, "scored", now)
             else:
                 _write(tx, case, judgement, now)
-    except Stale as error:  # a person was faster, or what was in force is so no more: it is looked at anew
+    except Stale as error:  # a person was faster, or what was in force is so no more: it is looked at again
         ports.log.info("verdict.stale", version=case.version.name, why=str(error))
         return
     if judgement is not None:

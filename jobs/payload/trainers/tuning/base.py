@@ -20,7 +20,9 @@ _LENGTH_BYTES = 8  # of a file of safetensors, which tell how long its header is
 _HEADER_BYTES_MAX = 100 << 20
 _TOLD_MAX = 3
 _FACTOR_MAX = 1e6
-_ANEW = "Fetch it anew, or name another: --model input:NAME, with inputs = { NAME = ... } in the job's definition"
+_FETCH_AGAIN = (
+    "Fetch it again, or name another: --model input:NAME, with inputs = { NAME = ... } in the job's definition"
+)
 
 
 def find_base(source: str) -> str:
@@ -34,7 +36,7 @@ def find_base(source: str) -> str:
         _check(folder)
         return str(folder.resolve())
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise Refused(f"there is no model in {source}: no such folder. {_ANEW}")
+        raise Refused(f"there is no model in {source}: no such folder. {_FETCH_AGAIN}")
     return source
 
 
@@ -42,7 +44,7 @@ def check_loaded(source: str, missing: Collection[str]) -> None:
     """Refuse a model of which libraries made weights up."""
     if missing:
         told = ", ".join(sorted(missing)[:_TOLD_MAX]) + (", ..." if len(missing) > _TOLD_MAX else "")
-        raise Refused(f"the model in {source} lacks {len(missing)} of its weights ({told}). {_ANEW}")
+        raise Refused(f"the model in {source} lacks {len(missing)} of its weights ({told}). {_FETCH_AGAIN}")
 
 
 def check_length(length: int, config: Mapping[str, Any], source: str) -> None:
@@ -97,23 +99,23 @@ def _check(folder: Path) -> None:
     if (folder / _INDEX).is_file():
         named = set(_read(folder / _INDEX).get("weight_map", {}).values())
         if lost := sorted(named - {path.name for path in files}):
-            raise Refused(f"the model in {folder} lacks {', '.join(lost[:_TOLD_MAX])}. {_ANEW}")
+            raise Refused(f"the model in {folder} lacks {', '.join(lost[:_TOLD_MAX])}. {_FETCH_AGAIN}")
     elif not files and not any(folder.glob("*.bin")):
-        raise Refused(f"the model in {folder} has no weights: neither *.safetensors nor *.bin. {_ANEW}")
+        raise Refused(f"the model in {folder} has no weights: neither *.safetensors nor *.bin. {_FETCH_AGAIN}")
     for path in files:
         if not _is_whole(path):
-            raise Refused(f"{path} is not whole: it is shorter than it says itself, or damaged. {_ANEW}")
+            raise Refused(f"{path} is not whole: it is shorter than it says itself, or damaged. {_FETCH_AGAIN}")
 
 
 def _read(path: Path) -> Any:
     try:
         said = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise Refused(f"{path.parent} is no model: it has no {path.name}. {_ANEW}") from None
+        raise Refused(f"{path.parent} is no model: it has no {path.name}. {_FETCH_AGAIN}") from None
     except ValueError as error:
-        raise Refused(f"{path} cannot be read: {error}. {_ANEW}") from None
+        raise Refused(f"{path} cannot be read: {error}. {_FETCH_AGAIN}") from None
     if not isinstance(said, dict):
-        raise Refused(f"{path} cannot be read: it is no object. {_ANEW}")
+        raise Refused(f"{path} cannot be read: it is no object. {_FETCH_AGAIN}")
     return said
 
 

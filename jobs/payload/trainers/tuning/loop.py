@@ -71,7 +71,7 @@ class Loop:
         self._began, self._blocked = perf_counter(), 0.0  # instant, and seconds since in which a save kept all waiting
 
     def restore(self, folder: Path, resumption: dict[str, Any], *, optimizer: bool = True) -> None:
-        """Take up all but the weights from a checkpoint. Without ``optimizer`` that begins anew at the same step."""
+        """Take up all but the weights from a checkpoint. Without ``optimizer`` that starts empty at the same step."""
         self.step = checkpoint.read_step(folder)
         self._resumptions = [{"step": self.step, **resumption}]
         if not optimizer:

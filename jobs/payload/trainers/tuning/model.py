@@ -55,7 +55,7 @@ class Model:
         self.collect()
 
     def collect(self) -> None:
-        """Look what is trained, anew where other objects have taken the weights' places."""
+        """Look what is trained, again where other objects have taken the weights' places."""
         self.named = [(name, part) for name, part in self.whole.named_parameters() if part.requires_grad]
         self.trained = [part for _, part in self.named]
 

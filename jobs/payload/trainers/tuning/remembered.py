@@ -70,7 +70,7 @@ def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: in
         scratch = path.with_suffix(f".{os.getpid()}")
         scratch.write_text(json.dumps(document, indent=1))
         scratch.replace(path)
-    except OSError as error:  # training goes on, and the next one tries anew
+    except OSError as error:  # training goes on, and the next one tries again
         print(f"finetune: how steps fit is not remembered for the next job: {error}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Self-training in rounds: the model answers prompts, a reward judges, what passes is learned, it writes anew.
+"""Self-training in rounds: the model answers prompts, a reward judges, what passes is learned, it writes again.
 
 A round's texts are written before its first step. What ever passed, with its reward and the step of the model that
 wrote it, lies in every checkpoint, so that a round that was cut goes on with the same rows. All of it is learned.

@@ -153,7 +153,7 @@ def pack(
 def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> None:
     """Make a folder of rows unless it is there and whole; ``write`` fills another one, which then gets its name.
 
-    One whose files were cut off, by a full disk or a machine that died, is made anew.
+    One whose files were cut off, by a full disk or a machine that died, is made again.
     """
     if is_whole(folder):
         return
@@ -161,7 +161,7 @@ def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> No
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
         if folder.exists():
-            print(f"finetune: the rows in {folder} are not whole, and are made anew", file=sys.stderr)
+            print(f"finetune: the rows in {folder} are not whole, and are made again", file=sys.stderr)
             folder.rename(partial / "broken")  # whoever has its files open goes on reading them
             shutil.rmtree(partial / "broken")
         seal(partial, {"format": FORMAT, **write(partial)})
