@@ -304,6 +304,9 @@ def fork(arguments: list[str], variables: Mapping[str, str], log: Path) -> int:
         # The two classes have a lock each once both were used.
         for name in ("tqdm", "tqdm.auto"):
             importlib.import_module(name).tqdm.set_lock(threading.RLock())
+        # torch makes the pool that a fork loses at its next use, and two threads that make it at once fail ("Invalid thread pool!").
+        torch = importlib.import_module("torch")
+        torch.set_num_threads(torch.get_num_threads())
         warnings.simplefilter("default")  # as in a program: libraries warn of each other
         code = finetune.main(arguments)
     except BaseException as error:  # noqa: BLE001 - the child must never go on as a test
