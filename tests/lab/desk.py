@@ -304,7 +304,8 @@ def fork(arguments: list[str], variables: Mapping[str, str], log: Path) -> int:
         # The two classes have a lock each once both were used.
         for name in ("tqdm", "tqdm.auto"):
             importlib.import_module(name).tqdm.set_lock(threading.RLock())
-        # torch makes the pool that a fork loses at its next use, and two threads that make it at once fail ("Invalid thread pool!").
+        # torch replaces the thread pool, which a fork loses, at its next use. Two threads that do so at once fail with
+        # "Invalid thread pool!", so it is replaced while there is one.
         torch = importlib.import_module("torch")
         torch.set_num_threads(torch.get_num_threads())
         warnings.simplefilter("default")  # as in a program: libraries warn of each other
