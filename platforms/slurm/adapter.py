@@ -388,7 +388,8 @@ class SlurmPlatform(RemoteSessions):
                 return Observed(key, SessionState.QUEUED, job, detail=detail, stop_channel=by, waits=waits)
             case Runs(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
-                    at = min(at, int(self._real(now)))  # the cluster's clock may be ahead; later answers say the same
+                    if at > int(self._real(now)):  # Slurm's second is the one that is charged
+                        return self._unclear(key, "its job started after this look began")
                     self._records.start(key, at, line.job)
                 began = min(self._scheduled(at), now)
                 deadline = min(began + order.length, self._until(known)) if order.length else None
@@ -433,8 +434,9 @@ class SlurmPlatform(RemoteSessions):
 
     def _over(self, key: str, at: int, verdict: Over, now: int) -> Observed:
         first, last = min(self._scheduled(at), now), verdict.ended
-        # The clocks of the cluster may be ahead of ours.
-        ended = now if last is None else max(first, min(self._scheduled(last), now))
+        if last is not None and last > int(self._real(now)):
+            return self._unclear(key, "its job ended after this look began")
+        ended = now if last is None else max(first, self._scheduled(last))
         return self._records.end(key, Ended(first, ended, verdict.detail, last is not None, taken=verdict.taken))
 
     def _never(self, key: str, detail: str, now: int) -> Observed:

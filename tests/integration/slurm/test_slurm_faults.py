@@ -70,6 +70,19 @@ def test_a_controller_that_hangs_is_waited_for_no_longer_than_the_limit(world: W
     assert world.find("one") == running
 
 
+def test_a_job_that_starts_or_ends_during_a_look_keeps_the_seconds_of_slurm(world: World) -> None:
+    before = int(real_now()) - 1
+    started = world.running("one").started
+    (world.folder / "state" / "sessions").rename(world.folder / "lost")  # nobody has seen it run yet
+    assert world.adapter().find(["one"], before)["one"].state is SessionState.UNCLEAR
+    assert world.find("one").started == started
+    before = int(real_now()) - 1
+    world.lab.say("scancel", "--name=one")
+    assert world.until("one", SessionState.ENDED).ended > before
+    (world.folder / "state" / "sessions").rename(world.folder / "lost once more")
+    assert world.adapter().find(["one"], before)["one"].state is SessionState.UNCLEAR
+
+
 @pytest.fixture(params=[90, -90], ids=["ahead", "behind"])
 def off(world: World, request: pytest.FixtureRequest) -> Iterator[int]:
     """The controller's clock is off by so many seconds; of jobs that are over by now it remembers none as waiting."""
