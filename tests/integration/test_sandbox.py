@@ -226,9 +226,9 @@ def test_without_bubblewrap_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_sandbox_that_does_not_hold_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sandbox: Sandbox
 ) -> None:
-    """A bwrap that runs its command without any namespace: the probe sees files that it must not see."""
+    """A bwrap that runs the program without namespaces and limits: the probe sees files that it must not see."""
     pretended = tmp_path / "bwrap"
-    pretended.write_text('#!/bin/bash\nwhile [ "$1" != prlimit ]; do shift; done\nexec "$@"\n')
+    pretended.write_text('#!/bin/bash\nwhile [ "$1" != sh ]; do shift; done\nshift\nexec "$@"\n')
     pretended.chmod(0o755)
     tmp_path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

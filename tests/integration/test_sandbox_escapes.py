@@ -1,4 +1,4 @@
-"""Forty ways out of the sandbox, by class: each must fail inside, and ordinary programs must not notice."""
+"""Ways out of the sandbox, by class: each must fail inside, and ordinary programs must not notice."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ ESCAPES: dict[str, dict[str, str]] = {
         "the environment of init": "some(open('/proc/1/environ', 'rb').read().count(b'=') > 1)",
         "the root of init": "some(set(os.listdir('/proc/1/root')) - set(os.listdir('/')))",
         "signals to the outside": "only_own()",
+        "a first process without limits": "some(resource.prlimit(1, 6) > resource.getrlimit(6))",
+        "more files for the first process": "some(resource.prlimit(1, 7) > resource.getrlimit(7))",
     },
     "memory that nobody counts": {
         "a file in memory": "os.memfd_create('x')",
@@ -65,6 +67,7 @@ ESCAPES: dict[str, dict[str, str]] = {
         "shared memory of System V": "call((29, 194), 0, 1 << 28, 0o1600)",
         "a queue of messages": "call((240, 180), b'/q', 66, 0o600, None)",
         "a file beside": "open('/dev/shm/x', 'w')",
+        "a large buffer of a socket": "some(larger(socket.socketpair()[0]))",
     },
     "devices and network": {
         "a netlink socket": "socket.socket(16, 3, 0)",
@@ -76,9 +79,40 @@ ESCAPES: dict[str, dict[str, str]] = {
         "the outside": "socket.create_connection(('192.0.2.1', 80), 1)",
         "a setting of the kernel": "open('/proc/sys/kernel/hostname', 'w').write('x')",
     },
+    "modules of the kernel": {
+        "a protocol": "socket.socket(2, 1, 262)",
+        "a protocol of datagrams": "socket.socket(2, 2, 136)",
+        "a protocol in the upper half": "call((41, 198), 2, 1, 262 | 1 << 32)",
+        "a pair of another family": "reached(lambda: call((53, 199), 16, 3, 0, buffer(8)), errno.EAFNOSUPPORT)",
+        "a line discipline": "fcntl.ioctl(os.open('/dev/ptmx', 2), 0x5423, bytes(4))",
+        "a request of a file system": "fcntl.ioctl(os.open('/usr', 0), 0x80086601, bytes(8))",
+        "a request of a namespace": "fcntl.ioctl(os.open('/proc/self/ns/user', 0), 0xB701)",
+    },
+    "the machine's files and its crash handler": {
+        "who runs its programs": "call((254, 27), call((294, 26), 0), b'/usr/bin', 0xFFF)",
+        "who changes its folders": "fcntl.fcntl(os.open('/usr/bin', 0), 1026, 1)",
+        "a lease": "reached(lambda: fcntl.fcntl(os.open('/usr/bin/env', 0), 1024, 0), errno.EPERM)",
+        "a core": "some(resource.getrlimit(resource.RLIMIT_CORE) != (1, 1))",
+    },
+    "other tables of calls": {
+        "numbers of x32": "call((0x40000000 | 250, 0x40000000 | 219), 0, -3, 1)",
+        "numbers with an upper half": "call((250 | 1 << 32, 219 | 1 << 32), 0, -3, 1)",
+        "a flag in the upper half": "call((56, 220), 0x10000000 | 17 | 1 << 32, None, None, None, None)",
+    },
+    "rights": {
+        "a priority": "os.setpriority(0, 0, -5)",
+        "real time": "os.sched_setscheduler(0, 1, os.sched_param(1))",
+        "safety from the kernel's killer": "os.write(os.open('/proc/self/oom_score_adj', 1), b'-1000')",
+        "a map of users": "os.write(os.open('/proc/self/uid_map', 1), b'0 0 1')",
+        "more files": "resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))",
+        "a capability to come": "some(int(status('CapBnd'), 16) | int(status('CapEff'), 16))",
+        "programs of root": "some(status('NoNewPrivs') != '1')",
+        "the program that runs": "open('/proc/self/exe', 'r+b')",
+        "the first process' program": "open('/proc/1/exe', 'r+b')",
+    },
 }
 _HEAD = """
-import ctypes, fcntl, json, os, socket, sys
+import ctypes, errno, fcntl, json, os, resource, socket, sys
 machine = ("x86_64", "aarch64").index(os.uname().machine)
 kernel = ctypes.CDLL(None, use_errno=True)
 def call(numbers, *words):
@@ -91,6 +125,17 @@ def buffer(size, first=0):
 def some(found):
     if not found:
         raise OSError("nothing is seen")
+def reached(act, refusal):
+    try:
+        act()
+    except OSError as error:
+        some(error.errno != refusal)
+def larger(end):
+    before = end.getsockopt(1, 7)
+    end.setsockopt(1, 7, 1 << 30)
+    return end.getsockopt(1, 7) > before
+def status(name):
+    return next(line.split()[1] for line in open("/proc/self/status") if line.startswith(name))
 def only_own():
     if all(int(name) < 100 for name in os.listdir("/proc") if name.isdigit()):
         raise OSError("no process of the outside is seen")
@@ -113,6 +158,8 @@ assert sqlite3.connect(":memory:").execute("select 1 + 1").fetchone() == (2,)
 assert asyncio.run(double(4)) == 8
 assert subprocess.run([sys.executable, "-c", "print(7)"], capture_output=True, text=True).stdout == "7\\n"
 left, right = socket.socketpair()
+left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20); left.setblocking(False); left.setblocking(True)
+assert not os.isatty(1) and os.isatty(os.openpty()[0]) and os.set_inheritable(left.fileno(), True) is None
 left.send(b"x"); assert right.recv(1) == b"x"
 server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname()).close()
@@ -181,6 +228,13 @@ def test_a_key_of_the_host_is_neither_read_nor_left_behind(sandbox: Sandbox) -> 
 TAKES = {
     "many processes": "import os, signal\nfor _ in range(8):\n    if os.fork() == 0:\n"
     "        held = bytearray(60 << 20)\n        signal.pause()\nsignal.pause()",
+    "sockets": "import os, signal, socket\nheld = []\nfor _ in range(40):\n    if os.fork() == 0:\n        break\n"
+    "while len(held) < 60:\n    held.append(socket.socketpair())\n"
+    "    held[-1][0].setblocking(False)\n    held[-1][0].send(bytes(100_000))\nsignal.pause()",
+    "connections": "import signal, socket\nserver = socket.create_server(('127.0.0.1', 0))\nheld = [server]\n"
+    "for _ in range(60):\n    end = socket.create_connection(server.getsockname())\n    end.setblocking(False)\n"
+    "    held += [end, server.accept()[0]]\n    try:\n        while True:\n            end.send(bytes(1 << 16))\n"
+    "    except BlockingIOError:\n        pass\nsignal.pause()",
     "many files": "n = 0\nwhile True:\n    open(f'/tmp/{n}', 'w').close()\n    n += 1",
 }
 
@@ -192,6 +246,16 @@ def test_memory_is_bounded_where_there_is_no_control_group(sandbox: Sandbox, kin
     (ended,) = bare.run(program)
     assert ended.how == "memory"
     assert run(bare, ORDINARY).splitlines()[-1] == "all well"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only this machine has a second table")
+def test_who_calls_by_the_numbers_of_another_machine_is_ended(sandbox: Sandbox) -> None:
+    call = "b814000000cd80c3"  # mov eax, 20; int 0x80; ret
+    code = f"import ctypes, mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(bytes.fromhex({call!r}))\n"
+    code += "print('ready', flush=True)\n"
+    code += "print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))(), flush=True)"
+    (ended,) = sandbox.run(Program([sandbox.python, "-I", "-S", "-c", code]))
+    assert (ended.how, ended.output) == ("killed", b"ready\n")
 
 
 def test_a_machine_without_a_list_is_refused() -> None:

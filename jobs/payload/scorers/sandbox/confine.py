@@ -29,7 +29,7 @@ _LEAVE_TRIES, _LEAVE_SECONDS = 100, 0.02
 class Confinement:
     """Words before a command that put it below a limit, and the groups to remove afterwards.
 
-    ``kind`` is ``scope``, ``cgroup`` or ``rlimits``; the last bounds each process, and :mod:`.usage` counts their sum.
+    ``kind`` is ``scope``, ``cgroup`` or ``rlimits``; the last bounds each process, and their sum is counted.
     """
 
     kind: str
@@ -99,7 +99,10 @@ def _one_tree(name: str, limits: Limits) -> tuple[Path, ...] | None:
 
 def _tree_each(name: str, limits: Limits) -> tuple[Path, ...] | None:
     figures = {
-        _TREE / "memory" / name: {"memory.limit_in_bytes": limits.total_bytes},
+        _TREE / "memory" / name: {
+            "memory.limit_in_bytes": limits.total_bytes,
+            "memory.kmem.tcp.limit_in_bytes": limits.total_bytes,  # buffers of TCP count apart
+        },
         _TREE / "pids" / name: {"pids.max": 2 * limits.processes},
     }
     return _made(figures) if all(group.parent.is_dir() for group in figures) else None
@@ -138,45 +141,51 @@ read:0:63 write:1:64 open:2 close:3:57 stat:4 fstat:5:80 lstat:6 poll:7 lseek:8:
 munmap:11:215 brk:12:214 rt_sigaction:13:134 rt_sigprocmask:14:135 rt_sigreturn:15:139 pread64:17:67 pwrite64:18:68
 readv:19:65 writev:20:66 access:21 pipe:22 select:23 sched_yield:24:124 mremap:25:216 msync:26:227 mincore:27:232
 madvise:28:233 dup:32:23 dup2:33 pause:34 nanosleep:35:101 getitimer:36:102 alarm:37 setitimer:38:103 getpid:39:172
-sendfile:40:71 connect:42:203 accept:43:202 sendto:44:206 recvfrom:45:207 sendmsg:46:211 recvmsg:47:212
-shutdown:48:210 bind:49:200 listen:50:201 getsockname:51:204 getpeername:52:205 socketpair:53:199 setsockopt:54:208
-getsockopt:55:209 fork:57 vfork:58 execve:59:221 exit:60:93 wait4:61:260 kill:62:129 uname:63:160 fcntl:72:25
-flock:73:32 fsync:74:82 fdatasync:75:83 truncate:76:45 ftruncate:77:46 getdents:78 getcwd:79:17 chdir:80:49
-fchdir:81:50 rename:82 mkdir:83 rmdir:84 creat:85 link:86 unlink:87 symlink:88 readlink:89 chmod:90 fchmod:91:52
-chown:92 fchown:93:55 lchown:94 umask:95:166 gettimeofday:96:169 getrlimit:97:163 getrusage:98:165 sysinfo:99:179
-times:100:153 getuid:102:174 getgid:104:176 setuid:105:146 setgid:106:144 geteuid:107:175 getegid:108:177
-setpgid:109:154 getppid:110:173 getpgrp:111 setsid:112:157 setreuid:113:145 setregid:114:143 getgroups:115:158
-setresuid:117:147 getresuid:118:148 setresgid:119:149 getresgid:120:150 getpgid:121:155 getsid:124:156 capget:125:90
-rt_sigpending:127:136 rt_sigtimedwait:128:137 rt_sigqueueinfo:129:138 rt_sigsuspend:130:133 sigaltstack:131:132
-utime:132 statfs:137:43 fstatfs:138:44 getpriority:140:141 setpriority:141:140 sched_setparam:142:118
-sched_getparam:143:121 sched_setscheduler:144:119 sched_getscheduler:145:120 sched_get_priority_max:146:125
-sched_get_priority_min:147:126 sched_rr_get_interval:148:127 mlock:149:228 munlock:150:229 mlockall:151:230
-munlockall:152:231 prctl:157:167 arch_prctl:158 setrlimit:160:164 gettid:186:178 readahead:187:213 getxattr:191:8
-lgetxattr:192:9 fgetxattr:193:10 listxattr:194:11 llistxattr:195:12 flistxattr:196:13 tkill:200:130 time:201
-futex:202:98 sched_setaffinity:203:122 sched_getaffinity:204:123 epoll_create:213 getdents64:217:61
-set_tid_address:218:96 restart_syscall:219:128 fadvise64:221:223 timer_create:222:107 timer_settime:223:110
-timer_gettime:224:108 timer_getoverrun:225:109 timer_delete:226:111 clock_gettime:228:113 clock_getres:229:114
-clock_nanosleep:230:115 exit_group:231:94 epoll_wait:232 epoll_ctl:233:21 tgkill:234:131 utimes:235 waitid:247:95
-inotify_init:253 inotify_add_watch:254:27 inotify_rm_watch:255:28 openat:257:56 mkdirat:258:34 fchownat:260:54
-futimesat:261 newfstatat:262:79 unlinkat:263:35 renameat:264:38 linkat:265:37 symlinkat:266:36 readlinkat:267:78
-fchmodat:268:53 faccessat:269:48 pselect6:270:72 ppoll:271:73 set_robust_list:273:99 get_robust_list:274:100
-splice:275:76 tee:276:77 sync_file_range:277:84 utimensat:280:88 epoll_pwait:281:22 signalfd:282
-timerfd_create:283:85 eventfd:284 fallocate:285:47 timerfd_settime:286:86 timerfd_gettime:287:87 accept4:288:242
-signalfd4:289:74 eventfd2:290:19 epoll_create1:291:20 dup3:292:24 pipe2:293:59 inotify_init1:294:26 preadv:295:69
-pwritev:296:70 rt_tgsigqueueinfo:297:240 recvmmsg:299:243 prlimit64:302:261 sendmmsg:307:269 getcpu:309:168
-renameat2:316:276 getrandom:318:278 execveat:322:281 membarrier:324:283 mlock2:325:284 copy_file_range:326:285
-preadv2:327:286 pwritev2:328:287 pkey_mprotect:329:288 pkey_alloc:330:289 pkey_free:331:290 statx:332:291
-rseq:334:293 close_range:436:436 openat2:437:437 faccessat2:439:439 epoll_pwait2:441:441 futex_waitv:449:449
+sendfile:40:71 connect:42:203 accept:43:202 sendto:44:206 recvfrom:45:207 sendmsg:46:211 recvmsg:47:212 shutdown:48:210
+bind:49:200 listen:50:201 getsockname:51:204 getpeername:52:205 getsockopt:55:209 fork:57 vfork:58
+execve:59:221 exit:60:93 wait4:61:260 kill:62:129 uname:63:160 flock:73:32 fsync:74:82 fdatasync:75:83 truncate:76:45
+ftruncate:77:46 getdents:78 getcwd:79:17 chdir:80:49 fchdir:81:50 rename:82 mkdir:83 rmdir:84 creat:85 link:86 unlink:87
+symlink:88 readlink:89 chmod:90 fchmod:91:52 chown:92 fchown:93:55 lchown:94 umask:95:166 gettimeofday:96:169
+getrlimit:97:163 getrusage:98:165 sysinfo:99:179 times:100:153 getuid:102:174 getgid:104:176 setuid:105:146
+setgid:106:144 geteuid:107:175 getegid:108:177 setpgid:109:154 getppid:110:173 getpgrp:111 setsid:112:157
+setreuid:113:145 setregid:114:143 getgroups:115:158 setresuid:117:147 getresuid:118:148 setresgid:119:149
+getresgid:120:150 getpgid:121:155 getsid:124:156 capget:125:90 rt_sigpending:127:136 rt_sigtimedwait:128:137
+rt_sigqueueinfo:129:138 rt_sigsuspend:130:133 sigaltstack:131:132 utime:132 statfs:137:43 fstatfs:138:44
+getpriority:140:141 setpriority:141:140 sched_setparam:142:118 sched_getparam:143:121 sched_setscheduler:144:119
+sched_getscheduler:145:120 sched_get_priority_max:146:125 sched_get_priority_min:147:126 sched_rr_get_interval:148:127
+mlock:149:228 munlock:150:229 mlockall:151:230 munlockall:152:231 prctl:157:167 arch_prctl:158 setrlimit:160:164
+gettid:186:178 readahead:187:213 getxattr:191:8 lgetxattr:192:9 fgetxattr:193:10 listxattr:194:11 llistxattr:195:12
+flistxattr:196:13 tkill:200:130 time:201 futex:202:98 sched_setaffinity:203:122 sched_getaffinity:204:123
+epoll_create:213 getdents64:217:61 set_tid_address:218:96 restart_syscall:219:128 fadvise64:221:223 timer_create:222:107
+timer_settime:223:110 timer_gettime:224:108 timer_getoverrun:225:109 timer_delete:226:111 clock_gettime:228:113
+clock_getres:229:114 clock_nanosleep:230:115 exit_group:231:94 epoll_wait:232 epoll_ctl:233:21 tgkill:234:131 utimes:235
+waitid:247:95 openat:257:56 mkdirat:258:34 fchownat:260:54 futimesat:261 newfstatat:262:79 unlinkat:263:35
+renameat:264:38 linkat:265:37 symlinkat:266:36 readlinkat:267:78 fchmodat:268:53 faccessat:269:48 pselect6:270:72
+ppoll:271:73 set_robust_list:273:99 get_robust_list:274:100 splice:275:76 tee:276:77 sync_file_range:277:84
+utimensat:280:88 epoll_pwait:281:22 signalfd:282 timerfd_create:283:85 eventfd:284 fallocate:285:47
+timerfd_settime:286:86 timerfd_gettime:287:87 accept4:288:242 signalfd4:289:74 eventfd2:290:19 epoll_create1:291:20
+dup3:292:24 pipe2:293:59 preadv:295:69 pwritev:296:70 rt_tgsigqueueinfo:297:240 recvmmsg:299:243 prlimit64:302:261
+sendmmsg:307:269 getcpu:309:168 renameat2:316:276 getrandom:318:278 execveat:322:281 membarrier:324:283 mlock2:325:284
+copy_file_range:326:285 preadv2:327:286 pwritev2:328:287 pkey_mprotect:329:288 pkey_alloc:330:289 pkey_free:331:290
+statx:332:291 rseq:334:293 close_range:436:436 openat2:437:437 faccessat2:439:439 epoll_pwait2:441:441
+futex_waitv:449:449
 """
-# Those that are judged by an argument as well: clone, ioctl, socket.
-_JUDGED = {"x86_64": (56, 16, 41), "aarch64": (220, 29, 198)}
+# Those that are judged by an argument as well: clone, fcntl, ioctl, setsockopt, socket,
+# socketpair.
+_JUDGED = {"x86_64": (56, 72, 16, 54, 41, 53), "aarch64": (220, 25, 29, 208, 198, 199)}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000  # calls of the x32 ABI, which is another table
 _NAMESPACES = 0x7E020000  # every CLONE_NEW* that clone knows
-_TYPES_INTO_TERMINAL = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_OF_HOST_FILES = (1024, 1026)  # F_SETLEASE holds up who opens a file, F_NOTIFY tells of it
+# Of terminals their settings, size, group and pair, but no typing and no line discipline; of all files FIONREAD,
+# FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC. Others are doors into drivers and file systems.
+_IOCTLS = (*range(0x5401, 0x540C), *range(0x540E, 0x5412), 0x5413, 0x5414, 0x541B, 0x5421, 0x5422, 0x5425, 0x5429)
+_IOCTLS += (0x5441, 0x5450, 0x5451, 0x5452, 0x80045430, 0x40045431)
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+_SOL_SOCKET, _BUFFERS = 1, (7, 8)  # SO_SNDBUF, SO_RCVBUF
+_LAST_PROTOCOL = 17  # UDP; asking for a later one (SCTP, MPTCP) may load a module into the kernel
 _LOAD, _EQUALS, _AT_LEAST, _ABOVE, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x25, 0x45, 0x06
-_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24  # offsets of struct seccomp_data; low halves of the arguments
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32  # in struct seccomp_data; low halves of arguments
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _NO_SUCH_CALL, _NOT_PERMITTED = _REFUSE | errno.ENOSYS, _REFUSE | errno.EPERM
 
@@ -191,7 +200,11 @@ def seccomp_filter(machine: str = "") -> bytes:
         raise SandboxMissing(
             f"no list of system calls is known for {machine}", "run evaluations on a machine with x86_64 or aarch64"
         )
-    clone, ioctl, socket = _JUDGED[machine]
+    clone, fcntl, ioctl, setsockopt, *sockets = _JUDGED[machine]
+    sizes = [_step(_LOAD, _THIRD), *_any_of(_BUFFERS)]
+    of_buffer = [_step(_EQUALS, _SOL_SOCKET, 0, len(sizes)), *sizes]
+    families = [_step(_LOAD, _FIRST), *_any_of(_FAMILIES)]
+    of_socket = [_step(_ABOVE, _LAST_PROTOCOL, len(families), 0), *families]
     program = [
         _step(_LOAD, _ARCH),
         _step(_EQUALS, _ARCHITECTURE[machine], 1, 0),
@@ -200,9 +213,13 @@ def seccomp_filter(machine: str = "") -> bytes:
         _step(_AT_LEAST, _X32, 0, 1),
         _step(_RETURN, _NO_SUCH_CALL),
         *_judged(clone, _FIRST, [_step(_HAS_BITS, _NAMESPACES, 1, 0)], matched=_NOT_PERMITTED, other=_ALLOW),
-        *_judged(ioctl, _SECOND, _any_of(_TYPES_INTO_TERMINAL), matched=_NOT_PERMITTED, other=_ALLOW),
-        *_judged(socket, _FIRST, _any_of(_FAMILIES), matched=_ALLOW, other=_REFUSE | errno.EAFNOSUPPORT),
+        *_judged(fcntl, _SECOND, _any_of(_OF_HOST_FILES), matched=_NOT_PERMITTED, other=_ALLOW),
+        *_judged(ioctl, _SECOND, _any_of(_IOCTLS), matched=_ALLOW, other=_REFUSE | errno.ENOTTY),
     ]
+    # It is only a wish: buffers stay of the usual size, by which memory is counted, and the caller hears of success.
+    program += _judged(setsockopt, _SECOND, of_buffer, matched=_REFUSE, other=_ALLOW)
+    for call in sockets:
+        program += _judged(call, _THIRD, of_socket, matched=_ALLOW, other=_REFUSE | errno.EAFNOSUPPORT)
     for first, last in _ranges(machine):
         program += [_step(_AT_LEAST, first, 0, 2), _step(_ABOVE, last, 1, 0), _step(_RETURN, _ALLOW)]
     return b"".join([*program, _step(_RETURN, _NO_SUCH_CALL)])

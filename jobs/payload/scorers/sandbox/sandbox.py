@@ -101,6 +101,11 @@ class Sandbox:
         ``files`` are descriptors by path below /in, ``calls`` that of the filter of system calls.
         """
         limits = self.limits
+        # A core of one byte: nothing is written, and no handler of the machine is started, as it would be for none.
+        bounds = (
+            f"--nproc={limits.processes} --as={limits.process_bytes} --fsize={limits.file_bytes} --core=1"
+            f" --cpu={limits.cpu_seconds}:{limits.cpu_seconds + 1} --nofile={limits.open_files}"
+        )
         dropped = (
             []
             if self.drop_to is None
@@ -130,13 +135,8 @@ class Sandbox:
             # Last, so that nothing is writable but the two above.
             *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/box"),
             *("--setenv", "PATH", "/usr/bin", "--setenv", "HOME", _TMP, "--setenv", "LANG", "C.UTF-8", "--"),
-            *("prlimit", f"--nproc={limits.processes}", f"--as={limits.process_bytes}", f"--fsize={limits.file_bytes}"),
-            *(
-                f"--cpu={limits.cpu_seconds}:{limits.cpu_seconds + 1}",
-                f"--nofile={limits.open_files}",
-                "--core=0",
-                "--",
-            ),
+            # Code inside can write the memory of its first process, bubblewrap, which therefore gets the same limits.
+            *("/bin/sh", "-c", f'prlimit --pid 1 {bounds} && exec prlimit {bounds} -- "$@"', "sh"),
             *words,
         ]
 
@@ -305,25 +305,33 @@ def _check(files: Mapping[str, bytes]) -> None:
 
 # The memory that a sandbox uses, summed here where no control group bounds it.
 _PROC = Path("/proc")
+_SOCKET_BYTES = 2 * 212_992  # net.core.wmem_default and rmem_default
 _COUNTED = ("Pss_Anon:", "Pss_Shmem:")  # what no file backs; shared pages count once among those who share them
 
 
 def memory_bytes(root: int) -> int:
     """Return the bytes of memory that a process and all below it hold; those that end meanwhile count nothing."""
-    return sum(_held_by(pid) for pid in _family(root))
+    inside = _inside(root)
+    return sum(_held_by(pid) for pid in _family(root)) + (_held_by_sockets(inside / "net") if inside else 0)
 
 
 def files_of(root: int, folder: str) -> int:
     """Return how many files there are in a ``folder`` of the sandbox; 0 before it is made, and once all ended."""
-    for pid in reversed(_family(root)):
-        try:
-            if Path(f"/proc/{pid}/root/").samefile("/"):
-                continue
-            state = os.statvfs(f"/proc/{pid}/root{folder}")
-        except OSError:
-            continue
-        return state.f_files - state.f_ffree
+    inside = _inside(root)
+    with contextlib.suppress(OSError):
+        if inside is not None:
+            state = os.statvfs(inside / f"root{folder}")
+            return state.f_files - state.f_ffree
     return 0
+
+
+def _inside(root: int) -> Path | None:
+    """Return the folder in /proc of a process that runs in the sandbox; None before there is one, and afterwards."""
+    for pid in reversed(_family(root)):
+        with contextlib.suppress(OSError):
+            if not (_PROC / str(pid) / "root/").samefile("/"):
+                return _PROC / str(pid)
+    return None
 
 
 def _family(root: int) -> list[int]:
@@ -348,3 +356,13 @@ def _held_by(pid: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
+
+
+def _held_by_sockets(net: Path) -> int:
+    """Return the most that all sockets of a network hold: two buffers of the usual size, or what waits in TCP's."""
+    try:
+        count = int(net.joinpath("sockstat").read_text().split()[2])
+        rows = [row.split() for name in ("tcp", "tcp6") for row in net.joinpath(name).read_text().splitlines()[1:]]
+    except OSError:
+        return 0
+    return count * _SOCKET_BYTES + sum(int(queue, 16) for row in rows for queue in row[4].split(":"))
