@@ -33,10 +33,6 @@ _TABLES = ("ab", "defaults", "domains", "jobs")
 _OF_STEPS = ("target_step", "steps_per_hour")  # what a whole job has not got, whatever the others have
 
 
-class CatalogueError(ProblemsFound):
-    """Model definitions cannot be used; ``problems`` names every reason, one line each when printed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     """The jobs of one or more files in their order, the keywords of each domain, and A/B tests of jobs."""
@@ -49,7 +45,7 @@ class Catalogue:
 def read_catalogue(paths: Iterable[Path]) -> Catalogue:
     """Read catalogues as if they were one: names are unique and gates may point across files.
 
-    Raises CatalogueError with every problem of all files.
+    Raises ProblemsFound with every problem of all files.
     """
     problems: list[Problem] = []
     jobs: list[tuple[str, JobSpec]] = []
@@ -70,32 +66,32 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
     problems.extend(_shares(jobs))
     problems.extend(_unknown_domains(jobs, keywords))
     if problems:
-        raise CatalogueError([placed(problem) for problem in problems])
+        raise ProblemsFound([placed(problem) for problem in problems])
     return Catalogue(tuple(spec for _, spec in jobs), keywords, tuple(tests.values()))
 
 
 def job_from_toml(path: Path) -> JobSpec:
-    """Read one job file. Raises CatalogueError. Whether its gate's parent exists the queue checks."""
+    """Read one job file. Raises ProblemsFound. Whether its gate's parent exists the queue checks."""
     return job_from_table(table_from_toml(path), str(path))
 
 
 def table_from_toml(path: Path) -> dict[str, Any]:
-    """Read the table of one job file. Raises CatalogueError."""
+    """Read the table of one job file. Raises ProblemsFound."""
     try:
         return read_toml(path)
     except ProblemsFound as error:
-        raise CatalogueError(error.problems) from None
+        raise ProblemsFound(error.problems) from None
 
 
 def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:
-    """Read one job from a table of TOML types; ``file`` is what errors name. Raises CatalogueError."""
+    """Read one job from a table of TOML types; ``file`` is what errors name. Raises ProblemsFound."""
     if "jobs" in table:
         remedy = "name it under models in the settings instead"
-        raise CatalogueError([Problem(file, "jobs", "", "this is a catalogue, not one job", remedy)])
+        raise ProblemsFound([Problem(file, "jobs", "", "this is a catalogue, not one job", remedy)])
     problems: list[Problem] = []
     spec = Definition(file, "", problems).job(table)
     if spec is None:
-        raise CatalogueError([placed(problem) for problem in problems])
+        raise ProblemsFound([placed(problem) for problem in problems])
     return spec
 
 

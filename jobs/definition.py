@@ -161,12 +161,12 @@ class Definition:
             return table
         if not any(str(word).endswith(_TRAINER) for word in command):
             return table
-        from jobs.advice.card import Unknown
         from jobs.advice.job import advised
+        from jobs.problem import NotFound
 
         try:
             found = advised([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
-        except Unknown as error:
+        except NotFound as error:
             if "steps_per_hour" in left_out:
                 self._wrong("steps_per_hour", None, f"is missing, and {error.what}: {error.why}", "add it")
             return {"steps_per_hour": 1, **table}  # the problem was noted, or it is said

@@ -1,9 +1,39 @@
-"""Problems in what a person wrote: where, what, why it cannot be used, and what would be right."""
+"""Errors that a person can act on, and the problems of what a person wrote. The payload, shipped alone, has its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+
+class UserError(Exception):
+    """Base of all errors that a person can act on: ``what`` failed, ``where``, ``why``, and the ``remedy``.
+
+    Empty parts are left out of the message. No part ends with a full stop.
+    """
+
+    def __init__(self, what: str, why: str = "", remedy: str = "", where: str = "") -> None:
+        message = ": ".join(part for part in (what, where, why) if part)
+        if remedy:
+            # A command to copy, which follows a colon, is not followed by a full stop.
+            message += f". {remedy}" + ("" if ": " in remedy or remedy.endswith(("?", ".")) else ".")
+        super().__init__(message)
+        self.what = what
+        self.where = where
+        self.why = why
+        self.remedy = remedy
+
+
+class Refusal(UserError):
+    """What was asked is not possible in the present state."""
+
+
+class NotFound(UserError):
+    """There is nothing of this name."""
+
+
+class InvalidInput(UserError):
+    """A file, a folder or a value that a person gave cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +62,8 @@ class Problem:
         )
 
 
-class ProblemsFound(ValueError):
-    """Base of errors that report every problem of a document at once, one line each."""
+class ProblemsFound(InvalidInput):
+    """Every problem of a document at once, one line each."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from jobs.payload.bounds import Unfit, clean, measure, read_json, shown
 from jobs.payload.scorers.items import EXAMPLE_MAX, SCHEMA, Item, is_name
+from jobs.problem import InvalidInput
 
 SCORES_MAX = 200_000  # lines
 SCORES_BYTES_MAX = 64 << 20
@@ -25,14 +26,12 @@ _COUNT_MAX = 10**9
 _NOTES_MAX = 20
 
 
-class ScoresError(ValueError):
+class ScoresError(InvalidInput):
     """A score file that gives no verdict: ``line`` of it (from 1; 0 for the whole), why, and what to do."""
 
     def __init__(self, line: int, why: str, remedy: str) -> None:
-        super().__init__(f"scores{f', line {line}' if line else ''}: {why}; {remedy}")
+        super().__init__(f"scores{f', line {line}' if line else ''}", why, remedy)
         self.line = line
-        self.why = why
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)

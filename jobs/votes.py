@@ -13,20 +13,19 @@ from typing import Any, BinaryIO, NoReturn
 
 from jobs.payload.bounds import read_json, shown
 from jobs.payload.scorers.items import is_name
+from jobs.problem import InvalidInput
 
 VOTES_MAX = 100_000  # of one version
 VOTES_BYTES_MAX = 256 << 20
 LINE_BYTES_MAX = 4_096
 
 
-class VotesError(ValueError):
+class VotesError(InvalidInput):
     """A file of votes that tells nothing: ``line`` of it (from 1; 0 for the whole), why, and what to do."""
 
     def __init__(self, line: int, why: str, remedy: str) -> None:
-        super().__init__(f"votes{f', line {line}' if line else ''}: {why}; {remedy}")
+        super().__init__(f"votes{f', line {line}' if line else ''}", why, remedy)
         self.line = line
-        self.why = why
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)

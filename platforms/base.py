@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from jobs.payload.store.listing import Entry
+from jobs.problem import UserError
 
 if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
 
 
-class PlatformError(Exception):
+class PlatformError(UserError):
     """Base of all platform errors. ``remedy`` is the next thing to try, in one sentence."""
 
     def __init__(self, platform: str, action: str, why: str, remedy: str = "") -> None:
-        super().__init__(f"{platform}: {action} failed: {why}" + (f". {remedy}" if remedy else ""))
+        super().__init__(f"{platform}: {action} failed", why, remedy)
         self.platform = platform
         self.action = action
-        self.why = why
-        self.remedy = remedy
 
 
 class Refused(PlatformError):

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn, cast
 
+from jobs.problem import Refusal
 from platforms.plain_file import ODD, open_below
 
 _PIECE_BYTES = 1 << 20
@@ -51,14 +52,11 @@ class Limits:
     ratio: int = 200
 
 
-class BadArchive(Exception):
+class BadArchive(Refusal):
     """The archive breaks a rule; nothing of it was kept."""
 
     def __init__(self, archive: Path, member: str, why: str) -> None:
         super().__init__(f"archive {archive}: {f'{member!r} ' if member else ''}{why}; nothing of it was kept")
-        self.archive = archive
-        self.member = member
-        self.why = why
 
 
 def build_bundle(payload: Path, folder: Path) -> Bundle:

@@ -221,7 +221,7 @@ class App:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The jobs and domains that the model definitions describe. Raises CatalogueError."""
+        """The jobs and domains that the model definitions describe. Raises ProblemsFound."""
         from jobs.catalogue import read_catalogue
 
         return read_catalogue(self.settings.models)

@@ -478,7 +478,7 @@ def reloaded(old: App, load: Callable[[], App]) -> App:
 
     A pool that works and would not with the new settings counts as a failure; one that waits for a person anyhow does
     not. It shares the open database of ``old``. Raises ConfigError (also for what cannot change without a restart),
-    CatalogueError, PlatformError or StoreError; then ``old`` is as good as before.
+    ProblemsFound, PlatformError or StoreError; then ``old`` is as good as before.
     """
     new = load()
     moved = [key for key in _FIXED if getattr(new.settings, key) != getattr(old.settings, key)]

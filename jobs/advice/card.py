@@ -9,17 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jobs.problem import did_you_mean
-
-
-# What advice raises: something is not known, or makes no sense.
-class Unknown(ValueError):
-    """Nothing is known of what was named: why, and what to do next."""
-
-    def __init__(self, what: str, why: str, remedy: str) -> None:
-        super().__init__(f"{what}: {why}. {remedy}")
-        self.what, self.why, self.remedy = what, why, remedy
-
+from jobs.problem import NotFound, did_you_mean
 
 GIB = 1 << 30
 _COUNT = re.compile(r"^(?P<name>.*?)(?:\s+x\s*|\s*[x*]\s*)(?P<count>[1-9]\d?)$")
@@ -92,14 +82,14 @@ def _table() -> dict[str, dict[str, Any]]:
 
 
 def find_cards(words: str) -> tuple[Card, int]:
-    """Return the card and how many of it ``5060ti x2`` or ``T4`` names. Raises Unknown."""
+    """Return the card and how many of it ``5060ti x2`` or ``T4`` names. Raises NotFound."""
     plain = " ".join(words.lower().split())
     found = recognised(plain)
     if found is not None:
         return found
     known = cards()
     near = did_you_mean(_key(_COUNT.sub(r"\g<name>", plain)), list(known))
-    raise Unknown(words, "no such card is known", near)
+    raise NotFound(words, "no such card is known", near)
 
 
 def recognised(words: str) -> tuple[Card, int] | None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from jobs.advice.card import Card, Unknown, cards
+from jobs.advice.card import Card, cards
 from jobs.advice.choice import MARGIN, Wishes, nearest, priced
 from jobs.advice.memory import memory_of, storage_of
 from jobs.advice.recipe import gains_of
 from jobs.advice.setup import RANK, STACKS, Setup
 from jobs.advice.shape import find_shape
 from jobs.advice.speed import pace_of
+from jobs.problem import NotFound
 from jobs.spec import Needs
 
 TRAINER = "trainers/finetune.py"
@@ -44,7 +45,7 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
     """Return what a job of this command needs; None where it is not our trainer's, or says nothing that is understood.
 
     ``inputs`` are sources by name. The least that it runs with counts: it takes rows one at a time, with checkpointing,
-    where memory is short, and picks fp16 or bf16 by the card. Raises Unknown for a model that nobody knows.
+    where memory is short, and picks fp16 or bf16 by the card. Raises NotFound for a model that nobody knows.
     """
     setup = setup_of(tuple(command), tuple(sorted(inputs.items())))
     if setup is None:
@@ -76,7 +77,7 @@ def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, device
 def _placed(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card) -> Setup | None:
     try:
         setup = setup_of(command, inputs)
-    except Unknown:
+    except NotFound:
         return None
     return None if setup is None else on_card(setup, card)
 
@@ -85,7 +86,7 @@ def _placed(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card:
 def _misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card, devices: int) -> str:
     try:
         setup = setup_of(command, inputs)
-    except Unknown:
+    except NotFound:
         return ""
     if setup is None:
         return ""
@@ -112,7 +113,7 @@ def on_card(setup: Setup, card: Card) -> Setup:
 
 @lru_cache(maxsize=1_024)
 def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> Setup | None:
-    """Return what our trainer's command line says; None if it is another's or cannot be read. Raises Unknown."""
+    """Return what our trainer's command line says; None if it is another's or cannot be read. Raises NotFound."""
     start = next((place for place, word in enumerate(command) if word.endswith(TRAINER)), None)
     if start is None:
         return None

@@ -10,12 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jobs.advice.card import GIB, Card, Unknown, cards, recognised
+from jobs.advice.card import GIB, Card, cards, recognised
 from jobs.advice.memory import Memory, Part
 from jobs.advice.setup import Setup
 from jobs.advice.shape import find_shape
 from jobs.advice.speed import Pace, pace_of
 from jobs.payload.bounded_file import read_bounded
+from jobs.problem import NotFound
 
 FORMAT = 1
 _KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
@@ -50,7 +51,7 @@ class Seen:
 
 
 def read_seen(path: Path) -> tuple[Seen, ...]:
-    """Return what a file tells; raises Unknown for one that cannot be read, or that tells what no card can do."""
+    """Return what a file tells; raises NotFound for one that cannot be read, or that tells what no card can do."""
     try:
         document = json.loads(read_bounded(path, _FILE_BYTES_MAX))
         if isinstance(document, dict) and "setups" in document:
@@ -59,7 +60,7 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
             raise ValueError(f"its format is not {FORMAT}")
         return tuple(_row(row) for row in document["seen"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Unknown(
+        raise NotFound(
             str(path), f"it cannot be used: {error}", "schedctl advise --calibrate writes such files"
         ) from None
 
@@ -125,7 +126,7 @@ def too_quick(seen: Seen) -> str:
     card = cards().get(seen.card)
     try:
         needed = 4 * find_shape(seen.model).parameters * seen.tokens
-    except Unknown:
+    except NotFound:
         return ""
     if card is None or needed / seen.seconds <= card.tflops * 1e12:
         return ""

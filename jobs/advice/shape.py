@@ -11,9 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jobs.advice.card import Unknown
 from jobs.payload.bounded_file import read_bounded
-from jobs.problem import did_you_mean
+from jobs.problem import NotFound, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def find_shape(name: str, cache: Path | None = None) -> Shape:
     """Return the shape of a shipped name, a folder or config.json, or ``owner/name[@revision]`` of the Hub.
 
     A repository is looked up in the Hub's cache on this machine (``cache``, else HF_HOME's), then in the shipped table;
-    nothing is fetched. Raises Unknown.
+    nothing is fetched. Raises NotFound.
     """
     bare = name.removeprefix("hf:")
     known = shipped()
@@ -126,9 +125,9 @@ def find_shape(name: str, cache: Path | None = None) -> Shape:
             return replace(_read(cached, bare), hub=bare)
         if (found := known.get(repository.lower())) is not None:
             return replace(found, hub=bare)
-        raise Unknown(name, "its config.json is not on this machine and its shape is not shipped", _REMEDY)
+        raise NotFound(name, "its config.json is not on this machine and its shape is not shipped", _REMEDY)
     near = did_you_mean(bare.lower(), [key for key in known if "/" not in key])
-    raise Unknown(name, "no model of this name is shipped, and there is no such folder or file", f"{near}. {_REMEDY}")
+    raise NotFound(name, "no model of this name is shipped, and there is no such folder or file", f"{near}. {_REMEDY}")
 
 
 _REMEDY = "Name a folder with its config.json, or fetch that file first: hf download OWNER/NAME config.json"
@@ -158,14 +157,14 @@ def _read(path: Path, name: str) -> Shape:
     try:
         config = json.loads(read_bounded(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise Unknown(name, f"{path} cannot be read: {error}", "It must be the model's config.json") from None
+        raise NotFound(name, f"{path} cannot be read: {error}", "It must be the model's config.json") from None
     if not isinstance(config, dict):
-        raise Unknown(name, f"{path} is no object", "It must be the model's config.json")
+        raise NotFound(name, f"{path} is no object", "It must be the model's config.json")
     return from_config(config, name, str(path))
 
 
 def from_config(config: Mapping[str, Any], name: str, source: str = "config.json") -> Shape:
-    """Return the shape that a config.json describes. Raises Unknown where it is no decoder that formulas are for."""
+    """Return the shape that a config.json describes. Raises NotFound where it is no decoder that formulas are for."""
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert text is not None  # noqa: S101 - the other branch is the config itself
 
@@ -173,18 +172,18 @@ def from_config(config: Mapping[str, Any], name: str, source: str = "config.json
         value = text.get(key, config.get(key, default))
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
-            raise Unknown(name, f"{source} says {key} = {value!r}", "Formulas are for decoders of Llama's kind")
+            raise NotFound(name, f"{source} says {key} = {value!r}", "Formulas are for decoders of Llama's kind")
         return value
 
     if any(text.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
-        raise Unknown(
+        raise NotFound(
             name, "it is a mixture of experts", "Formulas are for dense decoders; schedctl advise --calibrate"
         )
     kind = str(text.get("model_type") or config.get("model_type") or "")
     family = _family(kind, text, name, source)
     vision = config.get("vision_config")
     if vision is not None and kind not in _WITH_TOWER:
-        raise Unknown(name, f"its vision_config is of {config.get('model_type', kind)}", f"{_TOWERS}. {_TRY}")
+        raise NotFound(name, f"its vision_config is of {config.get('model_type', kind)}", f"{_TOWERS}. {_TRY}")
     between = number("intermediate_size")
     heads = number("num_attention_heads")
     head_dim = text.get("head_dim") or family.head_dim
@@ -214,13 +213,13 @@ _TOWERS = "Formulas are for towers of Qwen2-VL's kind"
 
 
 def _family(kind: str, config: Mapping[str, Any], name: str, source: str) -> Family:
-    """Return the family of a ``model_type``. Raises Unknown where parameters would be counted wrong."""
+    """Return the family of a ``model_type``. Raises NotFound where parameters would be counted wrong."""
     family = FAMILIES.get(kind)
     if family is None:
         what = f"its model_type is {kind}" if kind else f"{source} names no model_type"
-        raise Unknown(name, f"{what}, for which there is no formula", f"Known: {', '.join(sorted(FAMILIES))}. {_TRY}")
+        raise NotFound(name, f"{what}, for which there is no formula", f"Known: {', '.join(sorted(FAMILIES))}. {_TRY}")
     if unlike := [key for key in family.unlike if config.get(key)]:
-        raise Unknown(name, f"{source} says {unlike[0]} = {config[unlike[0]]!r}, for which there is no formula", _TRY)
+        raise NotFound(name, f"{source} says {unlike[0]} = {config[unlike[0]]!r}, for which there is no formula", _TRY)
     return family
 
 
@@ -235,7 +234,7 @@ def _vision(given: Any, name: str) -> Vision | None:
             merge=int(given.get("spatial_merge_size", 2)),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Unknown(name, f"its vision_config lacks {error}", "Formulas are for towers of Qwen2-VL's kind") from None
+        raise NotFound(name, f"its vision_config lacks {error}", "Formulas are for towers of Qwen2-VL's kind") from None
 
 
 # How each differs from Llama, by its ``model_type``.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from jobs.problem import InvalidInput
 
-class CodeError(Exception):
+
+class CodeError(InvalidInput):
     """``source`` cannot be taken as it is; the message says why and what to do."""
 
     def __init__(self, source: str, why: str, remedy: str) -> None:
-        self.why = why
-        self.remedy = remedy
-        super().__init__(f"the code in {source} cannot be taken: {why}. {remedy}")
+        super().__init__(f"the code in {source} cannot be taken", why, remedy)

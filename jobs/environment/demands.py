@@ -14,16 +14,15 @@ from typing import Any, NamedTuple
 
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.lock import BadLock, canonical, target_name
+from jobs.problem import InvalidInput
 
 
 # Why requirements cannot be used.
-class RequirementsError(Exception):
+class RequirementsError(InvalidInput):
     """What ``source`` asks for cannot be had as it is; the message says why and what to do."""
 
     def __init__(self, source: str, why: str, remedy: str) -> None:
-        self.why = why
-        self.remedy = remedy
-        super().__init__(f"the requirements in {source} cannot be locked: {why}. {remedy}")
+        super().__init__(f"the requirements in {source} cannot be locked", why, remedy)
 
 
 _DEMANDS_MAX = 2_000

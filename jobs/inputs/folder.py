@@ -13,16 +13,15 @@ from typing import BinaryIO
 
 from jobs.payload.store.listing import BadListing, Entry, Kind, encode_listing
 from jobs.payload.store.tree import LIMITS, PIECE_BYTES, Tree, encode_tree
+from jobs.problem import InvalidInput
 
 
 # Why a folder cannot be put into the store.
-class TreeError(Exception):
+class TreeError(InvalidInput):
     """``source`` cannot be taken as it is; the message says why and what to do."""
 
     def __init__(self, source: str, why: str, remedy: str) -> None:
-        self.why = why
-        self.remedy = remedy
-        super().__init__(f"the files of {source} cannot be taken: {why}. {remedy}")
+        super().__init__(f"the files of {source} cannot be taken", why, remedy)
 
 
 _READ_BYTES = 1 << 20

@@ -12,26 +12,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from jobs.problem import UserError
+
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,199}){0,15}", re.ASCII)
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """Base of all store errors; ``action`` and ``key`` say what failed, ``remedy`` what to do next."""
 
     def __init__(self, action: str, key: str, why: str, remedy: str = "") -> None:
-        super().__init__(f"artifact store: cannot {action} {key}: {why}" + (f". {remedy}" if remedy else ""))
+        super().__init__(f"artifact store: cannot {action} {key}", why, remedy)
         self.action = action
         self.key = key
-        self.why = why
-        self.remedy = remedy
 
 
 class Missing(StoreError):
     """There is no such key."""
-
-
-class StoreFull(StoreError):
-    """No space is left; nothing was changed and the call can be repeated once there is space."""
 
 
 class StoreUnreachable(StoreError):

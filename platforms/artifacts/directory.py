@@ -22,7 +22,6 @@ from platforms.artifacts.base import (
     Grant,
     Missing,
     StoreError,
-    StoreFull,
     StoreUnreachable,
     check_key,
     check_prefix,
@@ -55,7 +54,7 @@ class DirectoryStore:
     def create(self, key: str, source: Path | bytes) -> bool:
         """Write ``key`` unless it exists; return whether this call did.
 
-        Raises StoreFull, StoreUnreachable, and StoreError when ``source`` is not there, or what stands in the key's
+        Raises StoreError, StoreUnreachable, and StoreError when ``source`` is not there, or what stands in the key's
         place is no plain file.
         """
         parent, name = _split("create", key)
@@ -78,7 +77,7 @@ class DirectoryStore:
         return True
 
     def put(self, key: str, data: bytes) -> None:
-        """Write or replace a small object. Raises StoreFull, StoreUnreachable; the old value stays then."""
+        """Write or replace a small object. Raises StoreError, StoreUnreachable; the old value stays then."""
         parent, name = _split("write", key)
         with (
             self._translate("write", key),
@@ -98,7 +97,7 @@ class DirectoryStore:
         return data
 
     def fetch(self, key: str, target: Path) -> None:
-        """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreFull."""
+        """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreError."""
         check_key("fetch", key)
         with self._translate("fetch", key), open_below(self._root, key) as source:
             target.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +168,7 @@ class DirectoryStore:
             yield
         except OSError as error:
             if error.errno in _FULL:
-                raise StoreFull(action, key, str(error), "Make room on that disk") from error
+                raise StoreError(action, key, str(error), "Make room on that disk") from error
             if not self._root.is_dir():
                 raise StoreUnreachable(action, key, f"{self._root} is gone", "Check the mount") from error
             if action in _WRITES and (error.errno in ODD or isinstance(error, FileExistsError)):

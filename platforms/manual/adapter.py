@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.payload.store.manifest import sha256_file
+from jobs.problem import Refusal
 from platforms.artifacts.base import BlobStore, StoreError
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import (
@@ -25,7 +26,6 @@ from platforms.base import (
     Capabilities,
     LaunchRequest,
     Observed,
-    PlatformError,
     Refused,
     SessionState,
     StopChannel,
@@ -64,14 +64,6 @@ If the kernel dies, run the cell again: it trains nothing, and packs what was sa
 _LAPSED = ".lapsed"  # when the last offer was not taken
 _REPORT_BYTES = 1 << 20
 _LIMITS = Limits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
-
-
-# One hand-over: the folder in which a session waits for a person, and what its records say.
-class HandOverRefused(PlatformError):
-    """What a person asked for is not possible as things stand; nothing was changed."""
-
-    def __init__(self, action: str, why: str, remedy: str = "") -> None:
-        super().__init__("manual", action, why, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,12 +364,12 @@ class ManualPlatform(Adapter):
     def take(self, key: str, by: str, into: Path, now: int) -> Sequence[Path]:
         """Give a person the files of an open offer, in the folder ``into``; from ``now`` on its quota counts.
 
-        Raises HandOverRefused when it is not open (any more), OSError when the files cannot be written.
+        Raises Refusal when it is not open (any more), OSError when the files cannot be written.
         """
         hand_over, offer = self._offered("claim", key)
         observed = hand_over.observe(now, self._settings.result_within_seconds)
         if observed is None or observed.state is not SessionState.QUEUED:
-            raise HandOverRefused("claim", f"{key} is not open: {observed.detail if observed else 'gone'}")
+            raise Refusal("manual: claim failed", f"{key} is not open: {observed.detail if observed else 'gone'}")
         into.mkdir(parents=True, exist_ok=True)
         copies = [into / name for name in offer.files]
         for copy in copies:
@@ -385,26 +377,28 @@ class ManualPlatform(Adapter):
         if not hand_over.decide(Taken(now, by)):
             for copy in copies:
                 copy.unlink()
-            raise HandOverRefused("claim", f"{key} was claimed or withdrawn in this moment")
+            raise Refusal("manual: claim failed", f"{key} was claimed or withdrawn in this moment")
         return copies
 
     def give(self, key: str, archive: Path, store: BlobStore, now: int) -> End:
         """Accept the result of a taken session, an archive that its notebook made; return what its quota counts.
 
-        ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises HandOverRefused
+        ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises Refusal
         when it is not awaited or not of this session, BadArchive, OSError. Nothing is lost by a refusal.
         """
         hand_over, offer = self._offered("submit", key)
         claim = hand_over.claim()
         if not isinstance(claim, Taken):
-            raise HandOverRefused("submit", f"{key} was never claimed", f"schedctl handover claim {key}")
+            raise Refusal("manual: submit failed", f"{key} was never claimed", f"Use: schedctl handover claim {key}")
         if (end := hand_over.end()) is not None:
-            raise HandOverRefused("submit", f"{key} is over already: {end.why}", "schedctl handover list shows all")
+            raise Refusal("manual: submit failed", f"{key} is over already: {end.why}", "See: schedctl handover list")
         fresh = self._folders.fresh(f"given-{key}-{os.urandom(4).hex()}")
         try:
             extract(archive, fresh, _LIMITS)
             if not (fresh / key).is_file():
-                raise HandOverRefused("submit", f"{archive.name} is not the result of {key}", "Submit its own file")
+                raise Refusal(
+                    "manual: submit failed", f"{archive.name} is not the result of {key}", "Submit its own file"
+                )
             words = [
                 _word(fresh / "store", store, f"runs/{key}/lane-{lane}/result.json") for lane in range(len(offer.jobs))
             ]
@@ -422,7 +416,7 @@ class ManualPlatform(Adapter):
     def drop(self, key: str, why: str, now: int) -> None:
         """Give up a hand-over: withdraw an open one, end a taken one without a result.
 
-        Raises HandOverRefused when there is none, or when it is over: what was handed in counts.
+        Raises Refusal when there is none, or when it is over: what was handed in counts.
         """
         hand_over, offer = self._offered("release", key)
         if hand_over.decide(Withdrawn(now, why)):
@@ -432,14 +426,14 @@ class ManualPlatform(Adapter):
             return
         over = hand_over.end() or claim
         why = f"{key} is over already: {over.why if isinstance(over, End | Withdrawn) else 'gone'}"
-        raise HandOverRefused("release", why, "schedctl handover list shows all")
+        raise Refusal("manual: release failed", why, "See: schedctl handover list")
 
     def _offered(self, action: str, key: str) -> tuple[HandOver, Offer]:
-        """Return a hand-over with its offer. Raises HandOverRefused when there is none."""
+        """Return a hand-over with its offer. Raises Refusal when there is none."""
         hand_over = self._hand_over(key)
         offer = hand_over.offer() if is_folder_name(key) else None
         if offer is None:
-            raise HandOverRefused(action, f"there is no hand-over {key}", "schedctl handover list shows all")
+            raise Refusal(f"manual: {action} failed", f"there is no hand-over {key}", "See: schedctl handover list")
         return hand_over, offer
 
     def _admit(self, request: LaunchRequest, now: int) -> None:

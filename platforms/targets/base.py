@@ -18,18 +18,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from jobs.problem import UserError
+
 KEPT_RELEASES = 3  # that each target keeps of a model: the one that serves and those before it
 
 
-class TargetError(Exception):
+class TargetError(UserError):
     """Base of all target errors. ``remedy`` is the next thing to try, in one sentence."""
 
     def __init__(self, target: str, action: str, why: str, remedy: str = "") -> None:
-        super().__init__(f"target {target}: cannot {action}: {why}" + (f". {remedy}" if remedy else ""))
+        super().__init__(f"target {target}: cannot {action}", why, remedy)
         self.target = target
         self.action = action
-        self.why = why
-        self.remedy = remedy
 
 
 class BadTargetOption(TargetError):

@@ -22,14 +22,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from jobs.problem import Refusal
+
 Wish = Literal["hold", "cancel"]
 
 
-class IllegalArrow(ValueError):
+class IllegalArrow(Refusal):
     """A transition that the state does not allow."""
 
     def __init__(self, arrow: str, state: object) -> None:
-        super().__init__(f"{arrow} is not possible from {type(state).__name__}")
+        place = f"of a version that is {state}" if isinstance(state, str) else f"from {type(state).__name__}"
+        super().__init__(f"{arrow} is not possible {place}")
         self.arrow = arrow
         self.state = state
 

@@ -31,18 +31,11 @@ _ARROWS: Mapping[str, tuple[frozenset[VersionState], VersionState]] = {
 OF_VERDICT = {"accepted": "accept", "rejected": "reject", "inconclusive": "leave_open"}
 
 
-class IllegalMove(IllegalArrow):
-    """The version's state does not allow the transition."""
-
-    def __init__(self, arrow: str, state: VersionState) -> None:
-        ValueError.__init__(self, f"{arrow} is not possible of a version that is {state}")
-
-
 def next_state(state: VersionState, arrow: str) -> VersionState:
-    """Return the state after a transition. Raises IllegalMove if the state does not allow it."""
+    """Return the state after a transition. Raises IllegalArrow if the state does not allow it."""
     begins, ends = _ARROWS[arrow]
     if state not in begins:
-        raise IllegalMove(arrow, state)
+        raise IllegalArrow(arrow, state)
     return ends
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import assert_never
 
 import scheduler
+from jobs.problem import Refusal
 
 MAIN, WEB, SOCKET, SESSION = "uff-scheduler.service", "uff-web.service", "uff-local.socket", "uff-local@.service"
 STATE = Path("/var/lib/uff-scheduler")
@@ -30,14 +31,12 @@ _FOR_WEB = ("database_url", *_OF_WEB)
 _HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # from ProtectHome
 
 
-class ServiceRefused(Exception):
-    """The service cannot be had as things are; ``why``, and the ``remedy``, neither with a final full stop."""
+class ServiceRefused(Refusal):
+    """The service cannot be installed or asked in the present state."""
 
     def __init__(self, why: str, remedy: str, *, needs_root: bool = False) -> None:
-        super().__init__(f"no service: {why}. {remedy}.")
+        super().__init__("no service", why, remedy)
         self.needs_root = needs_root
-        self.why = why
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.problem import Refusal
+
 _MARKER = "rehearsal.toml"
 
 # What one machine needs in real time whatever the clock says, in real seconds.
@@ -20,10 +22,6 @@ _STOP_MARGIN_WALL = 0.25
 _OVERRUN_WALL = 0.1
 _SETUP_WALL = 0.35
 _VISIBILITY_WALL = 2.0
-
-
-class RehearsalError(Exception):
-    """The folder cannot be used as asked; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,10 @@ class Rehearsal:
 def clear(folder: Path) -> None:
     """Make ``folder`` ready for a new rehearsal. Removes an earlier rehearsal, and nothing else ever."""
     if folder.exists() and not folder.is_dir():
-        raise RehearsalError(f"{folder} is not a folder. Name another with --out")
+        raise Refusal(f"{folder} is not a folder", remedy="Name another with --out")
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _MARKER).exists():
-            raise RehearsalError(f"{folder} is not empty and holds no rehearsal. Name another folder with --out")
+            raise Refusal(f"{folder} is not empty and holds no rehearsal", remedy="Name another folder with --out")
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -77,9 +75,9 @@ def reopen(folder: Path) -> Rehearsal:
         hours = (int(daemon["stop_at"]) - epoch) / 3_600
         return Rehearsal(folder, epoch, hours, float(clock["scale"]), float(clock["origin"]))
     except FileNotFoundError:
-        raise RehearsalError(f"{folder} holds no rehearsal to resume. Start one without --resume") from None
+        raise Refusal(f"{folder} holds no rehearsal to resume", remedy="Start one without --resume") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise RehearsalError(f"{folder / _MARKER} is damaged ({error}). Start again without --resume") from None
+        raise Refusal(f"{folder / _MARKER} is damaged ({error})", remedy="Start again without --resume") from None
 
 
 def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 from config.errors import ConfigError
 from config.layers import PREFIX, shipped
 from jobs.plural import counted
+from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from platforms.base import PlatformError
 from platforms.local.processes import start_ticks
@@ -27,7 +28,7 @@ from scheduler.app import App
 from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
 from scheduler.rehearsal import slurm_pool, stand_ins
-from scheduler.rehearsal.folder import Rehearsal, RehearsalError, settings_for, write_settings
+from scheduler.rehearsal.folder import Rehearsal, settings_for, write_settings
 from scheduler.report.week import Week, to_json, week_of
 from scheduler.store import jobs, ledger, runs
 
@@ -81,13 +82,13 @@ def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
 
 
 def instant_of(text: str) -> int:
-    """Return what --epoch says in UTC seconds. Raises RehearsalError."""
+    """Return what --epoch says in UTC seconds. Raises Refusal."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise RehearsalError(f"--epoch {text!r} is not an instant. Write it like {DEFAULT_EPOCH}") from None
+        raise Refusal(f"--epoch {text!r} is not an instant", remedy=f"Write it like {DEFAULT_EPOCH}") from None
     if found.tzinfo is None:
-        raise RehearsalError(f"--epoch {text!r} has no zone. Write it like {DEFAULT_EPOCH}")
+        raise Refusal(f"--epoch {text!r} has no zone", remedy=f"Write it like {DEFAULT_EPOCH}")
     return int(found.timestamp())
 
 
@@ -113,12 +114,12 @@ def _daemon_pid(rehearsal: Rehearsal) -> int | None:
 
 
 def refuse_while_running(rehearsal: Rehearsal) -> None:
-    """Raise RehearsalError while a daemon of this folder runs."""
+    """Raise Refusal while a daemon of this folder runs."""
     pid = _daemon_pid(rehearsal)
     if pid is not None:
-        raise RehearsalError(
-            f"{rehearsal.folder} holds a rehearsal whose daemon still runs (process {pid}). "
-            f"Go on with it by --resume, or end it: kill {pid}"
+        raise Refusal(
+            f"{rehearsal.folder} holds a rehearsal whose daemon still runs (process {pid})",
+            remedy=f"Go on with it by --resume, or end it: kill {pid}",
         )
 
 
@@ -126,7 +127,7 @@ def read_base(path: Path | None) -> dict[str, Any]:
     """Return the settings to rehearse, with absolute paths, once they and their models are found usable.
 
     An earlier rehearsal must not be lost to a typing error, and a message must name the file that people wrote.
-    Raises ConfigError, CatalogueError.
+    Raises ConfigError, ProblemsFound.
     """
     from config.layers import shipped
     from jobs.toml_file import read_toml
@@ -135,7 +136,7 @@ def read_base(path: Path | None) -> dict[str, Any]:
     path = path or shipped("rehearsal.toml")
     app = load_app(path, _NO_ENVIRONMENT)
     if not app.catalogue.jobs:
-        raise RehearsalError(f"the model definitions of {path} name no job. Add one: [[jobs]]")
+        raise Refusal(f"the model definitions of {path} name no job", remedy="Add one: [[jobs]]")
     base = read_toml(path)
     base["pools"] = base.get("pools") or read_toml(shipped("pools.toml"))["pools"]
     _refuse_unknown_platforms(path, base["pools"])
@@ -239,8 +240,9 @@ def run_daemon(rehearsal: Rehearsal, app: App) -> None:
     except KeyboardInterrupt:
         daemon.send_signal(signal.SIGTERM)
         daemon.wait()
-        raise RehearsalError(
-            f"interrupted; running sessions save and end by themselves. Go on with: {_resume_command(rehearsal)}"
+        raise Refusal(
+            "interrupted; running sessions save and end by themselves",
+            remedy=f"Go on with: {_resume_command(rehearsal)}",
         ) from None
     if daemon.returncode != 0:
         raise _ended_early(rehearsal, f"the daemon ended with {_how(daemon.returncode)}")
@@ -256,10 +258,10 @@ def _is_over(rehearsal: Rehearsal, app: App) -> bool:
         return app.clock.now() >= rehearsal.end and not runs.live(tx)
 
 
-def _ended_early(rehearsal: Rehearsal, what: str) -> RehearsalError:
-    return RehearsalError(
-        f"{what} before the week was over; nothing is lost. Its last words are in {rehearsal.log}. "
-        f"Go on with: {_resume_command(rehearsal)}"
+def _ended_early(rehearsal: Rehearsal, what: str) -> Refusal:
+    return Refusal(
+        f"{what} before the week was over; nothing is lost. Its last words are in {rehearsal.log}",
+        remedy=f"Go on with: {_resume_command(rehearsal)}",
     )
 
 
@@ -300,8 +302,8 @@ def week_figures(rehearsal: Rehearsal, app: App) -> Week:
     try:
         found = slurm_pool.disagreements(rehearsal, app)
     except PlatformError as error:
-        raise RehearsalError(
-            f"Slurm's accounting cannot be read: {error.why}. Go on with: {_resume_command(rehearsal)}"
+        raise Refusal(
+            "Slurm's accounting cannot be read", error.why, f"Go on with: {_resume_command(rehearsal)}"
         ) from None
     if found is None:
         _say("Slurm keeps no accounting here, so that the ledger was held against nothing")

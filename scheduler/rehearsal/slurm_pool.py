@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jobs.problem import Refusal
 from platforms.base import PlatformError
 from platforms.slurm.checkup import cluster_of
 from platforms.slurm.commands import accounting_of
@@ -16,7 +17,7 @@ from scheduler import clock
 from scheduler.app import App
 from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
-from scheduler.rehearsal.folder import Rehearsal, RehearsalError
+from scheduler.rehearsal.folder import Rehearsal
 
 _Intervals = list[tuple[int, int]]
 
@@ -30,21 +31,22 @@ _LEAVES_SECONDS = 5  # real: what a second job of a key may take to see that it 
 
 
 def add(base: dict[str, Any], folder: Path, scale: float) -> None:
-    """Add the pool to the settings of a rehearsal. Raises RehearsalError."""
+    """Add the pool to the settings of a rehearsal. Raises Refusal."""
     if scale > _SCALE_MAX:
-        raise RehearsalError(
-            f"--slurm: its jobs work in real seconds, of which --scale {scale:g} leaves too few. "
-            f"Choose {_SCALE_MAX:g} or less"
+        raise Refusal(
+            "--slurm",
+            f"its jobs work in real seconds, of which --scale {scale:g} leaves too few",
+            f"Choose {_SCALE_MAX:g} or less",
         )
     if any(pool.get("name") == _NAME for pool in base["pools"]):
-        raise RehearsalError(f"--slurm: the settings have a pool {_NAME} already. Rename it, or leave out --slurm")
+        raise Refusal("--slurm", f"the settings have a pool {_NAME} already", "Rename it, or leave out --slurm")
     conf = os.environ.get("SLURM_CONF", "")
     options = {"slurm_conf": conf} if conf else {}
     try:
         cluster = cluster_of(options)
     except PlatformError as error:
         why = f"--slurm: no cluster of this machine answers ({error.why})"
-        raise RehearsalError(f"{why}. Try sinfo; SLURM_CONF names its file") from None
+        raise Refusal(why, remedy="Try sinfo; SLURM_CONF names its file") from None
     base["pools"] = [
         *base["pools"],
         {

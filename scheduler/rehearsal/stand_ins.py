@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from config.pool_settings import PoolSettings
+from jobs.problem import Refusal
 from platforms.artifacts.base import StoreError, open_store
 from platforms.base import Misconfigured
 from platforms.registry import checkup
 from platforms.sagemaker.settings import read_settings
 from scheduler import clock
 from scheduler.app import App
-from scheduler.rehearsal.folder import Rehearsal, RehearsalError
+from scheduler.rehearsal.folder import Rehearsal
 
 _IDLE_SECONDS = 20
 _AWS, _AWS_CREDENTIALS = "sagemaker", "aws.ini"
@@ -59,10 +60,10 @@ class Emulator:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it, wait until it can be asked, and keep it running. Raises RehearsalError when it does not start."""
+        """Start it, wait until it can be asked, and keep it running. Raises Refusal when it does not start."""
         self._process = process = self._spawned()
         if not _heard(process):
-            raise RehearsalError(f"the stand-in of {self._name} did not start; see {self._log}")
+            raise Refusal(f"the stand-in of {self._name} did not start; see {self._log}")
         threading.Thread(target=self._keep, args=(process,), name=f"{self._name} stand-in", daemon=True).start()
 
     def leave(self) -> None:
@@ -162,13 +163,13 @@ def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
     """Point every pool of Kaggle to a stand-in: the one at ``proxy``, or else one of our own.
 
     With a proxy the credentials are taken from the environment, and a pool named kaggle becomes one of Kaggle's. What
-    cannot work is refused: raises RehearsalError, Misconfigured.
+    cannot work is refused: raises Refusal, Misconfigured.
     """
     pools = _named(base, _KAGGLE, proxy)
     if proxy and not any(pool.get("platform") == _KAGGLE for pool in pools):
-        raise RehearsalError("--kaggle-proxy: no pool is one of Kaggle's. Name one kaggle")
+        raise Refusal("--kaggle-proxy", "no pool is one of Kaggle's", "Name one kaggle")
     if proxy and not answers(proxy):
-        raise RehearsalError(f"--kaggle-proxy: nobody listens at {proxy}. Start the server first")
+        raise Refusal("--kaggle-proxy", f"nobody listens at {proxy}", "Start the server first")
     address = proxy or f"http://127.0.0.1:{free_port()}"
     # Kernels of the shipped emulator reach the artifact folder as those of Kaggle reach an object store.
     own = _FOREIGN if proxy else {"checkpoints": "direct", "credentials": str(folder / _KAGGLE_CREDENTIALS)}
@@ -189,7 +190,7 @@ def _show_credentials(options: Mapping[str, str]) -> None:
         checkup(_KAGGLE, options, os.environ, clock.real_now(), probe=False)["credentials"]()
     except Misconfigured as error:
         remedy = f". {error.remedy}" if error.remedy else ""
-        raise RehearsalError(f"--kaggle-proxy: {error.why}{remedy}") from None
+        raise Refusal("--kaggle-proxy", f"{error.why}{remedy}") from None
 
 
 def _kaggle_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
@@ -218,20 +219,21 @@ def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
 
     With an endpoint the credentials come from AWS's usual chain, a pool named sagemaker becomes one of SageMaker's, and
     everything goes below a prefix of this rehearsal's own: nothing that is in the bucket is touched. Raises
-    RehearsalError, Misconfigured, StoreError.
+    Refusal, Misconfigured, StoreError.
     """
     wanted = base.pop("artifacts", {})
     pools = _named(base, _AWS, endpoint)
     ours = [pool for pool in pools if pool.get("platform") == _AWS]
     if not ours:
         if endpoint:
-            raise RehearsalError(
-                "--aws-endpoint: no pool is one of SageMaker's. "
-                "Name one sagemaker, with bucket, role and region in its options"
+            raise Refusal(
+                "--aws-endpoint",
+                "no pool is one of SageMaker's",
+                "Name one sagemaker, with bucket, role and region in its options",
             )
         return
     if endpoint and not answers(endpoint):
-        raise RehearsalError(f"--aws-endpoint: nobody listens at {endpoint}. Start the server first")
+        raise Refusal("--aws-endpoint", f"nobody listens at {endpoint}", "Start the server first")
     prefix = f"rehearsal-{secrets.token_hex(4)}/" if endpoint else ""
     address = endpoint or f"http://127.0.0.1:{free_port()}"
     access = {"endpoint": address} if endpoint else {"endpoint": address, "credentials": str(folder / _AWS_CREDENTIALS)}

@@ -11,21 +11,13 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, 
 
 from jobs.payload.bounds import INSTANT_MAX, SPAN_MAX, measures
 from jobs.payload.store.manifest import Manifest
+from jobs.problem import NotFound
 from scheduler.store import codec, events
-from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.errors import Stale
 from scheduler.store.schema import checkpoints, discards, jobs
 
 CheckpointState = Literal["good", "quarantined", "expired"]
 RESTORABLE = 5  # how many a session is told that it may start from
-
-
-class UnknownCheckpoint(StoreFailure):
-    """No manifest of this key was ever seen."""
-
-    def __init__(self, key: str) -> None:
-        why = "no checkpoint has this key"
-        super().__init__("unknown checkpoint", key, why, "See `schedctl checkpoints list`")
-        self.key = key
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +89,10 @@ def unexpired_jobs(tx: Connection) -> set[str]:
 
 
 def get(tx: Connection, key: str) -> CheckpointRecord:
-    """Return one checkpoint. Raises UnknownCheckpoint."""
+    """Return one checkpoint. Raises NotFound."""
     found = find(tx, key)
     if found is None:
-        raise UnknownCheckpoint(key)
+        raise NotFound("unknown checkpoint", "no checkpoint has this key", "See `schedctl checkpoints list`", key)
     return found
 
 
@@ -116,19 +108,19 @@ def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
 
 
 def quarantine(tx: Connection, key: str, why: str, now: int) -> None:
-    """Mark a good checkpoint as not to be used. Raises UnknownCheckpoint, or Stale when it is not good."""
+    """Mark a good checkpoint as not to be used. Raises NotFound, or Stale when it is not good."""
     _guarded(tx, key, "good", checkpoints.c.state == "good", state="quarantined", why=why)
     events.append(tx, "checkpoint.quarantined", key, now, why=why)
 
 
 def pin(tx: Connection, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value itself
-    """Protect from expiry, or no longer. Raises UnknownCheckpoint, or Stale when it has expired."""
+    """Protect from expiry, or no longer. Raises NotFound, or Stale when it has expired."""
     _guarded(tx, key, "not expired", checkpoints.c.state != "expired", pinned=pinned)
     events.append(tx, "checkpoint.pinned" if pinned else "checkpoint.unpinned", key, now, by)
 
 
 def expire(tx: Connection, key: str, why: str, now: int) -> None:
-    """Mark as deleted by retention. Raises UnknownCheckpoint, or Stale when pinned or expired."""
+    """Mark as deleted by retention. Raises NotFound, or Stale when pinned or expired."""
     loose = (checkpoints.c.state != "expired") & ~checkpoints.c.pinned
     _guarded(tx, key, "not pinned and not expired", loose, state="expired", why=why)
     events.append(tx, "checkpoint.expired", key, now, why=why)

@@ -1,4 +1,4 @@
-"""What can go wrong with the database, told apart by what a person has to do about it.
+"""What can go wrong with the database, distinguished by what a person has to do about it.
 
 ::
 
@@ -8,7 +8,7 @@
       Refused      a unique index, a check or a trigger said no
       Stale        a guarded write found another state
       Fenced       another daemon holds the lease
-      DuplicateJob  UnknownJob  UnknownRun  UnknownCheckpoint  Backwards      (beside what they are about)
+      AlreadyRunning
 """
 
 from __future__ import annotations
@@ -21,19 +21,14 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from jobs.problem import UserError
 
-class StoreFailure(Exception):
-    """Base: ``what`` failed, ``where``, ``why``, and the ``remedy``, each without a final full stop."""
+
+class StoreFailure(UserError):
+    """Base of what is wrong with the database itself or with a write."""
 
     def __init__(self, what: str, where: str, why: str, remedy: str) -> None:
-        super().__init__(what, where, why, remedy)
-        self.what = what
-        self.where = where
-        self.why = why
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.where}: {self.why}. {self.remedy}."
+        super().__init__(what, why, remedy, where)
 
 
 class DatabaseMissing(StoreFailure):

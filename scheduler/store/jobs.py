@@ -9,48 +9,32 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, delete, func, insert, select, update
 
+from jobs.problem import NotFound, Refusal
 from jobs.spec import EVALUATE, JobSpec
 from scheduler.core.job import Done, JobState, Queued, add_again
 from scheduler.core.job import remove as gone
 from scheduler.core.job import restart as again
 from scheduler.core.window import DAY
 from scheduler.store import codec, events, generations, series
-from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.errors import Stale
 from scheduler.store.generations import Generation
 from scheduler.store.schema import checkpoints, jobs, rates
 
 
-class DuplicateJob(StoreFailure):
-    """The name is taken; only that of a removed job may be used again, because checkpoints and attempts carry it."""
-
-    def __init__(self, name: str) -> None:
-        why = "a job of this name exists"
-        remedy = (
-            f"Choose another name, or change that job: `schedctl queue edit {name}`, `schedctl queue remove {name}`"
-        )
-        super().__init__("job not added", name, why, remedy)
-        self.name = name
+def duplicate_job(name: str) -> Refusal:
+    """Return the error for a name in use; only that of a removed job is free, as checkpoints and attempts carry it."""
+    remedy = f"Choose another name, or change that job: `schedctl queue edit {name}`, `schedctl queue remove {name}`"
+    return Refusal("job not added", "a job of this name exists", remedy, name)
 
 
-class UnknownJob(StoreFailure):
+class UnknownJob(NotFound):
     """No job has this name; ``close_matches`` are names like it."""
 
     def __init__(self, name: str, close_matches: tuple[str, ...]) -> None:
         meant = f"Did you mean {' or '.join(close_matches)}?" if close_matches else ""
-        super().__init__("unknown job", name, "no job has this name", meant or "See `schedctl queue list`")
+        super().__init__("unknown job", "no job has this name", meant or "See `schedctl queue list`", name)
         self.name = name
         self.close_matches = close_matches
-
-
-class Backwards(StoreFailure):
-    """A checkpoint below the step already reached; only a person may go back, by a fork."""
-
-    def __init__(self, name: str, step: int, done_step: int) -> None:
-        why = f"step {step} is below the {done_step} already reached"
-        super().__init__("progress refused", name, why, "Look at `schedctl checkpoints list`")
-        self.name = name
-        self.step = step
-        self.done_step = done_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +83,7 @@ _COUNT = select(func.count()).select_from(jobs).where(_IN_QUEUE)
 
 
 def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool = False) -> JobRecord:
-    """Put a new job at the end of the queue. Raises DuplicateJob.
+    """Put a new job at the end of the queue. Raises Refusal.
 
     One with the name of a removed job counts its attempts on, so that no launch key and no manifest is ever made twice.
     It starts from scratch, and what the removed one saved is fenced off; or it goes on from that, if ``go_on`` says so.
@@ -107,7 +91,7 @@ def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool
     known = find(tx, spec.name)
     last: int = tx.execute(_LAST).scalar_one()
     if known is not None and known.removed_at is None:
-        raise DuplicateJob(spec.name)
+        raise duplicate_job(spec.name)
     fresh = {"failures": 0, "created_at": now, "position": last + 1, "removed_at": None}
     if known is None:
         state = Queued(now)
@@ -265,10 +249,11 @@ def note_failures(tx: Connection, name: str, failures: int) -> None:
 
 
 def note_progress(tx: Connection, name: str, step: int, checkpoint_key: str | None, *, fork: bool = False) -> None:
-    """Store the newest good checkpoint. Raises Backwards when ``step`` is lower than before, unless ``fork``."""
+    """Store the newest good checkpoint. Raises Refusal when ``step`` is lower than before, unless ``fork``."""
     onward = _one(name) if fork else _one(name).where(jobs.c.done_step <= step)
     if not tx.execute(onward.values(done_step=step, checkpoint=checkpoint_key)).rowcount:
-        raise Backwards(name, step, get(tx, name).done_step)
+        why = f"step {step} is below the {get(tx, name).done_step} already reached"
+        raise Refusal("progress refused", why, "Look at `schedctl checkpoints list`", name)
 
 
 def _move(tx: Connection, record: JobRecord, position: int) -> int:

@@ -12,17 +12,18 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, true, update
 
 from jobs.lane_report import LaneReport, kept_report
+from jobs.problem import NotFound
 from scheduler.core.run import Ended, Lane, Outcome, Run, RunState
 from scheduler.store import codec, events
-from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.errors import Stale
 from scheduler.store.schema import lanes, runs
 
 
-class UnknownRun(StoreFailure):
+class UnknownRun(NotFound):
     """No run has this launch key."""
 
     def __init__(self, key: str) -> None:
-        super().__init__("unknown run", key, "no run has this key", "See `schedctl runs list`")
+        super().__init__("unknown run", "no run has this key", "See `schedctl runs list`", key)
         self.key = key
 
 

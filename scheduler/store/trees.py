@@ -23,16 +23,6 @@ from scheduler.store.schema import checkpoints, lanes, trees
 CORPUS = "corpus"
 
 
-class TreeGoes(Refused):
-    """The same tree is being deleted just now."""
-
-    def __init__(self, kind: str, digest: str) -> None:
-        why = "nobody needed it any more, and its files are being deleted from the artifact store"
-        super().__init__(
-            f"{kind} not taken", digest[:12], why, "Try again in a minute; the daemon must run to finish that"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class StoredTree:
     """One tree by its digest: when it goes, None while somebody needs it; whether it is being deleted; what it is."""
@@ -69,13 +59,15 @@ def everything(tx: Connection) -> list[StoredTree]:
 
 
 def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: str | None = None) -> None:
-    """Write down that a tree is to be sent to the store, or is needed (``delete_at`` None). Raises TreeGoes."""
+    """Write down that a tree is to be sent to the store, or is needed (``delete_at`` None). Raises Refused."""
     found = tx.execute(_ONE, {"digest": digest}).one_or_none()
     if found is None:
         row = {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind, "origin": origin}
         tx.execute(insert(trees), row)
     elif found.going:
-        raise TreeGoes(kind, digest)
+        why = "no job needed it any more, and its files are being deleted from the artifact store"
+        remedy = "Try again in a minute; the daemon must run to finish that"
+        raise Refused(f"{kind} not taken", digest[:12], why, remedy)
     else:
         tx.execute(update(trees).where(trees.c.digest == digest).values(delete_at=delete_at, going=False))
 

@@ -7,18 +7,11 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
+from jobs.problem import NotFound
 from scheduler.core.version import VersionState, next_state, version_name
 from scheduler.store import codec, events
-from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.errors import Stale
 from scheduler.store.schema import model_versions, models, promotions
-
-
-class UnknownVersion(StoreFailure):
-    """No version has this name."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__("unknown version", name, "no version has this name", "See `schedctl models list`")
-        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +94,10 @@ def find(tx: Connection, model: str, number: int) -> Version | None:
 
 
 def get(tx: Connection, model: str, number: int) -> Version:
-    """Return one version. Raises UnknownVersion."""
+    """Return one version. Raises NotFound."""
     found = find(tx, model, number)
     if found is None:
-        raise UnknownVersion(version_name(model, number))
+        raise unknown_version(version_name(model, number))
     return found
 
 
@@ -171,3 +164,8 @@ def note_promotion(tx: Connection, promotion: Promotion) -> None:
 
 def _version(row: Any) -> Version:
     return Version(**row._asdict())
+
+
+def unknown_version(name: str) -> NotFound:
+    """Return the error for a version that does not exist."""
+    return NotFound("unknown version", "no version has this name", "See `schedctl models list`", name)

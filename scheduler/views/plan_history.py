@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from jobs.problem import NotFound
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.pool import Pool
 from scheduler.core.run import Run
@@ -14,10 +15,6 @@ from scheduler.planner import PlanDifference, differences
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import plans, runs
 from scheduler.store.engine import Database
-
-
-class NoPlanToCompare(LookupError):
-    """Fewer plans are stored than the comparison needs; the message says what to do next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +39,16 @@ class PlanDiff:
 def compare(
     database: Database, pools: Mapping[str, Pool], now: int, horizon_seconds: int, since: int | None = None
 ) -> PlanDiff:
-    """Compare the newest plan with the one before it, or with the one in force at ``since``. Raises NoPlanToCompare."""
+    """Compare the newest plan with the one before it, or with the one in force at ``since``. Raises NotFound."""
     with database.read() as tx:
         after = plans.newest(tx)
         if after is None:
-            raise NoPlanToCompare("there is no plan yet. The daemon makes one: schedctl daemon")
+            raise NotFound("there is no plan yet", remedy="The daemon makes one: schedctl daemon")
         before = plans.previous(tx, after.made_at if since is None else since + 1)
         if before is None:
             if since is None:
-                raise NoPlanToCompare("there is only one plan so far. See: schedctl plan show")
-            raise NoPlanToCompare("no plan as old as --since is kept. Give a later instant, or leave --since out")
+                raise NotFound("there is only one plan so far", remedy="See: schedctl plan show")
+            raise NotFound("no plan as old as --since is kept", remedy="Give a later instant, or leave --since out")
         launched = [
             run for run in runs.since(tx, before.made_at) if before.made_at <= run.planned_start < after.made_at
         ]

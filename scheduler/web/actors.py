@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from jobs.payload.bounded_file import read_bounded
+from jobs.problem import InvalidInput
 from scheduler.clock import real_now
 
 if TYPE_CHECKING:
@@ -35,15 +36,6 @@ SIGN_IN = "/sign-in/actions"
 PREFIX = "/actions/"
 SESSION_SECONDS = 12 * 3_600
 _FORM_SECONDS = 3_600
-
-
-class BearerError(Exception):
-    """The token cannot be used, or there has to be one; ``why``, and the ``remedy``."""
-
-    def __init__(self, why: str, remedy: str) -> None:
-        super().__init__(f"{why}. {remedy}")
-        self.why = why
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +63,7 @@ def read_bearer(
 ) -> Bearer | None:
     """Return the token of ``file``, or of the service manager's ``credential``; None when there is neither.
 
-    Raises BearerError when the file cannot be used, or others may read it, or an ``exposed`` page would have no token.
+    Raises InvalidInput when the file cannot be used, or others may read it, or an ``exposed`` page would have no token.
     """
     if file is not None:
         return _from(file, private=True)
@@ -79,7 +71,7 @@ def read_bearer(
     if folder and (Path(folder) / credential).is_file():
         return _from(Path(folder) / credential, private=False)  # its mode is the service manager's business
     if exposed:
-        raise BearerError(
+        raise InvalidInput(
             "no token: at this address other machines reach the page",
             "Name a file that holds one with web.bearer_file, or hand it over with LoadCredential=web:FILE. "
             f"{_MAKE_ONE}",
@@ -92,11 +84,11 @@ def _from(file: Path, *, private: bool) -> Bearer:
         mode = file.stat().st_mode
         token = read_bounded(file).decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BearerError(f"{file} cannot be read: {error}", _MAKE_ONE) from None
+        raise InvalidInput(f"{file} cannot be read: {error}", _MAKE_ONE) from None
     if private and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise BearerError(f"others may read {file}", f"Run: chmod 600 {file}")
+        raise InvalidInput(f"others may read {file}", f"Run: chmod 600 {file}")
     if len(token) < LENGTH_MIN or not token.isascii() or any(c.isspace() or not c.isprintable() for c in token):
-        raise BearerError(f"{file} holds no token of at least {LENGTH_MIN} letters and digits", _MAKE_ONE)
+        raise InvalidInput(f"{file} holds no token of at least {LENGTH_MIN} letters and digits", _MAKE_ONE)
     return Bearer(token)
 
 

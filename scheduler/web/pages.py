@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from sqlalchemy import Connection
 
 from jobs.payload.trainers.tuning.tally import facts_told
+from jobs.problem import NotFound
 from jobs.size import gpu_use, size
 from scheduler.core.window import DAY, Window
 from scheduler.notify.mail import WEEKLY
@@ -28,7 +29,6 @@ from scheduler.report.timeline import timeline_svg
 from scheduler.store import jobs, outbox, plans
 from scheduler.views import models as views
 from scheduler.views.long_work import long_work
-from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.views.training import Training
 from scheduler.web import archive, assets, questions
 from scheduler.web.actors import Actors, forms
@@ -61,11 +61,12 @@ _LEVEL = 0.002  # a loss that changed by less is shown as level
 
 def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[str, Any]:
     """Return what the page shows: shipped models alone, so that no visitor names a file of this machine."""
-    from jobs.advice.card import Unknown, find_cards
+    from jobs.advice.card import find_cards
     from jobs.advice.choice import Wishes
     from jobs.advice.compare import compare, picture
     from jobs.advice.setup import METHODS
     from jobs.advice.shape import shipped
+    from jobs.problem import NotFound
 
     known = shipped()
     names = sorted(name for name in known if "/" not in name)
@@ -81,7 +82,7 @@ def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[st
             chosen = tuple(one for one in METHODS if one == method)
             found = compare(shape, machines, Wishes(seq=seq, tokens=tokens, methods=chosen), ())
             drawn = picture(found)
-    except Unknown as error:
+    except NotFound as error:
         trouble = str(error)
     return {
         "asked": {"model": model, "on": on, "method": method, "seq": seq, "tokens": tokens},
@@ -256,7 +257,7 @@ class Pages:
             found = self._source.plan(tx)
         try:
             difference = questions.plan_difference(self._source) if found else None
-        except NoPlanToCompare:
+        except NotFound:
             difference = None
         with self._source.read() as tx:
             training = training_now(self._source, tx, (), self._source.now)

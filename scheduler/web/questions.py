@@ -393,10 +393,10 @@ def models_show(source: Source, version: Name) -> VersionDetail:
 
 
 def version_facts(tx: Connection, name: str) -> VersionFacts:
-    """Return all there is to know of the version that ``ufm@3`` names. Raises UnknownVersion."""
+    """Return all there is to know of the version that ``ufm@3`` names. Raises NotFound."""
     named = split_version(name)
     if named is None:
-        raise versions.UnknownVersion(name)
+        raise versions.unknown_version(name)
     return views.facts(tx, versions.get(tx, *named))
 
 

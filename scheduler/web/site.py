@@ -15,16 +15,13 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
+from jobs.problem import NotFound, Refusal
 from jobs.ranges import RANGES
 from platforms.artifacts.base import StoreError
 from scheduler.app import App
 from scheduler.service.outside.ports import Log
 from scheduler.service.requests import queue, sessions
 from scheduler.store.errors import Stale, StoreFailure
-from scheduler.store.jobs import UnknownJob
-from scheduler.store.runs import UnknownRun
-from scheduler.store.versions import UnknownVersion
-from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.wake import wake
 from scheduler.web import api, assets, metrics, pages, questions, sign_in
 from scheduler.web.actors import PREFIX, Actors, Bearer, Refused
@@ -33,7 +30,6 @@ from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Health
 from scheduler.web.source import Source
 
-_MISSING = (UnknownJob, UnknownRun, UnknownVersion, NoPlanToCompare)
 BY = "the status page"
 _BODY_MAX_BYTES = 4_096
 _WORDS_MAX = 500
@@ -131,8 +127,7 @@ def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: 
         log.error("web.crashed", path=request.url.path, kind=type(error).__name__, why=str(error))
         return fault(request, 500, "this page failed", "it is a bug, and stands in the log", "Other pages may work")
 
-    for kind in _MISSING:
-        found.add_exception_handler(kind, missing)
+    found.add_exception_handler(NotFound, missing)
     found.add_exception_handler(StoreFailure, unreadable)
     found.add_exception_handler(RequestValidationError, invalid)
     found.add_exception_handler(StarletteHTTPException, refused)
@@ -173,7 +168,7 @@ def router(app: App, actors: Actors, log: Log) -> APIRouter:
 
 
 def _change(app: App, name: str, verb: JobVerb, asked: dict[str, str]) -> None:
-    """Do it. Raises UnknownJob, QueueError, Stale, HTTPException 422."""
+    """Do it. Raises UnknownJob, Refusal, Stale, HTTPException 422."""
     now = app.clock.now()
     match verb:
         case "hold":
@@ -201,7 +196,7 @@ async def _done(act: Any, back: str) -> RedirectResponse:
         await run_in_threadpool(act)
     except Refused as error:
         raise HTTPException(403, f"{error.why}. Reload the page and try again") from None
-    except (queue.QueueError, sessions.SessionRefused) as error:
+    except Refusal as error:
         raise HTTPException(409, str(error)) from None
     except StoreError as error:
         raise HTTPException(503, f"the artifact store cannot be opened: {error}") from None

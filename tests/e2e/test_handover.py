@@ -109,7 +109,7 @@ def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Ty
 
     key = until(offered, "an offer")["key"]
     assert schedctl("handover", "take", "uff-nobody-1", expected=5)["error"]["kind"] == "NotFound"
-    assert schedctl("handover", "submit", key, "config.toml", expected=6)["error"]["kind"] == "HandOverRefused"
+    assert schedctl("handover", "submit", key, "config.toml", expected=6)["error"]["kind"] == "Refusal"
 
     assert wanted(tmp_path) == [f"schedctl handover claim {key}"]
     notebook, _data = schedctl("handover", "claim", key, "--out", "lab")["files"]
@@ -130,5 +130,5 @@ def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Ty
     (meter,) = schedctl("quota")["quotas"]
     assert meter["held"] == 0
     assert 0 < meter["used"] < 3_600
-    assert schedctl("handover", "give", key, f"lab/{key}-result.zip", expected=6)["error"]["kind"] == "HandOverRefused"
+    assert schedctl("handover", "give", key, f"lab/{key}-result.zip", expected=6)["error"]["kind"] == "Refusal"
     assert schedctl("db", "verify")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from jobs.ab_test import AbTest
+from jobs.problem import Refusal
 from scheduler.core.window import DAY
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests.ab_tests import result, specs_of
-from scheduler.service.versions.making import VersionRefused
 from scheduler.store import jobs, versions
 from scheduler.store.engine import Database
 from tests.lab.trained_model import NOW, TARGET, World, make_world, passing
@@ -58,7 +58,7 @@ def test_both_arms_are_ordinary_jobs_of_the_next_such_day(world: World) -> None:
 def test_a_model_that_nobody_judges_has_no_arms(world: World) -> None:
     with world.database.write() as tx:
         jobs.change_spec(tx, "ufm", NOW, "somebody", evaluation=None, gates=())
-        with pytest.raises(VersionRefused, match="does not say how it is evaluated"):
+        with pytest.raises(Refusal, match="does not say how it is evaluated"):
             specs_of(tx, TEST, NOW)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.payload.store.manifest import Component, Manifest, blob_key, manifest_key
 from jobs.spec import JobSpec
-from platforms.artifacts.base import StoreFull
+from platforms.artifacts.base import StoreError
 from platforms.base import LaunchRequest
 from scheduler.core.job import Active, Done, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
@@ -244,7 +244,7 @@ def test_a_launch_whose_lanes_cannot_be_noted_is_not_made(
     world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def put(key: str, data: bytes) -> None:
-        raise StoreFull("write", key, "no space is left")
+        raise StoreError("write", key, "no space is left")
 
     monkeypatch.setattr(world.store, "put", put)
     world.lanes.extend([PlannedLane("ufm", 1, 5), PlannedLane("ucm", 1, 5)])

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from jobs.problem import Refusal
 from jobs.spec import Gate, JobSpec
 from scheduler.clock import Clock, system_clock
 from scheduler.core.job import Cancelled, Done, Failed, Queued
@@ -343,7 +344,7 @@ def test_a_done_job_whose_last_checkpoint_is_damaged_is_listed_and_goes_on_when_
         listed = [need for need in needs(tx, (), NOW, NOW) if need.what == "result lost"]
     assert [(need.subject, need.remedy) for need in listed] == [("lost", "schedctl queue release lost")]
     assert isinstance(queue.release(database, "lost", NOW, "anna").state, Queued)
-    with pytest.raises(queue.QueueError):
+    with pytest.raises(Refusal):
         queue.release(database, "kept", NOW, "anna")
     with database.read() as tx:
         assert [need.what for need in needs(tx, (), NOW, NOW)] == []

@@ -31,6 +31,7 @@ from scheduler.service.upkeep.retention import retain_trees
 from scheduler.store import checkpoints, events, runs, trees
 from scheduler.store import jobs as job_rows
 from scheduler.store.engine import Database
+from scheduler.store.errors import Refused
 from tests.lab.clocks import starting_now
 
 NOW = 1_795_000_000
@@ -205,7 +206,7 @@ def test_what_is_being_deleted_cannot_come_to_be_needed_and_is_deleted_after_a_c
     ports = make_ports()
     found = code.keep(database, ports.artifacts, Code(str(folder)), NOW)
     retain_trees(replace(ports, artifacts=Failing(ports.artifacts)), NOW + 1)  # type: ignore[arg-type]
-    with pytest.raises(trees.TreeGoes, match="Try again in a minute"):
+    with pytest.raises(Refused, match="Try again in a minute"):
         code.keep(database, ports.artifacts, Code(str(folder)), NOW + DAY)
     retain_trees(ports, NOW + 2)
     assert list(ports.artifacts.keys("code/")) == []

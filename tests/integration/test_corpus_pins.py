@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jobs.corpus.errors import NoSuchVersion
+from jobs.problem import Refusal
 from jobs.spec import JobSpec, Mixture
 from scheduler.cli.commands.queue_changes import restart
 from scheduler.core import job as arrows
@@ -91,9 +92,7 @@ def test_a_new_version_is_taken_up_as_the_job_says(world: SimpleNamespace) -> No
     record = corpus.take_up(world.database, "ucm", new, NOW, "ann", DAY)
     assert record.spec.mixture == Mixture(corpus=new, renew="update")
     assert data.prefix("ucm").startswith(f"corpus/{new}/")
-    with pytest.raises(
-        queue.QueueError, match=r"bare trains on no corpus\. Give it one first: schedctl queue edit bare"
-    ):
+    with pytest.raises(Refusal, match=r"bare trains on no corpus\. Give it one first: schedctl queue edit bare"):
         corpus.take_up(world.database, "bare", new, NOW, "ann", DAY)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import jobs as product
 from jobs.payload.store.manifest import blob_key
+from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
@@ -29,7 +30,6 @@ from scheduler.service.facts.overheads import Overhead
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
-from scheduler.service.requests.queue import QueueError
 from scheduler.service.upkeep.retention import judge
 from scheduler.store import checkpoints, events, generations, jobs
 from scheduler.views.week_facts import facts_within
@@ -122,7 +122,7 @@ def test_a_restart_begins_anew_and_keeps_the_last_of_what_was(world: World) -> N
     world.launch()
     world.save("ufm", 40)
     world.save("ufm", 80)
-    with pytest.raises(QueueError, match="Hold it first"):
+    with pytest.raises(Refusal, match="Hold it first"):
         restart(world.database, "ufm", None, NOW, "ann")
     world.end()
     newer = world.save("uff-main", 600)
@@ -144,17 +144,17 @@ def test_a_restart_begins_anew_and_keeps_the_last_of_what_was(world: World) -> N
 def test_a_restart_from_a_step(world: World) -> None:
     for step in (150, 200, 300):
         world.save("uff-main", step)
-    with pytest.raises(QueueError, match="has not begun yet"):
+    with pytest.raises(Refusal, match="has not begun yet"):
         restart(world.database, "ufm", 200, NOW, "ann")
     world.launch()
     world.end()
-    with pytest.raises(QueueError, match=r"no checkpoint at step 201. It has: 300, 200, 150"):
+    with pytest.raises(Refusal, match=r"no checkpoint at step 201. It has: 300, 200, 150"):
         restart(world.database, "ufm", 201, NOW, "ann")
     restart(world.database, "ufm", 200, NOW, "ann")
     assert world.lineage() == [(1, 300), (2, 200)]
     with world.database.write() as tx:
         jobs.note_launch(tx, "uff-main", "pool")
-    with pytest.raises(QueueError, match="starts from no other job"):
+    with pytest.raises(Refusal, match="starts from no other job"):
         restart(world.database, "uff-main", 5, NOW, "ann")
     _, _, waiting = restart(world.database, "uff-main", None, NOW, "ann")
     assert waiting == ["ufm"], "its gate is shut again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jobs.problem import Refusal
 from jobs.spec import JobSpec, Share
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run
@@ -79,15 +80,15 @@ def test_who_shared_with_a_job_that_is_gone_plans_by_itself(shared: Database) ->
 
 
 def test_a_share_that_cannot_be_kept_is_refused(shared: Database) -> None:
-    with pytest.raises(queue.QueueError, match=r"there is no job gone to share hours with\. Add gone first"):
+    with pytest.raises(Refusal, match=r"there is no job gone to share hours with\. Add gone first"):
         queue.add(shared, [spec("new", Share("gone", 30))], NOW, "ann")
-    with pytest.raises(queue.QueueError, match="ufm-dpo shares its hours with ufm already"):
+    with pytest.raises(Refusal, match="ufm-dpo shares its hours with ufm already"):
         queue.add(shared, [spec("new", Share("ufm-dpo", 30))], NOW, "ann")
-    with pytest.raises(queue.QueueError, match="those who share with ufm take 101 % together"):
+    with pytest.raises(Refusal, match="those who share with ufm take 101 % together"):
         queue.add(shared, [spec("new", Share("ufm", 71))], NOW, "ann")
-    with pytest.raises(queue.QueueError, match=r"cannot edit ufm: ufm-dpo shares its hours with ufm already"):
+    with pytest.raises(Refusal, match=r"cannot edit ufm: ufm-dpo shares its hours with ufm already"):
         queue.edit(shared, "ufm", spec("ufm", Share("ufm-dpo", 30)), NOW, "ann")
-    with pytest.raises(queue.QueueError, match=r"cannot edit ufm: ufm shares its hours with alone already"):
+    with pytest.raises(Refusal, match=r"cannot edit ufm: ufm shares its hours with alone already"):
         queue.edit(shared, "ufm", spec("ufm", Share("alone", 30)), NOW, "ann")
     record, changed = queue.edit(shared, "ufm-dpo", spec("ufm-dpo", Share("ufm", 40)), NOW, "ann")
     assert (record.spec.share, changed) == (Share("ufm", 40), ["share"])

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import jobs
+from jobs.problem import Refusal
 from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Refused, SessionState
 from platforms.bundle import BadArchive
-from platforms.manual.adapter import HandOverRefused, ManualPlatform
+from platforms.manual.adapter import ManualPlatform
 from platforms.record_file import DamagedRecord
 from platforms.registry import PlatformContext
 from scheduler.cli.shell.exits import Exit, code_of
@@ -193,7 +194,7 @@ def test_an_offer_that_nobody_takes_lapses_and_the_pool_rests(make_desk: Callabl
     desk.offer("uff-ufm-0001")
     assert desk.state("uff-ufm-0001", after_seconds=500) == SessionState.QUEUED
     assert desk.state("uff-ufm-0001", after_seconds=700) == SessionState.ABSENT
-    with pytest.raises(HandOverRefused, match="is not open: nobody took it within 600 s"):
+    with pytest.raises(Refusal, match="is not open: nobody took it within 600 s"):
         desk.take("uff-ufm-0001")
     with pytest.raises(Refused, match="nobody took the last offer") as refused:
         desk.offer("uff-ufm-0002")
@@ -213,7 +214,7 @@ def test_a_session_whose_result_never_comes_is_over_at_its_deadline(make_desk: C
     assert ended.started is not None
     assert ended.ended is not None
     assert 0 < ended.ended - ended.started <= 4 * HOUR
-    with pytest.raises(HandOverRefused, match="is over already"):
+    with pytest.raises(Refusal, match="is over already"):
         desk.give("uff-ufm-0001")
 
 
@@ -225,7 +226,7 @@ def test_a_result_of_another_session_or_a_hostile_one_is_refused_and_the_right_o
         each.offer(key)
         each.take(key)
         assert each.run_cell(key).returncode == 0
-    with pytest.raises(HandOverRefused, match="is not the result of uff-ufm-0001"):
+    with pytest.raises(Refusal, match="is not the result of uff-ufm-0001"):
         desk.give("uff-ufm-0001", other.folder / "desk" / "uff-ufm-0009-result.zip")
     for name in ("../up", "/etc/passwd", "store/../../up"):
         hostile = tmp_path / "hostile.zip"
@@ -289,7 +290,7 @@ def test_dropping_withdraws_an_offer_and_ends_what_was_taken(make_desk: Callable
     desk.platform.drop("uff-ufm-0002", "the runtime died", desk.clock.now())
     assert desk.state("uff-ufm-0002") == SessionState.ENDED
     for key, why in (("uff-ufm-0001", "no GPU to be had"), ("uff-ufm-0002", "the runtime died")):
-        with pytest.raises(HandOverRefused, match=f"{key} is over already: {why}"):
+        with pytest.raises(Refusal, match=f"{key} is over already: {why}"):
             desk.platform.drop(key, "dropped once more", desk.clock.now())
 
 

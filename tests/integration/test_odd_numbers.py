@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from config.errors import ConfigError
 from config.load import load
 from config.settings import Settings
-from jobs.catalogue import CatalogueError, job_from_table
+from jobs.catalogue import job_from_table
+from jobs.problem import ProblemsFound
 from jobs.ranges import RANGES
 from jobs.spec import JobSpec
 from scheduler.app import App
@@ -195,7 +196,7 @@ def test_a_number_of_a_job_is_planned_with_or_refused_by_name(
         table[outer] = table[outer] | {inner: odd} if inner else odd
         try:
             spec = job_from_table(table, "job.toml")
-        except CatalogueError as error:
+        except ProblemsFound as error:
             refused.append(str(error))
             continue
         with database.write() as tx:

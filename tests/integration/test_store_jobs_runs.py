@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from jobs.lane_report import LaneReport
+from jobs.problem import Refusal
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
@@ -13,7 +14,7 @@ from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.store import events, jobs, runs
 from scheduler.store.engine import Database
 from scheduler.store.errors import Refused, Stale
-from scheduler.store.jobs import Backwards, DuplicateJob, UnknownJob
+from scheduler.store.jobs import UnknownJob
 
 NOW = 1_795_000_000
 
@@ -72,7 +73,7 @@ def test_a_definition_comes_back_as_it_was(database: Database) -> None:
 def test_a_name_cannot_be_used_twice(database: Database) -> None:
     with database.write() as tx:
         jobs.add(tx, plain_spec("ufm"), NOW)
-        with pytest.raises(DuplicateJob, match="ufm"):
+        with pytest.raises(Refusal, match="ufm"):
             jobs.add(tx, plain_spec("ufm"), NOW)
 
 
@@ -180,7 +181,7 @@ def test_progress_never_goes_backwards_but_by_a_fork(database: Database) -> None
         jobs.add(tx, plain_spec("ufm"), NOW)
         jobs.note_progress(tx, "ufm", 50, "key-50")
         jobs.note_progress(tx, "ufm", 50, "key-50b")
-        with pytest.raises(Backwards, match="step 49 is below the 50"):
+        with pytest.raises(Refusal, match="step 49 is below the 50"):
             jobs.note_progress(tx, "ufm", 49, "key-49")
         assert jobs.get(tx, "ufm").checkpoint == "key-50b"
         jobs.note_progress(tx, "ufm", 20, "key-20", fork=True)

@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from jobs.payload.bounds import INSTANT_MAX
 from jobs.payload.store.manifest import Component, Manifest, manifest_key
+from jobs.problem import NotFound, Refusal
 from jobs.spec import JobSpec
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
@@ -16,7 +17,6 @@ from scheduler.core.run import Lane, Reserved, Run
 from scheduler.store import checkpoints, due, events, jobs, ledger, limits, outbox, plans, rates, runs
 from scheduler.store.engine import Database
 from scheduler.store.errors import Refused, Stale
-from scheduler.store.jobs import DuplicateJob
 
 NOW = 1_795_000_000
 
@@ -179,7 +179,7 @@ def test_nothing_of_a_transaction_that_fails_is_kept(database: Database) -> None
             jobs.add(tx, plain_spec("ufm"), NOW)
             jobs.add(tx, plain_spec("ufm"), NOW)
 
-    with pytest.raises(DuplicateJob):
+    with pytest.raises(Refusal):
         add_twice()
     with database.read() as tx:
         assert jobs.everything(tx) == []
@@ -212,7 +212,7 @@ def test_checkpoints_are_recorded_once_and_found_highest_step_first(database: Da
         assert [found.manifest.step for found in checkpoints.everything(tx)] == [30, 20, 10]
         assert checkpoints.everything(tx, "nobody") == []
         bad = checkpoints.get(tx, manifest_key("ufm", 30, 1))
-        with pytest.raises(checkpoints.UnknownCheckpoint):
+        with pytest.raises(NotFound):
             checkpoints.get(tx, "nothing")
     assert bad == checkpoints.CheckpointRecord(
         # No calendar shows the instant that was written.

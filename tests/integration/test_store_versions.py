@@ -3,6 +3,7 @@
 import pytest
 
 from jobs.payload.store.manifest import Component, Manifest
+from jobs.problem import NotFound
 from jobs.spec import JobSpec
 from scheduler.core.job import IllegalArrow
 from scheduler.core.version import split_version, version_name
@@ -10,7 +11,7 @@ from scheduler.store import checkpoints, deployments, evaluations, events, jobs,
 from scheduler.store.engine import Database
 from scheduler.store.errors import Refused, Stale
 from scheduler.store.verify import verify
-from scheduler.store.versions import Promotion, UnknownVersion, Version
+from scheduler.store.versions import Promotion, Version
 
 NOW = 1_795_000_000
 
@@ -41,7 +42,7 @@ def test_a_number_is_given_once_and_the_same_content_is_the_same_version(databas
             "jobs/ufm/manifests/000000000010-000001.json": "it is ufm@1",
             "jobs/ufm/manifests/000000000020-000001.json": "it is ufm@2",
         }
-        with pytest.raises(UnknownVersion, match="ufm@3"):
+        with pytest.raises(NotFound, match="ufm@3"):
             versions.get(tx, "ufm", 3)
 
 

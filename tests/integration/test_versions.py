@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jobs.problem import Refusal
 from jobs.spec import Evaluation, JobSpec, QualityGate, StartFrom
 from platforms.artifacts.base import StoreUnreachable
 from scheduler.core.reasons import AwaitsVerdict
@@ -18,7 +19,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.retention import judge
 from scheduler.service.versions import look
 from scheduler.service.versions.force import overrule, promote, rollback
-from scheduler.service.versions.making import VersionRefused, evaluate
+from scheduler.service.versions.making import evaluate
 from scheduler.store import checkpoints, evaluations, events, generations, jobs, trees, versions
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
@@ -282,7 +283,7 @@ def test_what_was_taken_back_is_barred_and_nothing_is_promoted_by_itself_until_a
     assert (world.states(), world.in_force()) == ([(1, "accepted"), (2, "rejected")], 1)
     world.judged("c", [1.0] * ITEMS)
     assert (world.states()[2], world.in_force()) == ((3, "accepted"), 1)
-    with pytest.raises(VersionRefused, match="ufm@2 is rejected"):
+    with pytest.raises(Refusal, match="ufm@2 is rejected"):
         world.ask(promote, 2, "again")
     world.ask(promote, 3, "I looked at it")
     assert world.in_force() == 3
@@ -299,9 +300,9 @@ def test_a_person_may_overrule_and_both_words_stay(world: World) -> None:
         (said,) = evaluations.verdicts_of(tx, version)
         (against,) = evaluations.overrules_of(tx, version)
     assert (said.verdict, against.was, against.by) == ("rejected", "rejected", "somebody")
-    with pytest.raises(VersionRefused, match="accepted as it is"):
+    with pytest.raises(Refusal, match="accepted as it is"):
         world.ask(overrule, 1, "accepted", "again")
-    with pytest.raises(VersionRefused, match="these gates have judged ufm@1"):
+    with pytest.raises(Refusal, match="these gates have judged ufm@1"):
         world.ask(evaluated_again, 1)
 
 

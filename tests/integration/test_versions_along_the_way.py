@@ -15,13 +15,13 @@ from jobs.corpus.errors import CorpusDamaged
 from jobs.payload.scorers.items import read_items
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree, tree_prefix
+from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, LONGEST_SECONDS, Evaluation, Input, JobSpec, Mixture
 from scheduler.core.snapshot import Rate
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.item_set import ITEMS, TEXT_CHARACTERS, set_for
-from scheduler.service.versions.making import VersionRefused
 from scheduler.store import jobs, rates
 from scheduler.store.engine import Database
 from tests.lab.trained_model import NOW, World, make_world, passing
@@ -148,5 +148,5 @@ def test_a_corpus_that_cannot_be_read_or_is_none_gives_no_set(world: World, tmp_
     (tmp_path / "corpus").mkdir()
     with pytest.raises(CorpusDamaged):
         held_out_set(world.ports, Corpora(tmp_path / "corpus", [{"id": "a"}]))
-    with pytest.raises(VersionRefused, match="no corpus yet"):
+    with pytest.raises(Refusal, match="no corpus yet"):
         held_out_set(world.ports, Corpora(tmp_path / "corpus", []), corpus="")

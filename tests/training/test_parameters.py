@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from jobs.advice.card import Unknown
 from jobs.advice.shape import FAMILIES, from_config
+from jobs.problem import NotFound
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 
@@ -53,7 +53,7 @@ def test_a_known_family_is_counted_exactly(kind: str, tied: bool | None) -> None
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_an_unknown_family_is_refused_and_named(kind: str) -> None:
-    with pytest.raises(Unknown, match=f"{kind}|mixture of experts"):
+    with pytest.raises(NotFound, match=f"{kind}|mixture of experts"):
         from_config({"model_type": kind, **SIZES}, "odd")
 
 

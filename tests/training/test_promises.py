@@ -19,7 +19,6 @@ pytest.importorskip("peft")  # here, since each process that is forked would loa
 import torch
 import transformers
 
-from jobs.advice.card import Unknown
 from jobs.advice.memory import layer_bytes as formula
 from jobs.advice.setup import STACKS, Setup
 from jobs.advice.shape import FAMILIES, from_config
@@ -27,6 +26,7 @@ from jobs.payload.trainers.calibrate import DEFAULTS
 from jobs.payload.trainers.probe import layer_bytes
 from jobs.payload.trainers.tuning.independence import ALONE, separation
 from jobs.payload.trainers.tuning.model import NOT_IN_4_BITS
+from jobs.problem import NotFound
 from tests.lab.desk import Desk, accelerators, make_tokenizer
 from tests.lab.families import NAMED, RECURRENT, family_config, family_model, known
 
@@ -147,7 +147,7 @@ def test_the_adviser_counts_the_weights_of_a_family_and_no_less_memory_than_its_
 @pytest.mark.parametrize("family", sorted({*NAMED} - {*COUNTED}))
 def test_the_adviser_refuses_a_family_that_it_cannot_count(family: str) -> None:
     config = json.loads(family_config(known(family)).to_json_string(use_diff=False))
-    with pytest.raises(Unknown, match=f"{family}|mixture of experts|softcapping|dropout"):
+    with pytest.raises(NotFound, match=f"{family}|mixture of experts|softcapping|dropout"):
         from_config(config, family)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jobs.ab_test import arm_of
-from jobs.catalogue import CatalogueError, read_catalogue
+from jobs.catalogue import read_catalogue
+from jobs.problem import ProblemsFound
 from jobs.scores import Score, Scores
 from scheduler.service.requests.ab_tests import compare_arms
 
@@ -59,7 +60,7 @@ def test_a_test_is_read_and_its_jobs_are_known_by_their_names(tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_a_test_is_refused(tmp_path: Path, before: str, after: str, why: str) -> None:
-    with pytest.raises(CatalogueError, match="ab") as caught:
+    with pytest.raises(ProblemsFound, match="ab") as caught:
         read(tmp_path, GOOD.replace(before, after, 1))
     assert why in str(caught.value)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.advice.card import Unknown, cards, find_cards, recognised
+from jobs.advice.card import cards, find_cards, recognised
 from jobs.advice.choice import MARGIN, Wishes, advise
 from jobs.advice.compare import compare, picture
 from jobs.advice.memory import layer_bytes, memory_of, storage_of
@@ -18,7 +18,7 @@ from jobs.advice.shape import find_shape, from_config
 from jobs.advice.speed import pace_of
 from jobs.definition import Definition
 from jobs.payload.trainers.tuning.options import read_options
-from jobs.problem import Problem
+from jobs.problem import NotFound, Problem
 from scheduler.cli.parts.advice_words import advice_json
 from tests.lab import predictions
 
@@ -70,7 +70,7 @@ def test_a_config_is_read_from_a_folder_and_from_the_hubs_cache(tmp_path: Path) 
         (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}), encoding="utf-8")
     assert find_shape("me/mine@new", tmp_path / "hub").layers == 3
     assert find_shape("hf:me/mine@old", tmp_path / "hub").layers == 2
-    with pytest.raises(Unknown, match="not on this machine"):
+    with pytest.raises(NotFound, match="not on this machine"):
         find_shape("me/mine@other", tmp_path / "hub")
 
 
@@ -97,14 +97,14 @@ def test_a_config_that_formulas_are_not_for_is_refused(change: dict[str, object]
         "intermediate_size": 8,
         "vocab_size": 9,
     }
-    with pytest.raises(Unknown, match=why):
+    with pytest.raises(NotFound, match=why):
         from_config({**good, **change}, "odd")
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"hidden_size": 1e400}', ""])
 def test_a_damaged_config_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(Unknown):
+    with pytest.raises(NotFound):
         find_shape(str(tmp_path / "config.json"))
 
 
@@ -123,7 +123,7 @@ def test_cards_are_known_by_every_name(words: str, name: str, count: int) -> Non
 
 def test_an_unknown_card_is_told_with_the_nearest() -> None:
     assert recognised("this machine") is None
-    with pytest.raises(Unknown, match="did you mean 5090"):
+    with pytest.raises(NotFound, match="did you mean 5090"):
         find_cards("rtx 5091")
 
 
@@ -250,7 +250,7 @@ def test_a_file_that_tells_what_cannot_be_is_refused(change: dict[str, object], 
     row = asdict(Seen("4090", "mine", "lora", "finetune", True, 1, 2048, 1.0, 5)) | change
     path = tmp_path / "advice.json"
     path.write_text(json.dumps({"format": 1, "seen": [row]}), encoding="utf-8")
-    with pytest.raises(Unknown, match="cannot be used"):
+    with pytest.raises(NotFound, match="cannot be used"):
         read_seen(path)
 
 
@@ -258,7 +258,7 @@ def test_a_file_that_tells_what_cannot_be_is_refused(change: dict[str, object], 
 def test_a_file_of_another_kind_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "advice.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(Unknown):
+    with pytest.raises(NotFound):
         read_seen(path)
 
 

@@ -11,28 +11,28 @@ import pytest
 from config.credentials import read_secret
 from config.errors import ConfigError
 from config.layers import read_layers
-from jobs.advice.card import Unknown
 from jobs.advice.seen import read_seen
 from jobs.advice.shape import find_shape
-from jobs.catalogue import CatalogueError, job_from_toml, read_catalogue
+from jobs.catalogue import job_from_toml, read_catalogue
 from jobs.corpus.errors import CorpusDamaged
 from jobs.corpus.manifest import read_json
 from jobs.environment.demands import RequirementsError, read_demands
 from jobs.payload.bounded_file import TEXT_BYTES_MAX, read_bounded
+from jobs.problem import InvalidInput, NotFound, ProblemsFound
 from scheduler.cli.prompt import show_line
-from scheduler.web.actors import BearerError, read_bearer
+from scheduler.web.actors import read_bearer
 
 READERS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
     (read_bounded, OSError),
-    (job_from_toml, CatalogueError),
-    (lambda path: read_catalogue([path]), CatalogueError),
+    (job_from_toml, ProblemsFound),
+    (lambda path: read_catalogue([path]), ProblemsFound),
     (read_layers, ConfigError),
     (lambda path: read_secret("TOKEN", {}, path.parent.parent), ConfigError),
-    (lambda path: find_shape(str(path)), Unknown),
-    (read_seen, Unknown),
+    (lambda path: find_shape(str(path)), NotFound),
+    (read_seen, NotFound),
     (read_demands, RequirementsError),
     (read_json, CorpusDamaged),
-    (lambda path: read_bearer(path, {}, exposed=False), BearerError),
+    (lambda path: read_bearer(path, {}, exposed=False), InvalidInput),
     (lambda path: show_line(str(path)), ConfigError),
 )
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.layers import shipped
-from jobs.catalogue import CatalogueError, job_from_table, job_from_toml, read_catalogue
+from jobs.catalogue import job_from_table, job_from_toml, read_catalogue
 from jobs.definition import KEYS
 from jobs.duration import parse_duration, show_duration
 from jobs.instant import parse_instant
 from jobs.job_table import table_of
-from jobs.problem import Problem
+from jobs.problem import Problem, ProblemsFound
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Share, Stall
 
 ESSENTIALS = 'role = "manager"\ncommand = ["x"]\ntarget_step = 10\nsteps_per_hour = 1\n'
@@ -85,7 +85,7 @@ def test_a_whole_job_has_one_step_that_takes_as_long_as_it_says(written: Callabl
     ],
 )
 def test_a_whole_job_that_makes_no_sense_is_told(written: Callable[[str], Path], more: str, why: str) -> None:
-    with pytest.raises(CatalogueError, match=re.escape(why)):
+    with pytest.raises(ProblemsFound, match=re.escape(why)):
         job_from_toml(written(f'name = "w"\nrole = "main"\ncommand = ["x"]\n{more}\n'))
 
 
@@ -209,7 +209,7 @@ def test_each_mistake_has_one_message(written: Callable[[str], Path], change: st
     keys = [line.partition(" =")[0] for line in change.split("\n")]
     essentials = [line for line in f'name = "a"\n{ESSENTIALS}'.split("\n") if line.partition(" =")[0] not in keys]
     path = written("\n".join([*essentials, change]))
-    with pytest.raises(CatalogueError) as caught:
+    with pytest.raises(ProblemsFound) as caught:
         job_from_toml(path)
     assert len(caught.value.problems) == 1
     assert str(caught.value).startswith(f"{path}:")
@@ -222,7 +222,7 @@ def test_each_mistake_has_one_message(written: Callable[[str], Path], change: st
 )
 def test_a_secret_is_refused_without_being_shown(name: str) -> None:
     table = {"name": "a", "role": "main", "command": ["x"], "target_step": 1, "steps_per_hour": 1}
-    with pytest.raises(CatalogueError, match=rf'write secrets = \["{name.upper()}"\]') as caught:
+    with pytest.raises(ProblemsFound, match=rf'write secrets = \["{name.upper()}"\]') as caught:
         job_from_table({**table, "environment": {name: "canary"}}, "f")
     assert "canary" not in str(caught.value)
     assert job_from_table({**table, "environment": {name: ""}}, "f").environment == {name: ""}, "unset on purpose"
@@ -235,7 +235,7 @@ def test_words_that_only_sound_like_secrets_are_taken() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(CatalogueError) as caught:
+    with pytest.raises(ProblemsFound) as caught:
         job_from_table({}, "command line")
     missing = [problem.key for problem in caught.value.problems]
     assert missing == ["name", "command", "target_step", "steps_per_hour"]
@@ -282,7 +282,7 @@ def test_what_is_missing_is_named() -> None:
 def test_a_catalogue_that_contradicts_itself_is_refused(
     written: Callable[[str], Path], text: str, message: str
 ) -> None:
-    with pytest.raises(CatalogueError) as caught:
+    with pytest.raises(ProblemsFound) as caught:
         read_catalogue([written(text)])
     assert message in str(caught.value)
 
@@ -290,13 +290,13 @@ def test_a_catalogue_that_contradicts_itself_is_refused(
 def test_who_waits_for_a_cycle_is_not_blamed_for_it(written: Callable[[str], Path]) -> None:
     gates = {"a": "b", "b": "a", "c": "a"}
     text = "".join(job(name, f'gate = {{ parent = "{gate}", fraction = 0.1 }}') for name, gate in gates.items())
-    with pytest.raises(CatalogueError) as caught:
+    with pytest.raises(ProblemsFound) as caught:
         read_catalogue([written(text)])
     assert [problem.key for problem in caught.value.problems] == ["jobs.a.gate.parent", "jobs.b.gate.parent"]
 
 
 def test_problems_of_all_files_are_reported(written: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(CatalogueError) as caught:
+    with pytest.raises(ProblemsFound) as caught:
         read_catalogue([written("x = 1\n"), tmp_path / "absent.toml"])
     assert [problem.file for problem in caught.value.problems] == [
         str(tmp_path / "models.toml"),
@@ -305,7 +305,7 @@ def test_problems_of_all_files_are_reported(written: Callable[[str], Path], tmp_
 
 
 def test_a_catalogue_is_not_taken_for_a_job() -> None:
-    with pytest.raises(CatalogueError, match="this is a catalogue, not one job"):
+    with pytest.raises(ProblemsFound, match="this is a catalogue, not one job"):
         job_from_toml(shipped("models.toml"))
 
 
@@ -353,7 +353,7 @@ def test_no_value_of_any_key_escapes_as_another_error(value: object, key: str) -
     problems: tuple[Problem, ...] = ()
     try:
         job_from_table(table, "f")
-    except CatalogueError as error:
+    except ProblemsFound as error:
         problems = error.problems
     assert all(problem.file == "f" and problem.why for problem in problems)
 

@@ -10,26 +10,15 @@ import pytest
 import typer
 
 from config.errors import ConfigError, Problem
-from jobs.catalogue import CatalogueError
-from platforms.artifacts.base import Missing, StoreFull
+from jobs.problem import NotFound, ProblemsFound, Refusal
+from platforms.artifacts.base import Missing, StoreError
 from platforms.base import Misconfigured, Refused, Unreachable
-from scheduler.cli.shell import exits
 from scheduler.cli.shell.context import Options
-from scheduler.cli.shell.exits import (
-    CODES,
-    CommandError,
-    Exit,
-    NotFound,
-    Refusal,
-    UsageFault,
-    Violations,
-    code_of,
-    report,
-)
+from scheduler.cli.shell.exits import CODES, Exit, UsageFault, Violations, code_of, report
 from scheduler.core.job import Done, IllegalArrow
 from scheduler.daemon import LostLeadership
 from scheduler.store import errors as store
-from scheduler.store.jobs import DuplicateJob, UnknownJob
+from scheduler.store.jobs import UnknownJob
 from scheduler.store.lease import AlreadyRunning
 from scheduler.store.runs import UnknownRun
 
@@ -51,6 +40,7 @@ INNER = {
     "config.values.BadValue",
     "jobs.environment.tool.NoWheel",
     "jobs.payload.store.manifest.BadManifest",
+    "jobs.problem.UserError",
     "jobs.readers.Wrong",
     "jobs.scores.ScoresError",
     "jobs.votes.VotesError",
@@ -82,11 +72,7 @@ def test_every_exception_of_ours_has_a_code() -> None:
     def address(kind: type) -> str:
         return f"{kind.__module__}.{kind.__qualname__}"
 
-    uncoded = {
-        address(kind)
-        for kind in our_exceptions()
-        if not {address(base) for base in kind.__mro__} & set(CODES) and not issubclass(kind, CommandError)
-    }
+    uncoded = {address(kind) for kind in our_exceptions() if not {address(base) for base in kind.__mro__} & set(CODES)}
     assert uncoded - INNER == set()
 
 
@@ -97,14 +83,14 @@ def test_every_exception_of_ours_has_a_code() -> None:
         (typer.BadParameter("x"), Exit.USAGE),
         (UsageFault("a", "b", "c"), Exit.USAGE),
         (ConfigError([PROBLEM]), Exit.CONFIG),
-        (CatalogueError([PROBLEM]), Exit.CONFIG),
+        (ProblemsFound([PROBLEM]), Exit.CONFIG),
         (store.DatabaseMissing("a", "b", "c", "d"), Exit.DATABASE),
         (store.DatabaseNewer("a", "2", "1"), Exit.DATABASE),
         (store.DatabaseFull("a", "b", "c", "d"), Exit.DATABASE),
         (UnknownJob("x", ()), Exit.NOT_FOUND),
         (UnknownRun("x"), Exit.NOT_FOUND),
         (NotFound("a", "b", "c"), Exit.NOT_FOUND),
-        (DuplicateJob("x"), Exit.REFUSED),
+        (Refusal("x"), Exit.REFUSED),
         (store.Stale("a", "b", "c"), Exit.REFUSED),
         (IllegalArrow("hold", Done(1)), Exit.REFUSED),
         (Refusal("a", "b", "c"), Exit.REFUSED),
@@ -112,7 +98,7 @@ def test_every_exception_of_ours_has_a_code() -> None:
         (Unreachable("kaggle", "find", "no"), Exit.PLATFORM),
         (Misconfigured("kaggle", "load", "no"), Exit.PLATFORM),
         (Missing("read", "k", "no"), Exit.PLATFORM),
-        (StoreFull("put", "k", "no"), Exit.PLATFORM),
+        (StoreError("put", "k", "no"), Exit.PLATFORM),
         (FileNotFoundError(2, "no such file"), Exit.PLATFORM),
         (LostLeadership("x"), Exit.LEADERSHIP),
         (store.Fenced(3), Exit.LEADERSHIP),
@@ -143,7 +129,7 @@ def test_messages_are_cleaned_of_terminal_commands(capsys: pytest.CaptureFixture
 
 
 def test_an_error_as_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    report(exits.NotFound("unknown pool", "x is none", "See: schedctl pools"), Options(json=True))
+    report(NotFound("unknown pool", "x is none", "See: schedctl pools"), Options(json=True))
     assert capsys.readouterr().err == (
         '{"error": {"exit_code": 5, "kind": "NotFound", "message": "unknown pool: x is none. See: schedctl pools", '
         '"remedy": "See: schedctl pools", "problems": []}}\n'

@@ -8,7 +8,7 @@ from scheduler.core import job, run
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, IllegalArrow, JobState, Queued
 from scheduler.core.reconcile import costs_of_stop, summary
 from scheduler.core.run import CONSEQUENCES, Ended, Outcome, Reserved, Run, Running, RunState, Stopping, Submitting
-from scheduler.core.version import VERSION_STATES, IllegalMove, next_state, split_version
+from scheduler.core.version import VERSION_STATES, next_state, split_version
 
 NOW = 1_000
 
@@ -245,7 +245,7 @@ def test_every_arrow_of_a_version(arrow: str) -> None:
     for state in VERSION_STATES:
         expected = VERSION_LEGAL.get((arrow, state))
         if expected is None:
-            with pytest.raises(IllegalMove, match=f"^{arrow} is not possible of a version that is {state}$"):
+            with pytest.raises(IllegalArrow, match=f"^{arrow} is not possible of a version that is {state}$"):
                 next_state(state, arrow)
         else:
             assert next_state(state, arrow) == expected

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.corpus.build.build import Progress, build
-from jobs.corpus.errors import BadParameter, CorpusDamaged, NothingToTrainOn, SourceMissing
+from jobs.corpus.errors import BadParameter, CorpusDamaged, CorpusError
 from jobs.corpus.manifest import CorpusManifest, open_corpus
 from jobs.corpus.options import Options
 from jobs.corpus.read.records import split_text
@@ -183,10 +183,10 @@ def test_a_changed_file_or_manifest_is_noticed(folder: Path, tmp_path: Path) -> 
 
 
 def test_user_errors_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SourceMissing, match="nowhere is neither a file nor a folder; check the path"):
+    with pytest.raises(CorpusError, match=r"nowhere is neither a file nor a folder\. Check the path"):
         parse_source(str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NothingToTrainOn, match="no usable text in empty"):
+    with pytest.raises(CorpusError, match="no usable text in empty"):
         build([Files(tmp_path / "empty")], tmp_path / "out", {})
     with pytest.raises(BadParameter, match=r"held_out_fraction is 0\.9"):
         build([Stdlib()], tmp_path / "out", {}, held_out_fraction=0.9)

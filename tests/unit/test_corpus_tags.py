@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs.corpus.build.build import build
-from jobs.corpus.errors import BadParameter, RuleFailed
+from jobs.corpus.errors import BadParameter, CorpusError
 from jobs.corpus.manifest import CorpusManifest, content_version, open_corpus
 from jobs.corpus.mixture import mixture
 from jobs.corpus.options import Options, Rule
@@ -161,7 +161,7 @@ def test_a_command_that_fails_stops_the_build_and_leaves_nothing(
 ) -> None:
     options = Options(rules=(Rule(command=(sys.executable, "-c", program), limit_seconds=seconds),))
     source = records(tmp_path / "r.jsonl", {"text": "one"})
-    with pytest.raises(RuleFailed, match=why):
+    with pytest.raises(CorpusError, match=why):
         build([source], tmp_path / "out", {}, options=options)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 

@@ -15,6 +15,7 @@ UNCHANGING = {"lower", "upper", "strip", "casefold"}
 
 # Where another program gives a sentence and nothing else, or where a text is compared with what it was before.
 ALLOWED = {
+    "jobs/problem.py": "punctuation",
     "jobs/payload/lane/failure.py": "programs of users end with words alone",
     "jobs/payload/lane/lane.py": "logs a trouble only when it is another one",
     "jobs/payload/trainers/trainer_kit.py": "torch.save has no error of its own for a full disk",
@@ -25,7 +26,6 @@ ALLOWED = {
     "platforms/sagemaker/answers.py": "AWS writes the limit into its sentence alone, and the class before it",
     "platforms/slurm/checkup.py": "sinfo prints none for nodes without a reason, which is only shown",
     "platforms/slurm/judge.py": "Slurm's reasons are words of a fixed list",
-    "scheduler/cli/shell/exits.py": "punctuation",
     "scheduler/cli/shell/parser_words.py": "the parser says in its sentence alone what is wrong",
     "scheduler/service/versions/watching.py": "writes a text only when it is another one",
     "scheduler/store/migrations/versions/0012_causes.py": "reads what older versions wrote, once",

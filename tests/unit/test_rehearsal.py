@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.rehearsal.folder import Rehearsal, RehearsalError, clear, reopen, settings_for, write_settings
+from jobs.problem import Refusal
+from scheduler.rehearsal.folder import Rehearsal, clear, reopen, settings_for, write_settings
 from scheduler.rehearsal.run import prepare, read_base
 from scheduler.store import events, jobs
 from scheduler.wake import Waker, wake
@@ -24,14 +25,14 @@ def rehearsal_in(folder: Path, scale: float = 3_600.0) -> Rehearsal:
 
 def test_a_folder_with_anything_else_in_it_is_never_removed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(RehearsalError, match="not empty"):
+    with pytest.raises(Refusal, match="not empty"):
         clear(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "week").write_text("")
-    with pytest.raises(RehearsalError, match="not a folder"):
+    with pytest.raises(Refusal, match="not a folder"):
         clear(tmp_path / "week")
 
 
@@ -53,7 +54,7 @@ def test_a_rehearsal_is_reopened_with_the_clock_it_was_begun_with(tmp_path: Path
 def test_nothing_to_resume_is_said_in_one_sentence(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "rehearsal.toml").write_text(content)
-    with pytest.raises(RehearsalError, match="without --resume"):
+    with pytest.raises(Refusal, match="without --resume"):
         reopen(tmp_path)
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from config.credentials import hub_token, read_secret
 from config.errors import ConfigError
 from config.known_secrets import KnownSecrets
-from jobs.catalogue import CatalogueError, job_from_table
+from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
 from jobs.payload import log
 from jobs.payload.lane.command import _LINE_BYTES_MAX, Relay
@@ -26,6 +26,7 @@ from jobs.payload.lane.secret_values import VARIABLE, Keys, SecretStore, secrets
 from jobs.payload.redact import MARK, Redactor
 from jobs.payload.store.publish import Origin, publish
 from jobs.payload.store.transport import DirectoryTransport
+from jobs.problem import ProblemsFound
 from platforms.kaggle.kernel import bootstrap
 from platforms.registry import secret_way
 from scheduler.core.pool import Pool
@@ -68,7 +69,7 @@ def test_a_job_names_its_secrets_and_keeps_them_on_every_way_through_table_and_d
     ],
 )
 def test_what_is_no_name_of_a_secret_is_refused_without_being_repeated(name: str) -> None:
-    with pytest.raises(CatalogueError) as caught:
+    with pytest.raises(ProblemsFound) as caught:
         job_from_table({**TABLE, "secrets": [name]}, "f")
     assert "secrets" in str(caught.value)
     assert CANARY not in str(caught.value)
@@ -76,12 +77,12 @@ def test_what_is_no_name_of_a_secret_is_refused_without_being_repeated(name: str
 
 @pytest.mark.parametrize("value", ["HF_TOKEN", {"HF_TOKEN": "x"}, [1], [f"S{n}" for n in range(11)], None])
 def test_a_list_of_few_names_is_what_is_wanted(value: object) -> None:
-    with pytest.raises(CatalogueError, match="secrets"):
+    with pytest.raises(ProblemsFound, match="secrets"):
         job_from_table({**TABLE, "secrets": value}, "f")
 
 
 def test_a_variable_is_given_in_one_way() -> None:
-    with pytest.raises(CatalogueError, match="X_MODE is in environment as well"):
+    with pytest.raises(ProblemsFound, match="X_MODE is in environment as well"):
         job_from_table({**TABLE, "secrets": ["X_MODE"], "environment": {"X_MODE": "1"}}, "f")
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from config.errors import ConfigError
 from config.load import load
-from jobs.catalogue import CatalogueError, job_from_toml, read_catalogue
+from jobs.catalogue import job_from_toml, read_catalogue
+from jobs.problem import ProblemsFound
 from jobs.toml_file import line_of
 
 TEXT = '''zone = "UTC"
@@ -84,11 +85,11 @@ def test_every_problem_of_models_and_of_a_job_names_its_line(tmp_path: Path) -> 
     models, job = tmp_path / "models.toml", tmp_path / "job.toml"
     body = 'command = ["x"]\ntarget_step = 0\nsteps_per_hour = 1\n'
     models.write_text(f'[[jobs]]\nname = "a"\n{body}\n[[jobs]]\nname = "b"\n{body}weight = 0\n')
-    with pytest.raises(CatalogueError) as of_models:
+    with pytest.raises(ProblemsFound) as of_models:
         read_catalogue([models])
     lines = {problem.key: problem.line for problem in of_models.value.problems}
     assert lines == {"jobs.a.target_step": 4, "jobs.b.target_step": 10, "jobs.b.weight": 12}
     job.write_text(f'name = "a"\n{body}')
-    with pytest.raises(CatalogueError) as of_job:
+    with pytest.raises(ProblemsFound) as of_job:
         job_from_toml(job)
     assert [problem.line for problem in of_job.value.problems] == [3]

@@ -12,7 +12,8 @@ from jinja2 import DictLoader, Environment
 from starlette.responses import PlainTextResponse, Response
 
 from jobs.payload.redact import Redactor
-from scheduler.web.actors import Bearer, BearerError, read_bearer
+from jobs.problem import InvalidInput
+from scheduler.web.actors import Bearer, read_bearer
 from scheduler.web.guard import COOKIE, Guard
 from scheduler.web.sign_in import local_path, router
 
@@ -307,7 +308,7 @@ def test_the_token_is_read_from_a_file_that_nobody_else_can_read(tmp_path: Path)
 
 def test_a_token_of_32_letters_is_long_enough(tmp_path: Path) -> None:
     assert read_bearer(a_file(tmp_path / "token", "a" * 32), {}, exposed=True) == Bearer("a" * 32)
-    with pytest.raises(BearerError, match="at least 32"):
+    with pytest.raises(InvalidInput, match="at least 32"):
         read_bearer(a_file(tmp_path / "token", "a" * 31), {}, exposed=True)
 
 
@@ -330,14 +331,14 @@ def test_the_service_managers_credential_is_used_when_no_file_is_named(tmp_path:
     ],
 )
 def test_a_token_that_protects_nothing_is_refused(tmp_path: Path, text: str, mode: int, why: str) -> None:
-    with pytest.raises(BearerError, match=why):
+    with pytest.raises(InvalidInput, match=why):
         read_bearer(a_file(tmp_path / "token", text, mode), {}, exposed=False)
 
 
 def test_a_page_that_others_reach_needs_a_token_and_one_of_this_machine_does_not(tmp_path: Path) -> None:
     environ: dict[str, Any] = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
     assert read_bearer(None, environ, exposed=False) is None
-    with pytest.raises(BearerError, match=r"web\.bearer_file"):
+    with pytest.raises(InvalidInput, match=r"web\.bearer_file"):
         read_bearer(None, environ, exposed=True)
-    with pytest.raises(BearerError, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="cannot be read"):
         read_bearer(tmp_path / "none", {}, exposed=False)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal
 from zlib import crc32
 
 from jobs.corpus.build.rules import Rules, Tags
-from jobs.corpus.errors import BadParameter, NothingToTrainOn
+from jobs.corpus.errors import BadParameter, CorpusError
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.manifest import (
     FINDINGS_NAME,
@@ -75,7 +75,7 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
     at which a training file is closed.
 
     Raises:
-        SourceMissing, NothingToTrainOn, BadParameter, RuleFailed: nothing is written.
+        CorpusError: nothing is written.
         OSError: the disk is full or not writable; nothing is left behind.
     """
     if not 0 <= held_out_fraction <= 0.5:
@@ -96,7 +96,12 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
                 if spool.documents_read % _REPORT_EVERY == 0:
                     progress(Progress("reading", spool.documents_read, None, loader.bytes_read))
         if not spool.entries:
-            raise NothingToTrainOn(tuple(source.label for source in sources), dict(findings.counts))
+            findings_text = ", ".join(f"{kind} {count}" for kind, count in sorted(findings.counts.items()))
+            raise CorpusError(
+                f"no usable text in {', '.join(source.label for source in sources) or 'an empty list of sources'} "
+                f"(found: {findings_text or 'no files'})",
+                remedy="Add a source with text, code or episodes",
+            )
         ids = sorted(spool.entries)
         entries = [spool.entries[name] for name in ids]
         for rule in rules.commands:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jobs.child_process import child_environment
-from jobs.corpus.errors import BadParameter, RuleFailed
+from jobs.corpus.errors import BadParameter, CorpusError
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import STAGES, VALUE, Rule
 from jobs.corpus.read.records import Document
@@ -72,7 +72,7 @@ class Rules:
 
         It gets a JSON object a line: `id`, `source`, `text`, and `metadata` if there is any. It writes one for each
         text that it knows: `id`, `stage`, `domains`, in any order; what is left out or null it says nothing of.
-        `folder` is for scratch files. Raises RuleFailed.
+        `folder` is for scratch files. Raises CorpusError.
         """
         asked, answered = folder / "asked", folder / "answered"
         name = Path(rule.command[0]).name
@@ -140,11 +140,11 @@ def _run(rule: Rule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> No
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise RuleFailed(rule.command, f"it cannot be started: {error}") from None
+            raise _failed(rule, f"it cannot be started: {error}") from None
         try:
             code = child.wait(rule.limit_seconds)
         except subprocess.TimeoutExpired:
-            raise RuleFailed(rule.command, f"it was not done after {rule.limit_seconds} s") from None
+            raise _failed(rule, f"it was not done after {rule.limit_seconds} s") from None
         finally:
             if child.returncode is None:  # too long, or Ctrl-C: it goes with all that it started
                 os.killpg(child.pid, signal.SIGKILL)
@@ -152,7 +152,7 @@ def _run(rule: Rule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> No
         if code:
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD_BYTES))
             words = errors.read().decode("utf-8", "replace").strip()
-            raise RuleFailed(rule.command, f"it ended with {code}" + (f" and said: {words}" if words else ""))
+            raise _failed(rule, f"it ended with {code}" + (f" and said: {words}" if words else ""))
     said.unlink()
 
 
@@ -168,3 +168,11 @@ def _answers(file: BinaryIO, name: str, findings: Findings) -> Iterator[tuple[in
             yield number, found
         elif line.strip():
             findings.add(Kind.BAD_TAG, name, number, "no JSON object; not used")
+
+
+def _failed(rule: Rule, why: str) -> CorpusError:
+    remedy = (
+        "It reads a JSON object a line on standard input and answers with lines of id, stage and domains; try it by "
+        "hand, or remove it from corpus.rules"
+    )
+    return CorpusError(f"the rule's command {' '.join(rule.command)!r} failed", why, remedy)

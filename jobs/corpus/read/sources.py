@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from jobs.corpus.errors import SourceMissing
+from jobs.corpus.errors import CorpusError
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import Options
 from jobs.corpus.read.decode import UTF16_MARKS, Utf16AsUtf8, declared_encoding, decode, looks_binary
@@ -72,13 +72,13 @@ def parse_source(text: str) -> Source:
     """The source a user means by `stdlib` or a path.
 
     Raises:
-        SourceMissing: no such file or folder.
+        CorpusError: no such file or folder.
     """
     if text == "stdlib":
         return Stdlib()
     path = Path(text).expanduser()
     if not (path.is_file() or path.is_dir()):
-        raise SourceMissing(path)
+        raise _missing(path)
     return Files(path)
 
 
@@ -111,7 +111,7 @@ class Loader:
             yield path, label
             return
         if not path.is_dir():
-            raise SourceMissing(path)
+            raise _missing(path)
         try:
             children = sorted(path.iterdir(), key=lambda child: child.name)
         except OSError as error:
@@ -226,3 +226,8 @@ def _holds_records(path: Path, head: bytes) -> bool:
         return True
     first_line, _, rest = text.partition("\n")
     return first_line.startswith("{") and first_line.rstrip().endswith("}") and rest.lstrip().startswith("{")
+
+
+def _missing(path: Path) -> CorpusError:
+    remedy = "Check the path, or use `stdlib` for the text that comes with Python"
+    return CorpusError(f"corpus source {path} is neither a file nor a folder", remedy=remedy)

@@ -19,7 +19,6 @@ from platforms.artifacts.base import (
     Grant,
     Missing,
     StoreError,
-    StoreFull,
     StoreUnreachable,
     check_key,
     check_prefix,
@@ -126,7 +125,7 @@ class S3Store:
                 return bytes(body.read())
 
     def fetch(self, key: str, target: Path) -> None:
-        """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreFull."""
+        """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreError."""
         check_key("fetch", key)
         with translated("fetch", key, self._bucket):
             head = self._client.head_object(Bucket=self._bucket, Key=self._name(key))
@@ -220,7 +219,7 @@ def _appearing(key: str, target: Path) -> Iterator[int]:
         temporary.replace(target)
     except OSError as error:
         if error.errno in _FULL:
-            raise StoreFull("fetch", key, str(error), "Make room on that disk") from error
+            raise StoreError("fetch", key, str(error), "Make room on that disk") from error
         raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -111,9 +111,8 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     Figures are computed, nothing is fetched, no card is needed. What was measured (--calibrate, --read, and the runs of
     your pools) counts more with every step. See docs/advice.md.
     """
-    from jobs.advice.card import Unknown
     from scheduler.cli.parts import advice_words
-    from scheduler.cli.shell.exits import NotFound, UsageFault
+    from scheduler.cli.shell.exits import UsageFault
 
     if machines and not compare:
         raise UsageFault(
@@ -121,47 +120,44 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "one machine is asked about by --on",
             "Several: put --compare before",
         )
-    try:
-        seen = _seen(cli, read)
-        if not model:
-            _say_read(cli, read, len(seen))
+    seen = _seen(cli, read)
+    if not model:
+        _say_read(cli, read, len(seen))
+        return
+    wishes = _wishes(
+        method=method, seq=seq, batch=batch, rows=rows, rank=rank, tokens=tokens, samples=samples, epochs=epochs,
+        image=image, stack=stack, checkpointing=checkpointing, optimizer=optimizer,
+        parallel=parallel, offload=offload, ram=ram, price=price,
+    )  # fmt: skip
+    from jobs.advice.shape import find_shape
+
+    shape = find_shape(model)
+    if probe:
+        from scheduler.cli.commands.advise_calibrate import probe as run_layers
+
+        wishes = run_layers(cli, shape, wishes, python)
+    if calibrate:
+        from jobs.advice.card import recognised
+        from scheduler.cli.commands.advise_calibrate import calibrate as run_steps
+        from scheduler.cli.commands.advise_calibrate import calibrate_on
+
+        if recognised(on) is None:
+            _place(cli, on, wishes)
+            calibrate_on(cli, shape, wishes, on)
             return
-        wishes = _wishes(
-            method=method, seq=seq, batch=batch, rows=rows, rank=rank, tokens=tokens, samples=samples, epochs=epochs,
-            image=image, stack=stack, checkpointing=checkpointing, optimizer=optimizer,
-            parallel=parallel, offload=offload, ram=ram, price=price,
-        )  # fmt: skip
-        from jobs.advice.shape import find_shape
+        seen = run_steps(cli, shape, wishes, python, cli.paths.state_dir / _OWN, seen)
+    if compare:
+        advice_words.show_comparison(
+            cli.out, shape, [_machine(cli, words) for words in (*compare, *(machines or ()))], wishes, seen, picture
+        )
+        return
+    card, devices, wishes, more = _place(cli, on, wishes)
+    from jobs.advice.choice import advise as advise_on
 
-        shape = find_shape(model)
-        if probe:
-            from scheduler.cli.commands.advise_calibrate import probe as run_layers
-
-            wishes = run_layers(cli, shape, wishes, python)
-        if calibrate:
-            from jobs.advice.card import recognised
-            from scheduler.cli.commands.advise_calibrate import calibrate as run_steps
-            from scheduler.cli.commands.advise_calibrate import calibrate_on
-
-            if recognised(on) is None:
-                _place(cli, on, wishes)
-                calibrate_on(cli, shape, wishes, on)
-                return
-            seen = run_steps(cli, shape, wishes, python, cli.paths.state_dir / _OWN, seen)
-        if compare:
-            advice_words.show_comparison(
-                cli.out, shape, [_machine(cli, words) for words in (*compare, *(machines or ()))], wishes, seen, picture
-            )
-            return
-        card, devices, wishes, more = _place(cli, on, wishes)
-        from jobs.advice.choice import advise as advise_on
-
-        advice = advise_on(shape, card, devices, wishes, (*seen, *more))
-        advice_words.show_advice(cli.out, advice, deadline, explain=explain)
-        if write is not None:
-            advice_words.write_files(cli.out, advice, model, write)
-    except Unknown as error:
-        raise NotFound(error.what, error.why, error.remedy) from None
+    advice = advise_on(shape, card, devices, wishes, (*seen, *more))
+    advice_words.show_advice(cli.out, advice, deadline, explain=explain)
+    if write is not None:
+        advice_words.write_files(cli.out, advice, model, write)
 
 
 def _wishes(  # noqa: PLR0913 - what the command line says
@@ -241,7 +237,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
     pools = {name: pool for name, pool in cli.app.pools.items() if name == words}
     if not pools:
         find_cards(words)  # says which names are near
-    from scheduler.cli.shell.exits import NotFound
+    from jobs.problem import NotFound
     from scheduler.service.facts.advised import card_of, seen_of_runs
     from scheduler.store import jobs, rates, series
 

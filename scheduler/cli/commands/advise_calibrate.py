@@ -16,9 +16,9 @@ from jobs.advice.setup import METHODS
 from jobs.advice.shape import Shape
 from jobs.catalogue import job_from_table
 from jobs.payload.bounded_file import read_bounded
+from jobs.problem import Refusal
 from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import Refusal
 
 SECONDS = 240
 PROGRAM = Path(__file__).resolve().parents[3] / "jobs/payload/trainers/calibrate.py"

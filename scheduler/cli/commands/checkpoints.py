@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jobs.plural import counted
+from jobs.problem import NotFound
 from jobs.size import size
 from scheduler.cli.commands.complete import checkpoint_keys, job_names
 from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import NotFound, Violations
+from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import meant
 from scheduler.views.documents import checkpoint_json
 
@@ -110,8 +111,10 @@ def verify(
     with cli.app.database.read() as tx:
         try:
             records = checkpoint_files.select(tx, subject)
-        except _unknown_checkpoint():
-            raise _no_such(tx, str(subject)) from None
+        except NotFound:
+            if subject is None or "/" not in subject:
+                raise
+            raise _no_such(tx, subject) from None
     verdicts = []
     for verdict in verify_all(cli.app.artifacts, records):
         verdicts.append(verdict)
@@ -182,7 +185,7 @@ def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
     change = checkpoint_files.pin if pinned else checkpoint_files.unpin
     try:
         change(cli.app.database, key, cli.now, cli.who)
-    except _unknown_checkpoint():
+    except NotFound:
         with cli.app.database.read() as tx:
             raise _no_such(tx, key) from None
     with cli.app.database.read() as tx:
@@ -210,12 +213,6 @@ def _row(cli: Cli, record: CheckpointRecord) -> tuple[str, ...]:
         manifest.key,
         record.why,
     )
-
-
-def _unknown_checkpoint() -> type[Exception]:
-    from scheduler.store.checkpoints import UnknownCheckpoint
-
-    return UnknownCheckpoint
 
 
 def _no_such(tx: Any, key: str) -> NotFound:

@@ -98,7 +98,7 @@ def drop(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="One that corpus add added.")],
 ) -> None:
     """Take an added source out again. Versions that were built with it stay as they are."""
-    from scheduler.cli.shell.exits import NotFound, Refusal
+    from jobs.problem import NotFound, Refusal
     from scheduler.cli.shell.names import meant
 
     data = cli.app.training_data

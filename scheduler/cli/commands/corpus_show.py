@@ -11,9 +11,10 @@ from jobs.corpus.errors import CorpusError, NoSuchVersion
 from jobs.corpus.manifest import CorpusManifest
 from jobs.corpus.mixture import open_mixture
 from jobs.plural import counted
+from jobs.problem import NotFound
 from jobs.size import size
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import NotFound, Violations
+from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import listed
 from scheduler.cli.shell.output import share
 from scheduler.service.requests.corpus import jobs_by_version

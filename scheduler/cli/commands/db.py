@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from jobs.plural import counted
+from jobs.problem import Refusal
 from jobs.size import size
 from scheduler.cli.shell.command import alone, command, group
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import Refusal, Violations
+from scheduler.cli.shell.exits import Violations
 
 app = group("The database: make, upgrade, back up, move, verify.")
 

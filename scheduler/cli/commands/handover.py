@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jobs.problem import NotFound
 from platforms.base import Observed
 from platforms.manual.adapter import Offer
 from scheduler.cli.shell.command import REASON, Listing, command, group
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import meant
 from scheduler.views.documents import picked
 

@@ -65,7 +65,7 @@ def list_models(cli: Cli, name: str | None) -> None:
 
 
 def show_version(cli: Cli, name: str) -> None:
-    """Show one version, and the tree that it stands in. Raises UnknownVersion, UnknownJob, VersionRefused."""
+    """Show one version, and the tree that it stands in. Raises NotFound, UnknownJob, Refusal."""
     with cli.app.database.read() as tx:
         found = models.facts(tx, meant(tx, name))
         family = models.models(tx)
@@ -84,7 +84,7 @@ def show_version(cli: Cli, name: str) -> None:
 
 
 def compare_versions(cli: Cli, first: str, second: str) -> None:
-    """Show what two versions are made of and what was measured of them. Raises UnknownVersion."""
+    """Show what two versions are made of and what was measured of them. Raises NotFound."""
     with cli.app.database.read() as tx:
         both = [models.facts(tx, meant_exactly(tx, name)) for name in (first, second)]
     documents = [found.document() for found in both]
@@ -105,7 +105,7 @@ def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str,
     """Make a folder of a version for others, or publish it as one of the Hub or MLflow.
 
     ``merging``: of an adapter, one model with its base, which is the folder ``base`` or the job's input of that name.
-    Raises UnknownVersion, VersionRefused, PullRefused, StoreError, TargetError.
+    Raises NotFound, Refusal, StoreError, TargetError.
     """
     from scheduler.report.model_card import model_card
     from scheduler.service.requests.model_export import export, is_adapter

@@ -8,9 +8,9 @@ import structlog
 
 from jobs.ab_test import AbTest
 from jobs.cycle import DAYS
+from jobs.problem import NotFound, Refusal
 from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import NotFound, Refusal
 from scheduler.cli.shell.names import meant as near
 from scheduler.judge.judgement import Finding
 from scheduler.service.requests.ab_tests import result, specs_of

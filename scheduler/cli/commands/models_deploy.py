@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jobs.problem import NotFound, Refusal
 from jobs.size import size
 from jobs.votes import VotesError
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import CommandError, Exit, NotFound, Refusal, UsageFault, Violations
+from scheduler.cli.shell.exits import PlatformFault, UsageFault, Violations
 from scheduler.cli.shell.names import meant as near
 from scheduler.judge.watch import ALARM
 from scheduler.service.deploy.deployer import FOLDER, Deployer
@@ -22,14 +23,8 @@ from scheduler.store.deployments import Deployment
 from scheduler.store.versions import Version
 
 
-class NotServing(CommandError):
-    """A version was brought to a target and does not serve there."""
-
-    code = Exit.PLATFORM
-
-
 def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> None:
-    """Bring a version to a target, or show what that would do. Raises VersionRefused, TargetError, NotServing."""
+    """Bring a version to a target, or show what that would do. Raises Refusal, TargetError, NotServing."""
     deployer = _deployer(cli, target)
     with deployer.read() as tx:
         version = models.meant(tx, name)
@@ -48,7 +43,7 @@ def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> N
             if done.state == "failed"
             else "The version before is deployed again, unless the reason says otherwise"
         )
-        raise NotServing(
+        raise PlatformFault(
             f"{done.version} is not deployed to {target}", done.why, f"{stays}: schedctl models show {done.version}"
         )
 
@@ -77,7 +72,7 @@ def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
 
 
 def resume(cli: Cli, model: str) -> None:
-    """Let the daemon deploy a model again. Raises VersionRefused."""
+    """Let the daemon deploy a model again. Raises Refusal."""
     app = cli.app
     deployer = Deployer(app.database.read, app.database.write, app.artifacts, {}, app.settings.state_dir, app.clock.now)
     kept = models.resume(deployer, model, cli.who)
@@ -130,7 +125,7 @@ def _document(done: Deployment) -> dict[str, Any]:
 def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollback: bool) -> None:
     """Show what votes say of a version, and take it back if asked and they show harm.
 
-    Raises UnknownVersion, UnknownJob, VersionRefused, UsageFault, Refusal for votes that cannot be read, Stale, and
+    Raises NotFound, UnknownJob, Refusal, UsageFault for votes that cannot be read, Stale, and
     Violations where harm is shown.
     """
     with cli.app.database.read() as tx:

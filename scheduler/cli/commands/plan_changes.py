@@ -10,9 +10,10 @@ from typing import Any
 
 from jobs.catalogue import job_from_toml
 from jobs.payload.bounds import digits
+from jobs.problem import NotFound
 from jobs.ranges import RANGES
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import NotFound, UsageFault
+from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed, meant
 from scheduler.cli.shell.output import Output, hours
 from scheduler.core.plan import Placement, Plan
@@ -149,7 +150,7 @@ def _rows(found: Sequence[DeviceChoice]) -> list[tuple[str, ...]]:
 
 
 def show_diff(cli: Cli, since: int | None) -> None:
-    """Write what changed up to the newest plan. Raises NoPlanToCompare."""
+    """Write what changed up to the newest plan. Raises NotFound."""
     app = cli.app
     found = compare(app.database, app.pools, cli.now, app.policy.horizon_seconds, since)
     cli.out.data(
@@ -215,7 +216,7 @@ def show_what_if(
     devices: Sequence[str],
     policy: str | None,
 ) -> None:
-    """Write what the edits would change. Raises CatalogueError, DuplicateJob, NotFound, UsageFault, WhatIfRefused."""
+    """Write what the edits would change. Raises ProblemsFound, Refusal, NotFound, UsageFault."""
     if not (files or pools or weights or devices or policy):
         why, remedy = "no edit was given", "Give --add-job, --pool, --priority, --devices or --policy"
         raise UsageFault("nothing to try", why, remedy)

@@ -12,12 +12,12 @@ from jobs.definition import merged
 from jobs.duration import show_duration
 from jobs.job_table import table_of, toml_of, whole_of
 from jobs.payload.store.listing import LISTING, code_prefix
+from jobs.problem import Refusal
 from jobs.size import size
 from jobs.spec import Code, JobSpec
 from scheduler.cli.commands.plan_changes import difference_json, show_changes
 from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import Refusal
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable, Reason
 from scheduler.planner.model.urgency import with_urgency
@@ -47,7 +47,7 @@ def add_jobs(
     """Add jobs, all or none, and warn about those that nothing here can run or finish in time.
 
     ``go_on`` lets one with the name of a removed job go on from its checkpoints. With ``dry_run`` they are only shown;
-    with ``expect`` they are added if this is the beginning of their fingerprint. Raises CatalogueError, QueueError.
+    with ``expect`` they are added if this is the beginning of their fingerprint. Raises ProblemsFound, Refusal.
     """
     if from_models:
         with cli.app.database.read() as tx:
@@ -82,7 +82,7 @@ def add_specs(
     """Add jobs, all or none, say so, and warn about those that nothing here can run or finish in time.
 
     ``where`` they are defined is named in warnings; empty: in the settings. What one takes from the same places as the
-    one before, or the first as ``kept``, is not taken again. Raises CatalogueError, QueueError, CodeError, TreeError,
+    one before, or the first as ``kept``, is not taken again. Raises ProblemsFound, Refusal, CodeError, TreeError,
     StoreError.
     """
     concerns.require_trainable(cli.app.settings, specs, where)
@@ -134,7 +134,7 @@ def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
 
 
 def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
-    """Return the job that a file and the keys of ``table``, which come first, define. Raises CatalogueError.
+    """Return the job that a file and the keys of ``table``, which come first, define. Raises ProblemsFound.
 
     Unless it names a folder of code, or none, it has the one that its command needs.
     """
@@ -211,7 +211,7 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
 def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
     """Print the jobs, what would be uploaded, and what the next plan would do with them. Nothing is stored.
 
-    ``where`` they are defined, as of ``add_specs``. Raises CatalogueError.
+    ``where`` they are defined, as of ``add_specs``. Raises ProblemsFound.
     """
     require_trainable(cli.app.settings, specs, where)
     plan, difference = ask_what_if(cli.planning_context, specs, [], None)

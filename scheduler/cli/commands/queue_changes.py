@@ -21,6 +21,7 @@ from jobs.job_table import table_of, toml_of
 from jobs.payload.bounds import STEP_MAX, digits, read_json
 from jobs.payload.store.manifest import Manifest, blob_key
 from jobs.plural import counted
+from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, TEST_SET, Code, JobSpec, Requirements
 from platforms.artifacts.base import BlobStore
 from scheduler.cli.commands.job_options import inputs_of
@@ -41,7 +42,6 @@ from scheduler.core.job import Active, Failed
 from scheduler.service.requests import code, concerns, environment, inputs, queue
 from scheduler.service.requests import corpus as corpora
 from scheduler.service.requests.concerns import require_trainable
-from scheduler.service.requests.queue import QueueError
 from scheduler.service.requests.stored import stored
 from scheduler.store import checkpoints, generations, jobs
 from scheduler.store.engine import Database
@@ -62,7 +62,7 @@ _BYTES_MAX = 1 << 20
 def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *, force: bool = False) -> None:
     """Change a job; with ``force``, also so that its checkpoint's recipe contradicts its command.
 
-    Raises CatalogueError, QueueError, UnknownJob, UsageFault, StoreError.
+    Raises ProblemsFound, Refusal, UnknownJob, UsageFault, StoreError.
     """
     if file and settings:
         raise UsageFault("--set stands alone", "a FILE holds the whole definition", "Give one of them")
@@ -103,10 +103,11 @@ def _check_recipe(cli: Cli, old: JobSpec, spec: JobSpec) -> None:
         manifest = checkpoints.get(tx, saved).manifest if saved else None
     wrong = contradictions(cli.app.artifacts, manifest, old.command, spec.command) if manifest else []
     if manifest and wrong:
-        raise QueueError(
-            f"cannot edit {old.name}: its checkpoint at step {manifest.step} was made otherwise: {'; '.join(wrong)}. "
+        raise Refusal(
+            f"cannot edit {old.name}",
+            f"its checkpoint at step {manifest.step} was made otherwise: {'; '.join(wrong)}",
             f"Train under a new name: schedctl queue clone {old.name} --set name=NEW --set command=... "
-            "To go on from it all the same, add --force; a script that checks its recipe will refuse"
+            "To go on from it all the same, add --force; a script that checks its recipe will refuse",
         )
 
 
@@ -165,7 +166,7 @@ def _from_editor(old: JobSpec) -> JobSpec:
 def clone_job(cli: Cli, name: str, settings: Sequence[str]) -> None:
     """Add a job that differs from ``name`` in what is set, with the very code of it unless that is set too.
 
-    Raises CatalogueError, QueueError, UnknownJob, UsageFault.
+    Raises ProblemsFound, Refusal, UnknownJob, UsageFault.
     """
     with cli.app.database.read() as tx:
         old = jobs.get(tx, name).spec
@@ -220,7 +221,7 @@ def _same(was: Any, word: str) -> bool:
 def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     """Take inputs of a job again, named as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set of one that has one.
 
-    Raises CatalogueError, TreeError, TreeGoes, StoreError, UnknownJob, UsageFault.
+    Raises ProblemsFound, TreeError, Refused, StoreError, UnknownJob, UsageFault.
     """
     test_set = spec.evaluation.test_set if spec.evaluation else None
     taken_once = test_set is not None and test_set.source != HELD_OUT  # that of a corpus comes with each evaluation
@@ -249,7 +250,7 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
 
 
 def update_corpus(cli: Cli, spec: JobSpec, version: str) -> None:
-    """Let a job train on another version of the corpus. Raises NoSuchVersion, QueueError, TreeGoes, UnknownJob."""
+    """Let a job train on another version of the corpus. Raises NoSuchVersion, Refusal, Refused, UnknownJob."""
     record, same = _with_corpus(cli, spec, version)
     cli.out.data({"job": job_json(record), "changed": not same})
     cli.out.line(f"{spec.name} has {_corpus_line(record, same=same)}.")
@@ -283,7 +284,7 @@ def _warn_of_corpus(cli: Cli, before: JobSpec, record: JobRecord) -> None:
 
 
 def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
-    """Let the next sessions of a job have these secrets. Raises CatalogueError, QueueError, UnknownJob."""
+    """Let the next sessions of a job have these secrets. Raises ProblemsFound, Refusal, UnknownJob."""
     wanted = [name for name in names if name]
     changed = job_from_table({**table_of(spec), "secrets": wanted}, "command line")
     app = cli.app
@@ -299,7 +300,7 @@ def update_job(
 ) -> None:
     """Take the code of a job again, lock its requirements again, take up the newest ``corpus``, or several of these.
 
-    Raises CodeError, RequirementsError, TreeGoes, StoreError, UnknownJob.
+    Raises CodeError, RequirementsError, Refused, StoreError, UnknownJob.
     """
     app = cli.app
     keep_until = cli.now + app.policy.retention.grace_seconds
@@ -356,7 +357,7 @@ def _having(same: bool, what: str) -> str:
 def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
     """Begin a job again from ``start``: a step of its parent, or newest.
 
-    Raises UnknownJob, QueueError, UsageFault, and Refusal when nobody agreed.
+    Raises UnknownJob, Refusal, UsageFault, and Refusal when nobody agreed.
     """
     step = digits(start, STEP_MAX)
     if start != "newest" and step is None:
@@ -383,18 +384,19 @@ def restart(
     """Let a job count its steps from 0 again; what it saved so far stays, as its last generation's.
 
     It starts from its parent's checkpoint at ``step``; None: the newest when it is launched. Returns the job, its new
-    generation, and the jobs whose gate it closes by that. Raises UnknownJob, QueueError.
+    generation, and the jobs whose gate it closes by that. Raises UnknownJob, Refusal.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
         if isinstance(record.state, Active):
-            raise QueueError(
-                f"cannot restart {name}: it has a lane in {record.state.run}. Hold it first, and restart it when that "
-                f"has ended: schedctl queue hold {name}"
+            raise Refusal(
+                f"cannot restart {name}",
+                f"it has a lane in {record.state.run}",
+                f"Hold it first, and restart it when that has ended: schedctl queue hold {name}",
             )
         if not record.attempts:
-            raise QueueError(
-                f"cannot restart {name}: it has not begun yet. See what it waits for: schedctl plan explain {name}"
+            raise Refusal(
+                f"cannot restart {name}", "it has not begun yet", f"See what it waits for: schedctl plan explain {name}"
             )
         parent = _parent(tx, record, step)
         waiting = [
@@ -419,13 +421,14 @@ def _parent(tx: Connection, record: JobRecord, step: int | None) -> Manifest | N
     if step is None:
         return None
     if start is None:
-        raise QueueError(
-            f"cannot restart {name} from step {step}: it starts from no other job. Name one first: "
-            f"schedctl queue edit {name} --set start_from.job=NAME"
+        raise Refusal(
+            f"cannot restart {name} from step {step}",
+            "it starts from no other job",
+            f"Name one first: schedctl queue edit {name} --set start_from.job=NAME",
         )
     good = [saved.manifest for saved in checkpoints.unexpired(tx, start.parent) if saved.state == "good"]
     found = next((manifest for manifest in good if manifest.step == step), None)
     if found is None:
         steps = ", ".join(str(manifest.step) for manifest in good[:10]) or "none"
-        raise QueueError(f"cannot restart {name}: {start.parent} has no checkpoint at step {step}. It has: {steps}")
+        raise Refusal(f"cannot restart {name}", f"{start.parent} has no checkpoint at step {step}", f"It has: {steps}")
     return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jobs.plural import counted
+from jobs.problem import Refusal
 from scheduler.cli.parts.runs_table import warn_of_loss
 from scheduler.cli.shell.command import confirm
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import Refusal, UsageFault
+from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active, Cancelled, Failed, Held, JobState, Queued
-from scheduler.service.requests.queue import QueueError
 from scheduler.store import jobs
 from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_json
@@ -55,7 +55,7 @@ def change_each(
     for record in asked:
         try:
             changed.append(change(record.spec.name))
-        except QueueError as error:
+        except Refusal as error:
             if len(asked) == 1:
                 raise
             refused.append(str(error))

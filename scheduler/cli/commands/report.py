@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from jobs.problem import Refusal
 from scheduler.cli.shell.command import command, group
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import Refusal, UsageFault
+from scheduler.cli.shell.exits import UsageFault
 from scheduler.report.report import Report
 
 _ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".md": "markdown", ".json": "json"}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.instant import parse_instant
+from jobs.problem import NotFound
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row, warn_of_loss
 from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, alone, command, confirm, group, parsed
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import find_pool, find_run
 from scheduler.cli.shell.output import clean, hours
 from scheduler.views.documents import picked, run_json

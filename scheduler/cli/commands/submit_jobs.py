@@ -99,7 +99,7 @@ class Submission:
 def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, expect: str, wait: bool, logs: bool) -> None:
     """Add the jobs, if ``expect`` begins their fingerprint, or show them.
 
-    Raises UsageFault, CatalogueError, QueueError, CodeError, StoreError, typer.Exit.
+    Raises UsageFault, ProblemsFound, Refusal, CodeError, StoreError, typer.Exit.
     """
     script, given = asked.script, asked.table
     folder, word = _placed(script)

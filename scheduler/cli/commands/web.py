@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jobs.problem import InvalidInput, Refusal
 from scheduler.cli.shell.command import alone, command, group
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import CommandError, Exit, Refusal
+from scheduler.cli.shell.exits import PlatformFault
 
 if TYPE_CHECKING:
     from config.settings import WebSettings
@@ -24,12 +25,6 @@ app = group("The status page in a browser, its JSON API and metrics.")
 @app.callback()
 def web() -> None:
     """Keep ``serve`` a word of its own."""
-
-
-class Unserved(CommandError):
-    """This machine does not let the page be served."""
-
-    code = Exit.PLATFORM
 
 
 @command(app, "schedctl web serve", "schedctl web serve --port 8080")
@@ -53,7 +48,7 @@ def serve(
     if port is not None:
         settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})
     try:
-        from scheduler.web.actors import ACTIONS, Actors, BearerError, read_bearer
+        from scheduler.web.actors import ACTIONS, Actors, read_bearer
         from scheduler.web.server import serve as serve_site
     except ModuleNotFoundError as error:
         why = f"{error.name} is not installed"
@@ -61,8 +56,8 @@ def serve(
     try:
         bearer = read_bearer(settings.web.bearer_file, os.environ, exposed=settings.web.exposed)
         acting = read_bearer(settings.web.actions_file, os.environ, exposed=False, credential=ACTIONS)
-    except BearerError as error:
-        raise BearerRefused("no status page", error.why, error.remedy) from None
+    except InvalidInput as error:
+        raise InvalidInput(f"no status page: {error.what}", error.why, error.remedy) from None
     served = type(cli.app)(settings)
     configure(settings.logging, served.redact)
     with closing(served.reading):
@@ -70,15 +65,9 @@ def serve(
             actors = Actors(acting) if acting is not None else None
             serve_site(served, bearer, structlog.get_logger("web"), lambda address: _tell(cli, address), actors=actors)
         except OSError as error:
-            raise Unserved(
+            raise PlatformFault(
                 "no status page", f"{_place(settings.web)}: {error.strerror}", "Choose another --port"
             ) from None
-
-
-class BearerRefused(CommandError):
-    """The token that readers are to show cannot be used."""
-
-    code = Exit.CONFIG
 
 
 def _tell(cli: Cli, address: str) -> None:

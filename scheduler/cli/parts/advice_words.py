@@ -14,7 +14,8 @@ from jobs.advice.shape import Shape
 from jobs.advice.speed import cadence
 from jobs.duration import parse_duration, show_duration
 from jobs.plural import counted
-from scheduler.cli.shell.exits import Refusal, UsageFault
+from jobs.problem import Refusal
+from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output
 from scheduler.views.documents import picked
 

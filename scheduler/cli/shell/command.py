@@ -15,8 +15,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from jobs.problem import Refusal
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.exits import Refusal
 
 _JOB_FILE = (
     'name = "tiny"',

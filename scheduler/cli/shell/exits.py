@@ -9,6 +9,8 @@ import sys
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from jobs.problem import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,97 +52,51 @@ MEANINGS: dict[Exit, str] = {
 
 # By name, so that telling errors apart imports nothing; the nearest base class decides.
 CODES: dict[str, Exit] = {
-    "config.errors.ConfigError": Exit.CONFIG,
-    "jobs.problem.ProblemsFound": Exit.CONFIG,
-    "jobs.corpus.errors.CorpusError": Exit.CONFIG,
+    "jobs.problem.InvalidInput": Exit.CONFIG,
+    "jobs.problem.NotFound": Exit.NOT_FOUND,
+    "jobs.problem.Refusal": Exit.REFUSED,
+    "scheduler.cli.shell.exits.PlatformFault": Exit.PLATFORM,
+    "scheduler.cli.shell.exits.UsageFault": Exit.USAGE,
+    "scheduler.cli.shell.exits.Violations": Exit.VIOLATIONS,
     "jobs.corpus.errors.NoSuchVersion": Exit.NOT_FOUND,
-    "jobs.advice.card.Unknown": Exit.NOT_FOUND,
-    "jobs.code.errors.CodeError": Exit.CONFIG,
-    "jobs.environment.demands.RequirementsError": Exit.CONFIG,
-    "jobs.inputs.folder.TreeError": Exit.CONFIG,
     "platforms.base.PlatformError": Exit.PLATFORM,
     "platforms.bundle.BadArchive": Exit.REFUSED,
     "platforms.record_file.DamagedRecord": Exit.PLATFORM,
-    "platforms.manual.adapter.HandOverRefused": Exit.REFUSED,
     "platforms.artifacts.base.StoreError": Exit.PLATFORM,
     "platforms.targets.base.TargetError": Exit.PLATFORM,
-    "scheduler.core.job.IllegalArrow": Exit.REFUSED,
     "scheduler.bridge.arguments.BadRequest": Exit.USAGE,
     "scheduler.bridge.arguments.Busy": Exit.REFUSED,
     "scheduler.bridge.arguments.CommandFailed": Exit.REFUSED,
     "scheduler.bridge.frames.TooLong": Exit.USAGE,
     "scheduler.bridge.frames.Unreadable": Exit.USAGE,
     "scheduler.daemon.LostLeadership": Exit.LEADERSHIP,
-    "scheduler.service.requests.checkpoint_files.PullRefused": Exit.REFUSED,
     "scheduler.notify.deliver.DeliveryFailed": Exit.PLATFORM,
-    "scheduler.host.installation.ServiceRefused": Exit.REFUSED,
-    "scheduler.views.plan_history.NoPlanToCompare": Exit.NOT_FOUND,
-    "scheduler.service.requests.queue.QueueError": Exit.REFUSED,
-    "scheduler.rehearsal.folder.RehearsalError": Exit.REFUSED,
-    "scheduler.service.requests.sessions.SessionRefused": Exit.REFUSED,
-    "scheduler.service.requests.questions.WhatIfRefused": Exit.REFUSED,
-    "scheduler.service.versions.making.VersionRefused": Exit.REFUSED,
-    "scheduler.store.checkpoints.UnknownCheckpoint": Exit.NOT_FOUND,
     "scheduler.store.errors.Fenced": Exit.LEADERSHIP,
     "scheduler.store.errors.Refused": Exit.REFUSED,
     "scheduler.store.errors.Stale": Exit.REFUSED,
     "scheduler.store.errors.StoreFailure": Exit.DATABASE,
-    "scheduler.store.jobs.Backwards": Exit.REFUSED,
-    "scheduler.store.jobs.DuplicateJob": Exit.REFUSED,
-    "scheduler.store.jobs.UnknownJob": Exit.NOT_FOUND,
     "scheduler.store.lease.AlreadyRunning": Exit.LEADERSHIP,
-    "scheduler.store.runs.UnknownRun": Exit.NOT_FOUND,
-    "scheduler.store.versions.UnknownVersion": Exit.NOT_FOUND,
     "typer.exceptions.TyperException": Exit.USAGE,
-    "scheduler.web.actors.BearerError": Exit.CONFIG,
     "builtins.BrokenPipeError": Exit.BROKEN_PIPE,
     "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
     "builtins.OSError": Exit.PLATFORM,
 }
 
 
-class CommandError(Exception):
-    """A command cannot go on: ``what`` failed, ``why``, and the ``remedy``, none with a final full stop."""
-
-    code = Exit.REFUSED
-
-    def __init__(self, what: str, why: str, remedy: str) -> None:
-        # A command to copy is not followed by a full stop.
-        end = "" if remedy.endswith("?") or remedy.startswith(("See: ", "Use: ")) else "."
-        super().__init__(f"{what}: {why}. {remedy}{end}")
-        self.what = what
-        self.why = why
-        self.remedy = remedy
-
-
-class UsageFault(CommandError):
+class UsageFault(UserError):
     """The words of the command line do not go together."""
 
-    code = Exit.USAGE
+
+class PlatformFault(UserError):
+    """This machine, or a platform, does not do what the command needs."""
 
 
-class NotFound(CommandError):
-    """There is nothing of this name."""
-
-    code = Exit.NOT_FOUND
-
-
-class Refusal(CommandError):
-    """Not possible in the present state."""
-
-    code = Exit.REFUSED
-
-
-class Violations(CommandError):
+class Violations(UserError):
     """A check found something wrong."""
-
-    code = Exit.VIOLATIONS
 
 
 def code_of(error: BaseException) -> Exit:
     """Return the exit code of an error."""
-    if isinstance(error, CommandError):
-        return error.code
     for kind in type(error).__mro__:
         found = CODES.get(f"{kind.__module__}.{kind.__qualname__}")
         if found is not None:

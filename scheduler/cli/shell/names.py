@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from scheduler.cli.shell.exits import NotFound
+from jobs.problem import NotFound
 from scheduler.core.pool import Pool
 from scheduler.core.run import Run
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from jobs.problem import NotFound
 from scheduler.core.plan import Plan
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
 from scheduler.core.snapshot import JobView, Snapshot
@@ -57,7 +58,7 @@ class SetDevices:
 Edit = AddJob | SetHours | TakeDown | SetWeight | SetDevices
 
 
-class UnknownName(LookupError):
+class UnknownName(NotFound):
     """An edit names a job, pool or policy that does not exist; ``known`` are those that do."""
 
     def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:

@@ -47,7 +47,7 @@ def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABL
 
 
 def note(tx: Connection, spec: JobSpec) -> None:
-    """Write down that a job needs the code, the corpus and the inputs that it names. Raises TreeGoes."""
+    """Write down that a job needs the code, the corpus and the inputs that it names. Raises Refused."""
     if spec.code is not None:
         trees.note(tx, "code", spec.code.digest, None)
     if spec.requirements is not None:

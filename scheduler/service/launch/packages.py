@@ -82,7 +82,7 @@ def _make_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, 
 def _put_wheels(ports: Ports, lock: str, image: Image, target: str, variables: Mapping[str, str]) -> None:
     """Store the wheels of a lock, unless they are there; the list of them, which vouches for all, is written last.
 
-    Raises BadLock, NoWheel, RequirementsError, TreeGoes, StoreError, OSError.
+    Raises BadLock, NoWheel, RequirementsError, Refused, StoreError, OSError.
     """
     prefix = wheels_prefix(lock, target)
     if image.target is None or ports.artifacts.size(f"{prefix}/{WHEELS}") is not None:

@@ -149,7 +149,7 @@ class TrainingData:
         """Build the corpus from its sources, even when one is there, and make it the current one.
 
         Jobs that train stay on the version that they have. ``say`` hears how far it is. Raises CorpusError, OSError,
-        TreeGoes.
+        Refused.
         """
         with self.folder.locked("build", lambda: say(_WAITS)):
             return self._build(by, say)
@@ -224,7 +224,7 @@ def _has_begun(record: JobRecord) -> bool:
 
 
 def _pin(tx: Connection, job: str, wanted: Mixture, version: str, now: int) -> None:
-    """Pin a job to a version, unless it is pinned or wants other data by now. Raises TreeGoes."""
+    """Pin a job to a version, unless it is pinned or wants other data by now. Raises Refused."""
     record = jobs.find(tx, job)
     if record is not None and record.removed_at is None and record.spec.mixture == wanted:
         trees.note(tx, trees.CORPUS, version, None)

@@ -31,7 +31,7 @@ def put_tree(
     Sessions find it at ``tree_prefix(kind, digest)``; it goes after ``delete_at`` (UTC seconds) if by then nobody names
     it, see :func:`scheduler.store.trees.needed`. May take hours; it may be cut off at any point and repeated, and what
     was sent is not sent again. With ``heal``, what is there is read, and sent again where it is damaged. ``tell`` hears
-    how far it is; ``origin`` is the listing of a repository whose files these are. Raises TreeError, TreeGoes,
+    how far it is; ``origin`` is the listing of a repository whose files these are. Raises TreeError, Refused,
     StoreError, OSError.
     """
     packed = pack_folder(folder, kind, by_gigabytes(lambda size: tell(f"read {size}")))

@@ -11,13 +11,13 @@ from sqlalchemy import Connection
 from jobs.ab_test import AbTest, arm_of
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
+from jobs.problem import Refusal
 from jobs.scores import Score, Scores
 from jobs.spec import JobSpec, QualityGate
 from scheduler.core.window import DAY, Calendar
 from scheduler.judge.comparison import comparison_finding
 from scheduler.judge.judgement import Finding
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions.making import VersionRefused
 from scheduler.service.versions.reading import NoScores, scores_of
 from scheduler.store import evaluations, jobs, versions
 
@@ -51,7 +51,7 @@ class Result:
 def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
     """Return the jobs of both arms for the next of its days: ordinary ones, from its beginning until its end.
 
-    Raises UnknownJob, VersionRefused for a model that is not evaluated, CatalogueError for what cannot be changed so.
+    Raises UnknownJob, Refusal for a model that is not evaluated, ProblemsFound for what cannot be changed so.
     """
     week = Calendar("week", test.zone, test.weekday)
     begin = week.window_at(now + 7 * DAY - 1).start
@@ -61,9 +61,9 @@ def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
     for model in test.models:
         spec = jobs.get(tx, model).spec
         if spec.evaluation is None:
-            raise VersionRefused(
-                f"the definition of {model} does not say how it is evaluated, so that nothing tells its arms apart. "
-                f"Add evaluation and gates to it: schedctl queue edit {model}; docs/models.md shows them"
+            raise Refusal(
+                f"the definition of {model} does not say how it is evaluated, so that nothing tells its arms apart",
+                remedy=f"Add evaluation and gates to it: schedctl queue edit {model}; docs/models.md shows them",
             )
         table = table_of(spec)
         judged = {key: value for key, value in table["evaluation"].items() if key not in {"votes", "usual"}}

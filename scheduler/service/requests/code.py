@@ -12,9 +12,9 @@ from pathlib import Path
 from jobs.code.pack import pack
 from jobs.payload.store.listing import CONTENT, LISTING, BadListing, code_prefix, unpack
 from jobs.payload.store.manifest import Manifest
+from jobs.problem import Refusal
 from jobs.spec import Code, JobSpec
 from platforms.artifacts.base import BlobStore, Missing
-from scheduler.service.requests.checkpoint_files import PullRefused
 from scheduler.store import jobs, trees
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
@@ -29,7 +29,7 @@ def keep(
 
     With ``heal``, what is there is read, and if it is damaged that is told, and it is sent again. It goes after
     ``delete_at`` if no job names it by then. Whoever sees the listing may rely on the content: it is sent first. Raises
-    CodeError, TreeGoes, StoreError, OSError.
+    CodeError, Refused, StoreError, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
         plain = Path(folder) / "plain"
@@ -102,7 +102,7 @@ def default(command: Sequence[str], file: Path | None) -> Code | None:
 def change(database: Database, name: str, code: Code | None, now: int, by: str) -> JobRecord:
     """Let the next sessions of a job run another code, which is stored; event ``job.code``.
 
-    Raises UnknownJob, TreeGoes.
+    Raises UnknownJob, Refused.
     """
     with database.write() as tx:
         if code is not None:
@@ -113,19 +113,21 @@ def change(database: Database, name: str, code: Code | None, now: int, by: str) 
 def pull(database: Database, artifacts: BlobStore, manifest: Manifest, target: Path) -> str | None:
     """Put the code that made a checkpoint into the new folder ``target``; return its digest, None when it had none.
 
-    Raises PullRefused, StoreError, OSError.
+    Raises Refusal, StoreError, OSError.
     """
     with database.read() as tx:
         digest = trees.code_of_attempt(tx, manifest.job, manifest.attempt)
     if digest is None:
         return None
     if target.exists():
-        raise PullRefused(f"{target} is there already. Name another folder, or move it away")
+        raise Refusal(f"{target} is there already", remedy="Name another folder, or move it away")
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         fetched, fresh = Path(folder) / "fetched", Path(folder) / "fresh"
         try:
             _fetch(artifacts, digest, fetched, fresh)
         except BadListing as error:
-            raise PullRefused(f"the code {digest[:12]} is damaged in the store: {error}. Take it from git") from None
+            raise Refusal(
+                f"the code {digest[:12]} is damaged in the store: {error}", remedy="Take it from git"
+            ) from None
         fresh.rename(target)
     return digest

@@ -19,7 +19,6 @@ from config.layers import exposed_secrets, read_layers
 from config.pool_settings import PoolSettings, QuotaSettings
 from config.settings import DaemonSettings, Settings
 from jobs.advice.job import TRAINER, options_of
-from jobs.catalogue import CatalogueError
 from jobs.code.errors import CodeError
 from jobs.code.pack import names
 from jobs.definition import OLD_NAMES
@@ -30,7 +29,7 @@ from jobs.payload.bounds import read_json
 from jobs.payload.trainers.tuning.base import check_length
 from jobs.payload.trainers.tuning.errors import Refused
 from jobs.payload.trainers.tuning.options import rows_at_once
-from jobs.problem import Problem, did_you_mean, shown
+from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
 from jobs.readers import is_remote
 from jobs.spec import JobSpec
 from jobs.toml_file import placed, read_toml
@@ -174,7 +173,7 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
 
 
 def require_trainable(settings: Settings, specs: Iterable[JobSpec], file: str = "") -> None:
-    """Raise CatalogueError for jobs of finetune.py that no session, or none with so many devices, can train.
+    """Raise ProblemsFound for jobs of finetune.py that no session, or none with so many devices, can train.
 
     Arguments as of ``of_jobs``.
     """
@@ -184,7 +183,7 @@ def require_trainable(settings: Settings, specs: Iterable[JobSpec], file: str = 
         for word, why, remedy in of_trainer(spec, _eligible(settings, spec))
     ]
     if wrong:
-        raise CatalogueError(wrong)
+        raise ProblemsFound(wrong)
 
 
 def _defined(settings: Settings, specs: Iterable[JobSpec], file: str) -> Iterator[tuple[JobSpec, str, str]]:

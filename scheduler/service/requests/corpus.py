@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from jobs.problem import Refusal
 from scheduler.core.job import Active
-from scheduler.service.requests.queue import QueueError
 from scheduler.store import jobs, runs, trees
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
@@ -17,14 +17,14 @@ from scheduler.store.jobs import JobRecord
 def take_up(database: Database, name: str, version: str, now: int, by: str, grace_seconds: int) -> JobRecord:
     """Let the next sessions of a job train on a version of the corpus that is here; event ``job.changed``.
 
-    A session that runs keeps the one that it has until it is over. Raises UnknownJob, QueueError, TreeGoes.
+    A session that runs keeps the one that it has until it is over. Raises UnknownJob, Refusal, Refused.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
         mixture = record.spec.mixture
         if mixture is None:
             remedy = f"Give it one first: schedctl queue edit {name} --set mixture.corpus={version}"
-            raise QueueError(f"{name} trains on no corpus. {remedy}")
+            raise Refusal(f"{name} trains on no corpus", remedy=remedy)
         if mixture.corpus == version:
             return record
         if isinstance(record.state, Active) and mixture.corpus:

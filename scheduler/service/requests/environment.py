@@ -26,7 +26,7 @@ def keep(
 ) -> Requirements | None:
     """Lock what a job asks for, for each of its pools, and store that; return it with its digest.
 
-    It goes after ``delete_at`` if no job names it by then. Raises TreeGoes, StoreError and what :func:`locked` raises.
+    It goes after ``delete_at`` if no job names it by then. Raises Refused, StoreError and what :func:`locked` raises.
     """
     if spec.requirements is None:
         return None
@@ -101,7 +101,7 @@ def _same_images(before: JobSpec, spec: JobSpec) -> bool:
 def change(database: Database, name: str, requirements: Requirements | None, now: int, by: str) -> JobRecord:
     """Let the next sessions of a job have other packages, whose lock is stored; event ``job.requirements``.
 
-    Raises UnknownJob, TreeGoes.
+    Raises UnknownJob, Refused.
     """
     with database.write() as tx:
         if requirements is not None:

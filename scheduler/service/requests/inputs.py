@@ -42,7 +42,7 @@ def take(
 
     It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``hub_token`` opens
     repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
-    again. Raises TreeError, TreeGoes, StoreError, PlatformError, ConfigError, OSError.
+    again. Raises TreeError, Refused, StoreError, PlatformError, ConfigError, OSError.
     """
     if given.kind == HUB:
         return _pinned(database, artifacts, given, delete_at, hub_token(), heal=heal)
@@ -145,7 +145,7 @@ def _store(database: Database, artifacts: BlobStore, kind: str, listing: bytes, 
 def change(database: Database, name: str, wanted: Iterable[Input], now: int, by: str) -> JobRecord:
     """Let the next sessions of a job have these inputs, which are stored, in place of those of the same names.
 
-    Of a job that is evaluated, ``set`` is the test set of its next evaluation. Raises UnknownJob, TreeGoes.
+    Of a job that is evaluated, ``set`` is the test set of its next evaluation. Raises UnknownJob, Refused.
     """
     with database.write() as tx:
         spec = jobs.get(tx, name).spec

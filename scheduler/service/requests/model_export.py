@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from jobs.child_process import OF_A_PERSON, child_environment
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.manifest import Manifest
+from jobs.problem import Refusal
 from platforms.artifacts.base import BlobStore
 from platforms.targets.base import BadRelease
 from platforms.targets.release import SUMS, open_release, seal
 from scheduler.service.deploy.release_files import fetch_part, make_release
-from scheduler.service.requests.checkpoint_files import PullRefused
 from scheduler.store.versions import Version
 
 CARD, FACTS = "README.md", "version.json"
@@ -54,11 +54,11 @@ def export(
     """Make the new folder ``target`` of a version's files, every byte checked; it appears only when it is whole.
 
     ``base`` is the repository of an adapter's base, if it is known. With ``wanted`` both are merged into one model.
-    Raises PullRefused for a checkpoint without weights that can be given away, or with some that nobody can use;
+    Raises Refusal for a checkpoint without weights that can be given away, or with some that nobody can use;
     StoreError, OSError.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise PullRefused(f"{target} is there already and not an empty folder. Name another one")
+        raise Refusal(f"{target} is there already and not an empty folder", remedy="Name another one")
 
     def add(folder: Path) -> None:
         (folder / CARD).write_text(card, encoding="utf-8")
@@ -78,7 +78,7 @@ def export(
             files = open_release(version.model, version.number, made).files
         except BadRelease as error:
             remedy = f"{error.remedy}. To take all as it is: schedctl models pull {version.name} DIR"
-            raise PullRefused(f"{version.name} cannot be given away: {error.why}. {remedy}") from None
+            raise Refusal(f"{version.name} cannot be given away", error.why, remedy) from None
         made.chmod(0o755)
         made.replace(target)
     names = {component.name for component in manifest.components} if wanted is None else set()
@@ -103,12 +103,12 @@ class Merge(NamedTuple):
 def merge(artifacts: BlobStore, version: Version, manifest: Manifest, wanted: Merge, folder: Path) -> None:
     """Write a version's adapter, merged into its base, into the new folder. It takes minutes, and memory as the base.
 
-    Raises PullRefused for a version without an adapter, another base than it was trained on, and a Python that lacks
+    Raises Refusal for a version without an adapter, another base than it was trained on, and a Python that lacks
     something; BadRelease for files that are damaged; StoreError, OSError.
     """
     parts = [component for component in manifest.components if component.name in _NEEDED]
     if not any(component.name == ADAPTER for component in parts):
-        raise PullRefused(f"{version.name} is a whole model and no adapter. Export it without --merge")
+        raise Refusal(f"{version.name} is a whole model and no adapter", remedy="Export it without --merge")
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-adapter-", dir=folder.parent) as scratch:
         for component in parts:
             fetch_part(artifacts, version, manifest.job, component, Path(scratch) / component.name)
@@ -120,7 +120,7 @@ def merge(artifacts: BlobStore, version: Version, manifest: Manifest, wanted: Me
             )
         except OSError as error:
             why = f"{wanted.python} cannot be started: {error.strerror}. Name a Python with torch by --python"
-            raise PullRefused(f"{version.name} cannot be merged: {why}") from None
+            raise Refusal(f"{version.name} cannot be merged", why) from None
         if ended.returncode:
             told = ended.stderr.replace(scratch, version.name).strip()[-_WORDS_SHOWN:].rpartition("merge: ")[2]
-            raise PullRefused(f"{version.name} cannot be merged: {told or f'status {ended.returncode}'}")
+            raise Refusal(f"{version.name} cannot be merged", f"{told or f'status {ended.returncode}'}")

@@ -10,6 +10,7 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from jobs.corpus.folder import CorpusFolder
+from jobs.problem import Refusal
 from platforms.artifacts.base import BlobStore
 from platforms.targets.base import Served, TargetError
 from scheduler.core.version import split_version
@@ -18,7 +19,6 @@ from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.requests.checkpoint_files import choose
 from scheduler.service.versions import force, making
 from scheduler.service.versions.item_set import set_for
-from scheduler.service.versions.making import VersionRefused
 from scheduler.store import deployments, events, jobs, versions
 from scheduler.store.deployments import Deployment
 from scheduler.store.engine import Database
@@ -30,7 +30,7 @@ _SERVED_STATES = {"accepted", "retired"}
 def meant(tx: Connection, name: str) -> Version:
     """Return the version that ``ufm@3`` names; of ``ufm`` alone the one in force, or else the newest.
 
-    Raises UnknownVersion, UnknownJob, VersionRefused.
+    Raises NotFound, UnknownJob, Refusal.
     """
     named = split_version(name)
     if named is not None:
@@ -39,8 +39,8 @@ def meant(tx: Connection, name: str) -> Version:
         jobs.get(tx, name)
     found = versions.in_force(tx, name) or next(reversed(versions.everything(tx, name)), None)
     if found is None:
-        raise VersionRefused(
-            f"{name} has no version yet. Make one of its newest checkpoint: schedctl models evaluate {name}"
+        raise Refusal(
+            f"{name} has no version yet", remedy=f"Make one of its newest checkpoint: schedctl models evaluate {name}"
         )
     return found
 
@@ -59,8 +59,8 @@ def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, by whom
 ) -> tuple[Version, str]:
     """Queue the evaluation of a version, or of a model's newest checkpoint or that at ``step``, of which one is made.
 
-    Returns the version and the job that evaluates it. Raises UnknownVersion, UnknownJob, PullRefused, VersionRefused,
-    TreeGoes, CorpusError, StoreError.
+    Returns the version and the job that evaluates it. Raises NotFound, UnknownJob, Refusal,
+    Refused, CorpusError, StoreError.
     """
     named = split_version(name)
     with database.read() as tx:
@@ -76,13 +76,13 @@ def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, by whom
 
 
 def promote(database: Database, name: str, why: str, now: int, by: str) -> Version:
-    """Put a version in force. Raises UnknownVersion, VersionRefused."""
+    """Put a version in force. Raises NotFound, Refusal."""
     with database.write() as tx:
         return force.promote(tx, meant_exactly(tx, name), why, now, by)
 
 
 def rollback(database: Database, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
-    """Take back what is in force of a model. Raises UnknownJob, VersionRefused."""
+    """Take back what is in force of a model. Raises UnknownJob, Refusal."""
     with database.write() as tx:
         if jobs.find(tx, model) is None:
             jobs.get(tx, model)
@@ -92,16 +92,16 @@ def rollback(database: Database, model: str, why: str, now: int, by: str) -> tup
 def overrule(
     database: Database, name: str, verdict: Literal["accepted", "rejected"], why: str, now: int, by: str
 ) -> Version:
-    """Let a person's word count in place of the judge's. Raises UnknownVersion, VersionRefused."""
+    """Let a person's word count in place of the judge's. Raises NotFound, Refusal."""
     with database.write() as tx:
         return force.overrule(tx, meant_exactly(tx, name), verdict, why, now, by)
 
 
 def meant_exactly(tx: Connection, name: str) -> Version:
-    """Return the version that ``ufm@3`` names; nothing else will do. Raises UnknownVersion."""
+    """Return the version that ``ufm@3`` names; nothing else will do. Raises NotFound."""
     named = split_version(name)
     if named is None:
-        raise versions.UnknownVersion(name)
+        raise versions.unknown_version(name)
     return versions.get(tx, *named)
 
 
@@ -122,26 +122,26 @@ class Compared:
 
 
 def may_be_deployed(deployer: Deployer, version: Version, target: str) -> None:
-    """Raise VersionRefused where a version is not to be served at a target."""
+    """Raise Refusal where a version is not to be served at a target."""
     if version.state not in _SERVED_STATES:
-        raise VersionRefused(
-            f"{version.name} is {version.state}, only an accepted version is deployed. See why: "
-            f"schedctl models show {version.name}"
+        raise Refusal(
+            f"{version.name} is {version.state}, only an accepted version is deployed",
+            remedy=f"See why: schedctl models show {version.name}",
         )
     rule = deployer.targets[target].rule
     if not rule.serves(version.model):
-        raise VersionRefused(f"{target} does not serve {version.model}. Add it to models of [[targets]] {target}")
+        raise Refusal(f"{target} does not serve {version.model}", remedy=f"Add it to models of [[targets]] {target}")
     with deployer.read() as tx:
         in_force = versions.in_force(tx, version.model)
     if rule.automatic and (in_force is None or in_force.number != version.number):
-        raise VersionRefused(
-            f"{target} is automatic: it follows the promoted version, which {version.name} is not. Promote it: "
-            f"schedctl models promote {version.name}"
+        raise Refusal(
+            f"{target} is automatic: it follows the promoted version, which {version.name} is not",
+            remedy=f"Promote it: schedctl models promote {version.name}",
         )
 
 
 def deploy(deployer: Deployer, version: Version, target: str, by: str, why: str) -> Deployment:
-    """Bring a version to a target now. Raises VersionRefused, and as carry_out."""
+    """Bring a version to a target now. Raises Refusal, and as carry_out."""
     may_be_deployed(deployer, version, target)
     return deploy_now(deployer, version, target, by, why)
 
@@ -169,11 +169,11 @@ def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator
 
 
 def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
-    """Let the daemon deploy a model again; return what had kept it from that. Raises VersionRefused for nothing."""
+    """Let the daemon deploy a model again; return what had kept it from that. Raises Refusal for nothing."""
     with deployer.write() as tx:
         kept = [one for one in deployments.stopped(tx) if one.model == model]
         if not kept:
-            raise VersionRefused(f"nothing keeps {model} from being deployed. See: schedctl models list {model}")
+            raise Refusal(f"nothing keeps {model} from being deployed", remedy=f"See: schedctl models list {model}")
         events.append(tx, deployments.RESUMED, model, deployer.now(), by, why=kept[-1].why)
     return kept
 

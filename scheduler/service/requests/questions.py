@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
@@ -30,14 +31,10 @@ from scheduler.service.facts.advised import Priors
 from scheduler.service.facts.snapshot import load_snapshot, priors_of, view_of_new
 from scheduler.store import jobs, plans
 from scheduler.store.engine import Database
-from scheduler.store.jobs import DuplicateJob, JobRecord
+from scheduler.store.jobs import JobRecord, duplicate_job
 
 _LASTING = (NoAllowedPool, DoesNotFit, SecretMissing)
 _FORESEEN_SECONDS = 60 * DAY  # a deadline farther off is not judged yet
-
-
-class WhatIfRefused(Exception):
-    """A question that has no meaning in the present state; the message says why and what to do next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ def ask_what_if(
     """Return the plan with ``specs`` added, then ``edits`` made, and how it differs from the plan without either.
 
     Both carry on the plan in force, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
-    UnknownName, DuplicateJob, WhatIfRefused.
+    UnknownName, Refusal, Refusal.
     """
     with context.database.read() as tx:
         snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
@@ -105,14 +102,15 @@ def _added(
 ) -> list[AddJob]:
     names = {spec.name for spec in specs}
     if len(names) < len(specs):
-        raise WhatIfRefused("two of the jobs to add have one name. Give each its own")
+        raise Refusal("two of the jobs to add have one name", remedy="Give each its own")
     added = []
     for place, spec in enumerate(specs, start=len(records) + 1):
         if spec.name in records:
-            raise DuplicateJob(spec.name)
+            raise duplicate_job(spec.name)
         if spec.gate is not None and spec.gate.parent not in names | records.keys():
-            raise WhatIfRefused(
-                f"{spec.name} waits for {spec.gate.parent}, which is not in the queue. Add {spec.gate.parent} as well"
+            raise Refusal(
+                f"{spec.name} waits for {spec.gate.parent}, which is not in the queue",
+                remedy=f"Add {spec.gate.parent} as well",
             )
         added.append(AddJob(view_of_new(spec, context.pools, context.now, place, priors)))
     return added
@@ -122,7 +120,7 @@ def _must_count_hours(pools: Mapping[str, Pool], name: str) -> None:
     if name not in pools:
         raise UnknownName("pool", name, list(pools))
     if all(isinstance(quota, MoneyQuota) for quota in pools[name].quotas):
-        raise WhatIfRefused(f"{name} has no quota of hours that could change. See: schedctl quota")
+        raise Refusal(f"{name} has no quota of hours that could change", remedy="See: schedctl quota")
 
 
 def obstacles(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:

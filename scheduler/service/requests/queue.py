@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from jobs.catalogue import wrong_share
+from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
@@ -21,15 +22,11 @@ from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
 
 
-class QueueError(Exception):
-    """A wish that cannot be granted; the message says why and what to do next."""
-
-
 def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_on: bool = False) -> list[JobRecord]:
     """Add jobs, whose code, lock and inputs are stored, to the end of the queue, all or none.
 
-    ``go_on`` lets one with the name of a removed job go on from what that one saved. Raises DuplicateJob, QueueError,
-    TreeGoes.
+    ``go_on`` lets one with the name of a removed job go on from what that one saved. Raises Refusal,
+    Refused.
     """
     with database.write() as tx:
         for spec in specs:
@@ -39,18 +36,19 @@ def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_o
         kept: dict[str, JobSpec] = {}
         for spec in specs:
             if told := wrong_share(spec.name, shares):
-                raise QueueError(f"{spec.name} cannot be added: {told}")
+                raise Refusal(f"{spec.name} cannot be added", told)
             if spec.gate is not None and spec.gate.parent not in shares:
-                raise QueueError(
-                    f"{spec.name} waits for {spec.gate.parent}, which is not in the queue. Add {spec.gate.parent} first"
+                raise Refusal(
+                    f"{spec.name} waits for {spec.gate.parent}, which is not in the queue",
+                    remedy=f"Add {spec.gate.parent} first",
                 )
             before = jobs.find(tx, spec.name) if go_on else None
             if go_on and before is None:
-                raise QueueError(f"there never was a job {spec.name} to go on from. Add it without --continue")
+                raise Refusal(f"there never was a job {spec.name} to go on from", remedy="Add it without --continue")
             if before is not None and before.done_step >= spec.target_step:
-                raise QueueError(
-                    f"{spec.name} is at step {before.done_step} already, its target is {spec.target_step}. "
-                    "Raise target_step, or add it without --continue"
+                raise Refusal(
+                    f"{spec.name} is at step {before.done_step} already, its target is {spec.target_step}",
+                    remedy="Raise target_step, or add it without --continue",
                 )
             if before is not None:
                 kept[spec.name] = _same_corpus(spec, before.spec)
@@ -72,7 +70,7 @@ def hold(database: Database, name: str, why: str, now: int, by: str) -> JobRecor
 def release(database: Database, name: str, now: int, by: str) -> JobRecord:
     """Let a held, failed or cancelled job run again, with a fresh count of failures; withdraw what was only wished for.
 
-    A job that is done goes on where the checkpoint of its target step was lost. Raises UnknownJob, and QueueError also
+    A job that is done goes on where the checkpoint of its target step was lost. Raises UnknownJob, and Refusal also
     when what a cancelled job saved is gone.
     """
     with database.write() as tx:
@@ -80,9 +78,9 @@ def release(database: Database, name: str, now: int, by: str) -> JobRecord:
         if isinstance(record.state, Cancelled) and record.checkpoint is not None:
             saved = checkpoints.find(tx, record.checkpoint)
             if saved is None or saved.state != "good":
-                raise QueueError(
-                    f"what {name} saved is gone, it cannot continue. To start from step 0: "
-                    f"schedctl queue remove {name}, then schedctl queue add"
+                raise Refusal(
+                    f"what {name} saved is gone, it cannot continue",
+                    remedy=f"To start from step 0: schedctl queue remove {name}, then schedctl queue add",
                 )
         arrow = arrows.reopen if record.result_lost else arrows.release
         return _changed(tx, record, "release", lambda state: arrow(state, now), now, by, fresh=True)
@@ -98,14 +96,14 @@ def retry(database: Database, name: str, now: int, by: str) -> JobRecord:
 def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
     """Take a job out of the queue, which frees its name; runs, hours and checkpoints stay. Returns it as it was.
 
-    Raises UnknownJob, and QueueError while it has a session or another job waits for it.
+    Raises UnknownJob, and Refusal while it has a session or another job waits for it.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
         if isinstance(record.state, Active):
-            raise QueueError(
-                f"{name} has a lane in {record.state.run}. Cancel it first, and remove it when that has ended: "
-                f"schedctl queue cancel {name}"
+            raise Refusal(
+                f"{name} has a lane in {record.state.run}",
+                remedy=f"Cancel it first, and remove it when that has ended: schedctl queue cancel {name}",
             )
         waiting = [
             other
@@ -114,9 +112,9 @@ def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
         ]
         if waiting:
             key = "after" if waiting[0].spec.start_from is None else "start_from"
-            raise QueueError(
-                f"{', '.join(other.spec.name for other in waiting)} would wait for it for ever. Remove those first, or "
-                f"free them: schedctl queue edit {waiting[0].spec.name} --set {key}="
+            raise Refusal(
+                f"{', '.join(other.spec.name for other in waiting)} would wait for it for ever",
+                remedy=f"Remove those first, or free them: schedctl queue edit {waiting[0].spec.name} --set {key}=",
             )
         jobs.remove(tx, name, now, by)
     return record
@@ -145,7 +143,7 @@ _OF_JUDGING = {"evaluation", "gates"}  # what a trained model is held to may cha
 def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tuple[JobRecord, list[str]]:
     """Give a job another definition; return it with the names of the fields that changed.
 
-    Raises UnknownJob, and QueueError for what its running session or its checkpoint contradicts.
+    Raises UnknownJob, and Refusal for what its running session or its checkpoint contradicts.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
@@ -154,7 +152,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         spec = _same_corpus(spec, old)
         changed = [field.name for field in fields(spec) if getattr(spec, field.name) != getattr(old, field.name)]
         if why := _contradiction(tx, record, spec, set(changed)):
-            raise QueueError(f"cannot edit {name}: {why}")
+            raise Refusal(f"cannot edit {name}", why)
         written = [field.name for field in fields(spec) if field.name != "name"] if record.faults else changed
         if not written:
             return record, []
@@ -224,7 +222,7 @@ def _changed(
         new: JobState = arrow(record.state)
     except IllegalArrow:
         state = type(record.state).__name__.lower()
-        raise QueueError(f"cannot {verb} {name}: it is {state}. See: schedctl queue show {name}") from None
+        raise Refusal(f"cannot {verb} {name}", f"it is {state}", f"See: schedctl queue show {name}") from None
     if why:
         jobs.change_state(tx, name, record.state, new, verb, now, by, why=why)
     else:

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from sqlalchemy import Connection
 
+from jobs.problem import Refusal
 from platforms.artifacts.base import BlobStore, StoreError
 from platforms.base import Platform
 from scheduler.core import run as arrows
@@ -22,10 +23,6 @@ _PIECE_BYTES = 1 << 20
 _LINE_MAX_BYTES = 1 << 20
 
 
-class SessionRefused(Exception):
-    """A wish that this run cannot grant; the message says why and what to do next."""
-
-
 @dataclass(frozen=True, slots=True)
 class StopAsked:
     """The run as it is now, and whether the session has been told; if not, the daemon tells it."""
@@ -35,7 +32,7 @@ class StopAsked:
 
 
 def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int, by: str) -> StopAsked:
-    """Ask a run to save and leave; asking twice is as good as once. Raises UnknownRun, SessionRefused, Stale.
+    """Ask a run to save and leave; asking twice is as good as once. Raises UnknownRun, Refusal, Stale.
 
     The wish is committed first. The flag that payloads look for is written here too, so that it also works while no
     daemon runs.
@@ -50,12 +47,13 @@ def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int,
             case Stopping():
                 pass
             case Reserved() | Submitting():
-                raise SessionRefused(
-                    f"cannot stop {key}: it is being launched and no session is known yet. Try again in a minute, or "
-                    f"hold its job: schedctl queue hold {run.lanes[0].job}"
+                raise Refusal(
+                    f"cannot stop {key}",
+                    "it is being launched and no session is known yet",
+                    f"Try again in a minute, or hold its job: schedctl queue hold {run.lanes[0].job}",
                 )
             case Ended(outcome=outcome):
-                raise SessionRefused(f"cannot stop {key}: it has ended, {outcome}. See: schedctl runs show {key}")
+                raise Refusal(f"cannot stop {key}", f"it has ended, {outcome}", f"See: schedctl runs show {key}")
             case _:
                 assert_never(run.state)
     try:
@@ -78,19 +76,19 @@ def lost(tx: Connection, key: str, ended: int | None, now: int) -> Lost:
     """Return what declaring a run lost would do; ``ended`` is the person's own word for its end.
 
     By default it is charged until its last sign of life, or until the end of its reservation where it gave none. Raises
-    UnknownRun, SessionRefused.
+    UnknownRun, Refusal.
     """
     run = runs.get(tx, key)
     if isinstance(run.state, Ended):
         if key in watched.keys(tx):
             return Lost(run, None, "its run is over and charged already")
-        raise SessionRefused(f"{key} has ended, {run.state.outcome}. See: schedctl runs show {key}")
+        raise Refusal(f"{key} has ended, {run.state.outcome}", remedy=f"See: schedctl runs show {key}")
     if isinstance(run.state, Reserved):
-        raise SessionRefused(f"{key} was never sent anywhere. Try again in a minute")
+        raise Refusal(f"{key} was never sent anywhere", remedy="Try again in a minute")
     began = run.state.started if isinstance(run.state, Running | Stopping) else run.planned_start
     if ended is not None:
         if not began <= ended <= now:
-            raise SessionRefused(f"{key} cannot have ended then: it began at {show(began)}, and nothing ends after now")
+            raise Refusal(f"{key} cannot have ended then: it began at {show(began)}, and nothing ends after now")
         return Lost(run, ended, "as you say")
     signs = [said.at for said in runs.heartbeats(tx, [key]).values() if said.at is not None]
     if signs:
@@ -160,7 +158,7 @@ def lane_lines(pieces: Iterable[bytes], run: Run, index: int) -> Iterator[bytes]
     lane = next((lane for lane in run.lanes if lane.index == index), None)
     if lane is None:
         known = ", ".join(str(lane.index) for lane in run.lanes)
-        raise SessionRefused(f"{run.key} has no lane {index}, only {known}. See: schedctl runs show {run.key}")
+        raise Refusal(f"{run.key} has no lane {index}, only {known}", remedy=f"See: schedctl runs show {run.key}")
     if len(run.lanes) == 1:
         yield from lines(pieces)
         return

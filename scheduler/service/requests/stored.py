@@ -54,7 +54,7 @@ def stored(
     """Return a job whose code, lock and inputs are in the store; those ``before``, of the same places, stay.
 
     What no job names goes after ``delete_at``. ``say`` is told of what takes long. Raises CodeError,
-    RequirementsError, TreeError, TreeGoes, StoreError, ConfigError, OSError.
+    RequirementsError, TreeError, Refused, StoreError, ConfigError, OSError.
     """
     if spec.code is not None:  # only then is the artifact store opened
         spec = code.kept(places.database, places.artifacts, spec, delete_at, before.code if before else None)

@@ -6,23 +6,23 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
-from scheduler.service.versions.making import VersionRefused
+from jobs.problem import Refusal
 from scheduler.store import evaluations, versions
 from scheduler.store.evaluations import Overrule
 from scheduler.store.versions import Promotion, Version
 
 
 def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Version:
-    """Put a version in force; the one before it is retired, and stays at hand. Raises VersionRefused."""
+    """Put a version in force; the one before it is retired, and stays at hand. Raises Refusal."""
     if version.state not in {"accepted", "retired"}:
         remedy = "See why" if version.state in {"rejected", "inconclusive"} else "Wait for its verdict"
-        raise VersionRefused(
-            f"{version.name} is {version.state}, only an accepted version can be promoted. {remedy}: "
-            f"schedctl models show {version.name}"
+        raise Refusal(
+            f"{version.name} is {version.state}, only an accepted version can be promoted",
+            remedy=f"{remedy}: schedctl models show {version.name}",
         )
     before = versions.in_force(tx, version.model)
     if before is not None and before.number == version.number:
-        raise VersionRefused(f"{version.name} is promoted already. See: schedctl models show {version.model}")
+        raise Refusal(f"{version.name} is promoted already", remedy=f"See: schedctl models show {version.model}")
     if before is not None and before.state == "accepted":
         versions.move(tx, before, "replace", f"replaced by {version.name}", now, by)
     if version.state == "retired":
@@ -45,11 +45,11 @@ def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[V
     """Take back what is in force: it is barred, and what was in force before counts again, if there is any.
 
     No version is put in force by itself any more until a person promotes one. Returns what was taken back, and what is
-    in force now. Raises VersionRefused.
+    in force now. Raises Refusal.
     """
     gone = versions.in_force(tx, model)
     if gone is None:
-        raise VersionRefused(f"no version of {model} is promoted. See: schedctl models list {model}")
+        raise Refusal(f"no version of {model} is promoted", remedy=f"See: schedctl models list {model}")
     if gone.state == "accepted":  # a person may have overruled it since
         gone = versions.move(tx, gone, "return", f"returned: {why}", now, by)
     before = _before(tx, gone)
@@ -63,20 +63,20 @@ def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[V
 def overrule(
     tx: Connection, version: Version, verdict: Literal["accepted", "rejected"], why: str, now: int, by: str
 ) -> Version:
-    """Let a person's word count in place of the judge's; both stay on record. Raises VersionRefused."""
+    """Let a person's word count in place of the judge's; both stay on record. Raises Refusal."""
     if version.state == verdict:
-        raise VersionRefused(f"{version.name} is {verdict} as it is. See: schedctl models show {version.name}")
+        raise Refusal(f"{version.name} is {verdict} as it is", remedy=f"See: schedctl models show {version.name}")
     if version.state == "evaluating":
-        raise VersionRefused(
-            f"{version.name} is being evaluated. Wait for its verdict: schedctl models show {version.name}"
+        raise Refusal(
+            f"{version.name} is being evaluated", remedy=f"Wait for its verdict: schedctl models show {version.name}"
         )
     force = versions.in_force(tx, version.model)
     if verdict == "rejected" and force is not None and force.number == version.number:
-        raise VersionRefused(
-            f"{version.name} is promoted. Roll it back: schedctl models rollback {version.model} --reason WHY"
+        raise Refusal(
+            f"{version.name} is promoted", remedy=f"Roll it back: schedctl models rollback {version.model} --reason WHY"
         )
     if verdict == "accepted" and version.state == "retired":
-        raise VersionRefused(f"{version.name} was accepted. Promote it: schedctl models promote {version.name}")
+        raise Refusal(f"{version.name} was accepted", remedy=f"Promote it: schedctl models promote {version.name}")
     arrow = "overrule_accept" if verdict == "accepted" else "overrule_reject"
     evaluations.overrule(tx, Overrule(version.model, version.number, version.state, verdict, by, why, now))
     return versions.move(tx, version, arrow, f"overruled: {why}", now, by)

@@ -11,11 +11,11 @@ from pathlib import Path
 from jobs.corpus.errors import reading
 from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.manifest import CorpusManifest
+from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, TEST_SET, Input, JobSpec
 from platforms.artifacts.base import BlobStore
 from scheduler.service.launch.inputs import KIND
 from scheduler.service.launch.trees import put_tree
-from scheduler.service.versions.making import VersionRefused
 from scheduler.store.engine import Database
 
 ITEMS = 300  # of a corpus; whoever wants more, or others, names a file of items
@@ -31,20 +31,20 @@ def set_for(
 ) -> Input:
     """Return what a model is evaluated on now, stored; it goes after ``delete_at`` if no job names it by then.
 
-    May take a while: a corpus' held-out texts are read. Raises VersionRefused, CorpusError, TreeGoes, StoreError,
+    May take a while: a corpus' held-out texts are read. Raises Refusal, CorpusError, Refused, StoreError,
     OSError.
     """
     wanted = spec.evaluation
     if wanted is None:
-        raise VersionRefused(
-            f"the definition of {spec.name} does not say how it is evaluated. Add evaluation and gates to it: "
-            f"schedctl queue edit {spec.name}; docs/models.md shows them"
+        raise Refusal(
+            f"the definition of {spec.name} does not say how it is evaluated",
+            remedy=f"Add evaluation and gates to it: schedctl queue edit {spec.name}; docs/models.md shows them",
         )
     if wanted.test_set.source != HELD_OUT:
         return wanted.test_set
     corpus = spec.mixture.corpus if spec.mixture else ""
     if not corpus or corpora is None:
-        raise VersionRefused(f"{spec.name} has no corpus yet whose held-out part it could be evaluated on")
+        raise Refusal(f"{spec.name} has no corpus yet whose held-out part it could be evaluated on")
     with tempfile.TemporaryDirectory(prefix="schedctl-set-") as scratch:
         folder = Path(scratch) / "files"
         folder.mkdir()

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import Manifest, split_key
+from jobs.problem import Refusal
 from jobs.spec import TEST_SET, JobSpec
 from jobs.spec import Evaluation as Wanted
 from platforms.artifacts.base import StoreError
@@ -19,7 +20,7 @@ from scheduler.judge.judgement import Judgement
 from scheduler.service.faults.isolation import apart, why
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.force import promote_by_itself
-from scheduler.service.versions.making import VersionRefused, evaluate, gates_digest, version_of
+from scheduler.service.versions.making import evaluate, gates_digest, version_of
 from scheduler.service.versions.reading import NoScores, scores_of
 from scheduler.store import checkpoints, evaluations, events, jobs, versions
 from scheduler.store.errors import Refused, Stale, StoreFailure
@@ -127,7 +128,7 @@ class Models:
                     if test_set is not None:
                         model = jobs.get(tx, evaluation.model)
                         evaluate(tx, model, in_force, test_set, Path(ports.bundle), now, "daemon")
-        except (VersionRefused, Refused, jobs.UnknownJob) as error:
+        except (Refusal, Refused, jobs.UnknownJob) as error:
             ports.log.warning("version.not_evaluated", job=evaluation.model, why=str(error))
 
 
@@ -150,7 +151,7 @@ def _begin(ports: Ports, job: str, now: int) -> str:
             if saved is not None and _is_due(tx, record, saved.manifest):
                 version = version_of(tx, record, saved.manifest, now, "daemon")
                 evaluate(tx, record, version, test_set, Path(ports.bundle), now, "daemon")
-    except (VersionRefused, CorpusError, StoreError, Refused, jobs.UnknownJob) as error:
+    except (Refusal, CorpusError, StoreError, Refused, jobs.UnknownJob) as error:
         return str(error)
     return ""
 

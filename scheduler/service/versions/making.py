@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from jobs.payload.scorers.given import shipped_digest
 from jobs.payload.store.manifest import Manifest
+from jobs.problem import Refusal
 from jobs.spec import EVALUATE, TEST_SET, Input, JobSpec, Stall, StartFrom
 from scheduler.core.throughput import PRIOR_SIGMA, SURENESS
 from scheduler.service.launch.inputs import note
@@ -21,10 +22,6 @@ from scheduler.store.versions import Version
 
 _NAME_MAX = 40  # characters of a job's name
 _SHIPPED = "{payload}/scorers"
-
-
-class VersionRefused(Exception):
-    """What was asked of a version is not possible; the message says why and what to do next."""
 
 
 def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, by: str) -> Version:
@@ -57,19 +54,18 @@ def evaluate(
 ) -> str:
     """Queue a job that scores a version on a test set as its model's definition says now; return the job's name.
 
-    Raises VersionRefused: while one is open, or when the same was asked and answered before.
+    Raises Refusal: while one is open, or when the same was asked and answered before.
     """
     earlier = evaluations.of_version(tx, version)
     if earlier and earlier[-1].state == "open":
-        raise VersionRefused(
-            f"{version.name} is being evaluated by {earlier[-1].job}: schedctl queue show {earlier[-1].job}"
-        )
+        raise Refusal(f"{version.name} is being evaluated by {earlier[-1].job}: schedctl queue show {earlier[-1].job}")
     scorer = scorer_digest(record.spec, bundle)
     known = evaluations.same_verdict(tx, version, gates_digest(record.spec, scorer), test_set.digest)
     if known is not None:
-        raise VersionRefused(
-            f"these gates have judged {version.name} on this test set already: it was {known.verdict}. Change the "
-            f"gates, the scorer or the set, or say otherwise: schedctl models overrule {version.name} --reason WHY"
+        raise Refusal(
+            f"these gates have judged {version.name} on this test set already: it was {known.verdict}",
+            remedy="Change the gates, the scorer or the set, or say otherwise: "
+            f"schedctl models overrule {version.name} --reason WHY",
         )
     name = _free_name(tx, version)
     spec = _job(record.spec, version, test_set, name, scorer, now)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
@@ -103,7 +104,7 @@ def test_a_run_that_is_being_launched_cannot_be_stopped_yet(world: Database, art
     with world.write() as tx:
         jobs.note_launch(tx, "ucm", "kaggle")
         runs.insert(tx, run, NOW)
-    with pytest.raises(sessions.SessionRefused, match="schedctl queue hold ucm"):
+    with pytest.raises(Refusal, match="schedctl queue hold ucm"):
         sessions.stop(world, artifacts, run.key, "why", NOW, "tester")
 
 
@@ -149,7 +150,7 @@ def test_verify_tells_a_manifest_that_was_changed(world: Database, artifacts: Di
 def test_a_job_is_pulled_at_the_step_that_was_asked_for(world: Database) -> None:
     with world.read() as tx:
         assert checkpoint_files.choose(tx, "ulm", None).step == 500
-        with pytest.raises(checkpoint_files.PullRefused, match="but at 500"):
+        with pytest.raises(Refusal, match="but at 500"):
             checkpoint_files.choose(tx, "ulm", 400)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from jobs.problem import Refusal
 from scheduler.clock import real_now
 from scheduler.core.ledger import seconds_within
 from scheduler.core.window import Window
-from scheduler.rehearsal.folder import RehearsalError
 from scheduler.rehearsal.stand_ins import stand_in_for_kaggle
 from scheduler.store import ledger
 from scheduler.store.engine import open_database
@@ -102,7 +102,7 @@ def test_what_cannot_work_is_refused_before_an_earlier_rehearsal_is_cleared(
 ) -> None:
     for name, text in {"KAGGLE_USERNAME": "alice" if key else "", "KAGGLE_KEY": key, "HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, text)
-    with pytest.raises(RehearsalError, match=says):
+    with pytest.raises(Refusal, match=says):
         stand_in_for_kaggle(
             {"pools": [{"name": pool, "platform": "local"}]}, tmp_path, address or account.server.address
         )

@@ -111,7 +111,7 @@ class Stage:
 
     @property
     def rehearsal(self) -> Rehearsal:
-        """The rehearsal that was begun; raises RehearsalError before."""
+        """The rehearsal that was begun; raises Refusal before."""
         return reopen(self.week)
 
     def now(self) -> int:

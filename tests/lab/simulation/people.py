@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from jobs.problem import Refusal
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held
 from scheduler.core.run import Running
 from scheduler.service.requests import queue, sessions
@@ -52,7 +53,7 @@ class People:
                     queue.move(self._database, name, 1, now, "people")
                 case _ if rng.random() < 0.1:
                     queue.cancel(self._database, name, now, "people")
-        except (queue.QueueError, sessions.SessionRefused):
+        except Refusal:
             return
         world.sometimes(f"people: {kind}")
         world.noticed()
