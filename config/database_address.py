@@ -76,11 +76,11 @@ def _list_spans(address: str) -> Iterator[tuple[int, int]]:
     place, spans = 0, []
     text = address.rstrip()
     while place < len(text):
-        found = _WORD.match(text, place)
-        if found is None:
+        match = _WORD.match(text, place)
+        if match is None:
             yield 0, len(address)
             return
-        if is_secret(found[1]):
-            spans.append(found.span(2))
-        place = found.end()
+        if is_secret(match[1]):
+            spans.append(match.span(2))
+        place = match.end()
     yield from spans

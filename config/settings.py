@@ -193,7 +193,7 @@ class TargetSettings(Section):
         return options
 
     def serves(self, model: str) -> bool:
-        """Tell whether a model is served here."""
+        """Return whether a model is served here."""
         return model in self.models or _ALL in self.models
 
 

@@ -70,17 +70,17 @@ def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         problems.append(Problem(file, "ab", shown(entries), "this must be a list of tables", "write [[ab]]"))
         return []
-    found: list[AbTest] = []
+    result: list[AbTest] = []
     for index, entry in enumerate(entries):
         here = Definition(file, f"ab.{entry.get('name', index)}", problems)
         test = here.whole(AbTest, dict(sorted(entry.items())), _READERS)
         if test is not None:
-            if any(other.name == test.name for other in found):
+            if any(other.name == test.name for other in result):
                 problems.append(
                     Problem(file, here.label, "", "a test of this name stands above", "give each its own name")
                 )
-            found.append(test)
-    return found
+            result.append(test)
+    return result
 
 
 def _name(value: Any) -> str:

@@ -108,15 +108,15 @@ def _jobs(document: Mapping[str, Any], file: str, problems: list[Problem]) -> li
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         problems.append(Problem(file, "jobs", shown(entries), "this must be a list of tables", "write [[jobs]]"))
         entries = []
-    found = []
+    result = []
     for index, entry in enumerate(entries):
         name = entry.get("name")
         label = f"jobs.{name if isinstance(name, str) and name else index}"
         own = {key: value for key, value in defaults.items() if "whole" not in entry or key not in _OF_STEPS}
         spec = Definition(file, label, problems).job(merged(own, entry))
         if spec is not None:
-            found.append(spec)
-    return found
+            result.append(spec)
+    return result
 
 
 def _domains(document: Mapping[str, Any], file: str, problems: list[Problem]) -> dict[str, tuple[str, ...]]:
@@ -124,14 +124,14 @@ def _domains(document: Mapping[str, Any], file: str, problems: list[Problem]) ->
     if not isinstance(table, dict):
         problems.append(Problem(file, "domains", shown(table), "this must be a table", "write [domains]"))
         return {}
-    found: dict[str, tuple[str, ...]] = {}
+    result: dict[str, tuple[str, ...]] = {}
     for name, words in table.items():
         if isinstance(words, list) and words and all(isinstance(word, str) and word.strip() for word in words):
-            found[name] = tuple(words)
+            result[name] = tuple(words)
         else:
             remedy = 'write them like ["gpu", "memory"]'
             problems.append(Problem(file, f"domains.{name}", shown(words), "this must be a list of words", remedy))
-    return found
+    return result
 
 
 def _duplicates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:

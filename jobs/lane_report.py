@@ -99,13 +99,13 @@ class LaneReport:
 
     def document(self) -> dict[str, Any]:
         """Return it as the payload writes it, in plain JSON types."""
-        said = {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
-        said["bad_manifests"] = [{"manifest": one.manifest, "why": one.why} for one in self.bad_manifests]
-        said["devices"] = list(self.devices)
+        result = {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
+        result["bad_manifests"] = [{"manifest": one.manifest, "why": one.why} for one in self.bad_manifests]
+        result["devices"] = list(self.devices)
         if self.outcome is None:
             for name in _LAST_WORD:
-                del said[name]
-        return said
+                del result[name]
+        return result
 
 
 def read_report(

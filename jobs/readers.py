@@ -243,7 +243,7 @@ def usual(value: Any) -> float:
 
 
 def is_remote(source: str) -> bool:
-    """Tell whether an input comes from elsewhere than a folder of this machine."""
+    """Return whether an input comes from elsewhere than a folder of this machine."""
     return bool(_SCHEME.match(source))
 
 

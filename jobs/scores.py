@@ -104,12 +104,12 @@ class _Reading:
 
     def scores(self, items: Mapping[str, Item] | None) -> dict[str, dict[str, Score]]:
         """Return every further line."""
-        found: dict[str, dict[str, Score]] = {}
+        result: dict[str, dict[str, Score]] = {}
         clusters: dict[str, str] = {}
         while (document := self._next()) is not None:
             metric, score = self._score(document)
-            of_metric = found.setdefault(metric, {})
-            if len(found) > METRICS_MAX:
+            of_metric = result.setdefault(metric, {})
+            if len(result) > METRICS_MAX:
                 self._wrong(f"more than {METRICS_MAX} metrics", "let a scorer report fewer")
             if score.item in of_metric:
                 self._wrong(f"{metric} of {shown(score.item)} stands twice", "write one line for each item and metric")
@@ -118,9 +118,9 @@ class _Reading:
                 why = f"{shown(score.item)} is of cluster {shown(own)}, not {shown(score.cluster)}"
                 self._wrong(why, "write the cluster that the test set says")
             of_metric[score.item] = score
-        if not found:
+        if not result:
             raise ScoresError(0, "there is a header and no score", "look into the evaluation's log: it may have failed")
-        return found
+        return result
 
     def _cluster_of(self, score: Score, items: Mapping[str, Item] | None, clusters: dict[str, str]) -> str:
         if items is None:

@@ -193,16 +193,16 @@ class QualityGate:
 
     @property
     def compares(self) -> bool:
-        """Tell whether it needs a version in force."""
+        """Return whether it needs a version in force."""
         return self.kind != "threshold"
 
     def document(self) -> dict[str, Any]:
         """Return it as a table says it, without what is as usual; ``read_gates`` reads it back."""
-        said: dict[str, Any] = {"metric": self.metric, "kind": self.kind}
+        result: dict[str, Any] = {"metric": self.metric, "kind": self.kind}
         for key, usual in (("minimum", None), ("maximum", None), ("by", "point"), ("margin", 0.0), ("aim", "high")):
             if getattr(self, key) != usual:
-                said[key] = getattr(self, key)
-        return said
+                result[key] = getattr(self, key)
+        return result
 
 
 @dataclass(frozen=True, slots=True)

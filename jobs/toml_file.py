@@ -82,7 +82,7 @@ def _entries(document: Any) -> list[tuple[str | int, str, Any]]:
 
 def _lines(text: str) -> dict[Keys, int]:
     """Return the first line of each table and key."""
-    found: dict[Keys, int] = {}
+    result: dict[Keys, int] = {}
     counts: dict[Keys, int] = {}
     table: Keys = ()
     in_text = False
@@ -97,10 +97,10 @@ def _lines(text: str) -> dict[Keys, int]:
             if header["list"]:
                 counts[table] = counts.get(table, -1) + 1
                 table = (*table, counts[table])
-            found.setdefault(table, number)
+            result.setdefault(table, number)
         elif key := _KEY.match(written):
-            found.setdefault((*table, *_parts(key["name"])), number)
-    return found
+            result.setdefault((*table, *_parts(key["name"])), number)
+    return result
 
 
 def _inside(path: Keys, parts: list[str], counts: dict[Keys, int]) -> Keys:

@@ -27,7 +27,7 @@ _PAUSE_SECONDS = 0.02
 
 
 def is_folder_name(key: str) -> bool:
-    """Tell whether a launch key can be a folder's name."""
+    """Return whether a launch key can be a folder's name."""
     return bool(_KEY.fullmatch(key))
 
 
@@ -65,15 +65,15 @@ class Folders:
     def observed(self, keys: Iterable[str], observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
         """Return what ``observe`` says of each session that there is; one whose own records are damaged is UNCLEAR."""
         self.stand()
-        found = {}
+        result = {}
         for key in filter(is_folder_name, keys):
             try:
                 seen = observe(key)
             except DamagedRecord as error:
                 seen = unclear(key, error)
             if seen is not None:
-                found[key] = seen
-        return found
+                result[key] = seen
+        return result
 
     def live(self, observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
         """Return the sessions that hold a lane: those that wait, run, or may run for all that their records say."""

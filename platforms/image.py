@@ -31,7 +31,7 @@ class Image(NamedTuple):
     internet: bool
 
     def has(self, package: str) -> bool:
-        """Tell whether a package need not be carried to where nothing can be fetched."""
+        """Return whether a package need not be carried to where nothing can be fetched."""
         return any(fnmatch(canonical(package), pattern) for pattern in self.packages)
 
 
@@ -42,9 +42,9 @@ def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Map
     """
     if not image_traits(platform).is_chosen or spec.image in {"", options.get("image")}:
         return options
-    told = {name: text for name, text in options.items() if name not in {"image_python", "image_packages"}}
+    data = {name: text for name, text in options.items() if name not in {"image_python", "image_packages"}}
     python = {"image_python": spec.image_python} if spec.image_python else {}
-    return {**told, "image": spec.image, "image_packages": "", **python}
+    return {**data, "image": spec.image, "image_packages": "", **python}
 
 
 def image_of(platform: str, options: Mapping[str, str]) -> Image:
@@ -72,7 +72,7 @@ def image_of(platform: str, options: Mapping[str, str]) -> Image:
 
 
 def has_lock(platform: str, options: Mapping[str, str], targets: Collection[str]) -> bool:
-    """Tell whether packages that are locked for ``targets`` can be installed on a pool; never on one that cannot be."""
+    """Return whether packages that are locked for ``targets`` can be installed on this pool."""
     try:
         target = image_of(platform, options).target
     except Misconfigured:

@@ -68,11 +68,11 @@ def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return what installed packages offer, by the platform's name; nothing of them is imported."""
     from importlib.metadata import entry_points
 
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    result: dict[str, tuple[EntryPoint, ...]] = {}
     for point in entry_points(group=GROUP):
-        if point not in found.get(point.name, ()):
-            found[point.name] = (*found.get(point.name, ()), point)
-    return found
+        if point not in result.get(point.name, ()):
+            result[point.name] = (*result.get(point.name, ()), point)
+    return result
 
 
 def find(platform: str) -> Plugin | None:

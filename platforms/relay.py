@@ -52,7 +52,7 @@ class Intake:
         return [key for _, key in sorted(ranked)]
 
     def is_sound(self, key: str, file: Path) -> bool:
-        """Tell whether a file's content is what its key promises."""
+        """Return whether a file's content is what its key promises."""
         match self.rank(key):
             case 0:  # a blob
                 return sha256_file(file) == key.rpartition("/")[2]
@@ -83,7 +83,7 @@ def _read(file: Path) -> bytes:
 
 
 def has_components(key: str, file: Path, store: BlobStore) -> bool:
-    """Tell whether all that a sound manifest names is in the store. Raises StoreError when it gives no answer."""
+    """Return whether all that a sound manifest names is in the store. Raises StoreError when it gives no answer."""
     manifest = parse_manifest(key, _read(file))
     return all(store.size(blob_key(manifest.job, part.sha256)) is not None for part in manifest.components)
 

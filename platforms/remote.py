@@ -167,7 +167,7 @@ class RemoteSessions(Adapter):
 
 
 def is_live(seen: Observed) -> bool:
-    """Tell whether a session waits, runs, or may run for all that is known."""
+    """Return whether a session waits, runs, or may run for all that is known."""
     return seen.state not in _OVER
 
 

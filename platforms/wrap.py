@@ -143,8 +143,8 @@ class Guarded(Wrapper):
             raise
         finally:
             seconds = round(self._stopwatch() - began, 6)
-            told = {"platform": self._platform, "action": action, "outcome": outcome, "why": why, "seconds": seconds}
-            self._note("platform.call", told)
+            data = {"platform": self._platform, "action": action, "outcome": outcome, "why": why, "seconds": seconds}
+            self._note("platform.call", data)
 
     def _bounded(self, action: str, call: Callable[[], _Answer]) -> _Answer:
         """Make a call in a thread of its own, and wait for it in bounded time."""

@@ -70,10 +70,10 @@ class Card:
 @lru_cache(maxsize=1)
 def cards() -> dict[str, Card]:
     """Return the cards by name."""
-    found = {}
+    result = {}
     for name, entry in _table().items():
-        found[name] = Card(name=name, **{key: value for key, value in entry.items() if key != "names"})
-    return found
+        result[name] = Card(name=name, **{key: value for key, value in entry.items() if key != "names"})
+    return result
 
 
 @lru_cache(maxsize=1)

@@ -158,10 +158,10 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
     """Return options with their values, both spellings of either."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for place, word in enumerate(words):
         if word.startswith("--"):
             name, _, value = word.partition("=")
             following = words[place + 1] if place + 1 < len(words) else ""
-            found[_SYNONYMS.get(name, name)] = value or ("" if following.startswith("--") else following)
-    return found
+            result[_SYNONYMS.get(name, name)] = value or ("" if following.startswith("--") else following)
+    return result

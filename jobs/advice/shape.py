@@ -136,12 +136,12 @@ _REMEDY = "Name a folder with its config.json, or fetch that file first: hf down
 @lru_cache(maxsize=1)
 def shipped() -> dict[str, Shape]:
     """Return the shipped shapes by name and by repository, in small letters."""
-    found: dict[str, Shape] = {}
+    result: dict[str, Shape] = {}
     for name, entry in tomllib.loads(Path(__file__).with_name("shapes.toml").read_text(encoding="utf-8")).items():
         vision = Vision(**entry["vision"]) if "vision" in entry else None
         shape = Shape(name=name, vision=vision, source=entry["source"], hub=entry["hub"][0], **entry["shape"])
-        found |= dict.fromkeys([name, *(hub.lower() for hub in entry["hub"])], shape)
-    return found
+        result |= dict.fromkeys([name, *(hub.lower() for hub in entry["hub"])], shape)
+    return result
 
 
 def _cached(repository: str, revision: str, cache: Path | None) -> Path | None:
@@ -278,7 +278,7 @@ class Family:
         return more + (heads if self.query_norms else 0)
 
     def is_on(self, config: Mapping[str, Any], key: str) -> bool:
-        """Tell whether a config switches a bias on."""
+        """Return whether a config switches a bias on."""
         return key == "yes" or bool(key and config.get(key, key in self.biased))
 
 

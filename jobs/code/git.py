@@ -144,13 +144,13 @@ def resolve(folder: Path, revision: str) -> str:
 
 def tree(folder: Path, commit: str) -> dict[bytes, Blob]:
     """Return what a commit holds below the folder, by path. Raises CodeError."""
-    found = {}
+    result = {}
     for line in git(folder, "ls-tree", "-r", "-z", commit).split(b"\0"):
         if line:
             head, path = line.split(b"\t", 1)
             mode, _, name = head.split(b" ")
-            found[path] = Blob(mode, name)
-    return found
+            result[path] = Blob(mode, name)
+    return result
 
 
 def contents(folder: Path, objects: list[bytes], bytes_max: int) -> list[bytes]:

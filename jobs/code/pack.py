@@ -162,16 +162,16 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 def plain_names(folder: Path, leaves_out: Callable[[str], bool]) -> set[bytes]:
     """Return the names below a folder without git: everything but hidden and generated ones. Raises CodeError."""
-    found: set[bytes] = set()
+    result: set[bytes] = set()
     try:
         for name in _walk(folder, leaves_out):
-            found.add(name)
-            if len(found) > CODE_LIMITS.files:
+            result.add(name)
+            if len(result) > CODE_LIMITS.files:
                 raise too_many(folder)
     except OSError as error:
         why = f"it cannot be read: {error.strerror}: {error.filename!a}"
         raise CodeError(str(folder), why, "Name it in .schedignore if no session needs it") from None
-    return found
+    return result
 
 
 def too_many(folder: Path) -> CodeError:

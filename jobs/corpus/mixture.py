@@ -160,17 +160,17 @@ def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_shar
 
 def _places(folder: Path, shard: Shard, domain: str | None) -> list[_Place]:
     """Rows of a shard that are tagged with the domain, without holding their text."""
-    found: list[_Place] = []
+    result: list[_Place] = []
     offset = 0
     if domain is None:
-        return found
+        return result
     with (folder / shard.name).open("rb") as file:
         for line in file:
             row = json.loads(line)
             if domain in row["domains"]:
-                found.append(_Place(shard.name, offset, len(line), len(row["text"].encode())))
+                result.append(_Place(shard.name, offset, len(line), len(row["text"].encode())))
             offset += len(line)
-    return found
+    return result
 
 
 def _choose(places: Sequence[_Place], wanted: int, max_passes: int, seed: str) -> tuple[list[_Place], int]:

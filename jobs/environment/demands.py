@@ -56,7 +56,7 @@ class Demands:
     exact: bool = False
 
     def runs_on(self, python: str) -> bool:
-        """Tell whether a Python such as 3.12 is one of those asked for, as far as that is said by its minor version."""
+        """Return whether a Python such as 3.12 is one of those asked for, as far as its minor version says."""
         minor = int(python.partition(".")[2])
         return all(_holds(match[1], match[2], match[3], minor) for match in _CLAUSE.finditer(self.python))
 

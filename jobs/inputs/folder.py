@@ -76,8 +76,8 @@ def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lamb
     total = sum(entry.bytes for entry in found)
     if total > LIMITS.bytes:
         largest = sorted(found, key=lambda entry: -entry.bytes)[:3]
-        told = ", ".join(f"{entry.path!a} ({entry.bytes / 1e9:.1f} GB)" for entry in largest)
-        why = f"it has {total / 1e9:.1f} GB, at most {LIMITS.bytes / 1e9:.1f} are taken; largest: {told}"
+        listing = ", ".join(f"{entry.path!a} ({entry.bytes / 1e9:.1f} GB)" for entry in largest)
+        why = f"it has {total / 1e9:.1f} GB, at most {LIMITS.bytes / 1e9:.1f} are taken; largest: {listing}"
         raise TreeError(str(folder), why, "Give a folder that holds only what sessions read")
     try:
         encode_listing(found, LIMITS)  # names and links are judged before hours are spent on reading

@@ -93,8 +93,8 @@ def _chosen(entries: list[Entry], patterns: list[str]) -> list[Entry]:
     for pattern in patterns:
         fits = [entry for entry in entries if fnmatchcase(entry.path, pattern)]
         if not fits:
-            known = ", ".join(entry.path for entry in entries[:_NAMED])
-            raise BadListing(f"none of its {len(entries)} files is called {pattern!a}; it has {known[:300]}")
+            listing = ", ".join(entry.path for entry in entries[:_NAMED])
+            raise BadListing(f"none of its {len(entries)} files is called {pattern!a}; it has {listing[:300]}")
         chosen.update(fits)
     return sorted(chosen)
 
@@ -114,7 +114,7 @@ def _entry(file: Any) -> Entry:
 
 
 def _only_at_home(repository: Repository, token: str) -> bool:
-    """Tell whether files are given out with our token alone; a listing may be shown to those who get no file."""
+    """Return whether files are given out with our token alone; a listing may be shown to those who get no file."""
     largest = max(repository.entries, key=lambda entry: entry.bytes)
     address = repository.address(largest.path)
 

@@ -119,16 +119,16 @@ def word(value: Any, known: Collection[str]) -> str:
 
 def measures(values: Any) -> dict[str, float]:
     """Return the metrics that can be compared, shown and stored; whatever else is among them is left out."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, value in values.items() if isinstance(values, dict) else ():
-        if len(found) >= MEASURES_MAX:
+        if len(result) >= MEASURES_MAX:
             break
         if isinstance(name, str) and 0 < len(name) <= NAME_MAX and name.isprintable():
             try:
-                found[name] = measure(value)
+                result[name] = measure(value)
             except Unfit:
                 continue
-    return found
+    return result
 
 
 def training_data(value: Any) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def is_key(key: str) -> bool:
-    """Tell whether what somebody else may have put into the store has a name of ours."""
+    """Return whether what somebody else may have put into the store has a name of ours."""
     return bool(_KEY.fullmatch(key))
 
 

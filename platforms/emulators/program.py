@@ -84,10 +84,10 @@ def end_unknown(folder: Path, known: Collection[str]) -> None:
 def _kernels(folder: Path, known: Collection[str] = ()) -> list[int]:
     mark = f"{MARK}={folder}/".encode()
     passed_over = {f"{MARK}={session}".encode() for session in known}
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (process / "environ").read_bytes().split(b"\0")
             if any(word.startswith(mark) and word not in passed_over for word in words):
-                found.append(int(process.name))
-    return found
+                result.append(int(process.name))
+    return result

@@ -227,7 +227,7 @@ class KagglePlatform:
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find."""
-        found: dict[str, Observed] = {}
+        result: dict[str, Observed] = {}
         with self._answering("find"):
             if not self._taken_back:
                 self._take_back()  # what a daemon that was killed left there, or Kaggle would not delete before
@@ -241,15 +241,15 @@ class KagglePlatform:
                     record = self._records.read(key) or self._observer.adopt(key, slug, now)
                     observed = self._observer.look(record, now) if record is not None else None
                 except DamagedRecord as error:
-                    found[key] = unclear(key, error)
+                    result[key] = unclear(key, error)
                     continue
                 if observed is not None:
-                    found[key] = observed
+                    result[key] = observed
                     if observed.state in {SessionState.ENDED, SessionState.ABSENT}:
                         self._take_back()
                 elif record is None:
                     self._client.gpu_week()  # proves that we are let in: "denied" is no proof of absence without it
-        return found
+        return result
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Ask a session that can be asked; with ``force``, cancel by the id that it told, and later delete the kernel.
@@ -377,7 +377,7 @@ class KagglePlatform:
             self._taken_back = True
 
     def _is_over(self, key: str) -> bool:
-        """Tell whether a launch needs its secrets no more, or came to nothing."""
+        """Return whether a launch needs its secrets no more, or came to nothing."""
         try:
             record = self._records.read(key)
         except DamagedRecord:

@@ -131,7 +131,7 @@ class Settings:
     idle_seconds: Annotated[float, Written("idle_milliseconds", 0.001, least=1)] = 2.0
 
     def relays(self, store_kind: str) -> bool:
-        """Tell whether sessions cannot reach an artifact store of this kind by themselves; none: "" ."""
+        """Return whether sessions cannot reach an artifact store of this kind by themselves; none: "" ."""
         out_of_reach = store_kind == "directory" or not self.internet
         return bool(store_kind) and (self.checkpoints == "relay" or (self.checkpoints == "auto" and out_of_reach))
 

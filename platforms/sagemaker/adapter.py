@@ -192,7 +192,7 @@ class SageMakerPlatform(Adapter):
 
         Asks for all live jobs of the account, so it is not for every cycle: AWS lists two times a second for everybody.
         """
-        found = []
+        result = []
         with answers.translated("orphans", now):
             pages = self._jobs.get_paginator("list_training_jobs").paginate(StatusEquals="InProgress")
             names = [job["TrainingJobName"] for page in pages for job in page["TrainingJobSummaries"]]
@@ -201,8 +201,8 @@ class SageMakerPlatform(Adapter):
                 if description is None or description["TrainingJobStatus"] in TERMINAL:
                     continue
                 if is_ours(description, name, self._owner):
-                    found.append(observed(description, now))
-        return found
+                    result.append(observed(description, now))
+        return result
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Delete the jobs in ``over`` that are, with the documents they were launched with; return their keys.
@@ -425,7 +425,7 @@ class Poller:
 
         Raises Throttled, also without asking while AWS is left in peace, and what ``look`` raises.
         """
-        found: dict[str, Observed] = {}
+        result: dict[str, Observed] = {}
         wanted = list(keys)
         with self._lock:
             self._seen = {key: seen for key, seen in self._seen.items() if seen[0] > now - _FORGET_SECONDS}
@@ -435,14 +435,14 @@ class Poller:
             for key in wanted:
                 fresh_until, observed = self._seen.get(key, (now, None))
                 if observed is not None and fresh_until > now:
-                    found[key] = observed
+                    result[key] = observed
                     continue
                 seen = self._look(key, now, look)
                 if seen is not None:
-                    found[key] = seen.observed
+                    result[key] = seen.observed
                     self._remember(key, seen, now)
             self._pause_seconds = 0
-        return found
+        return result
 
     def forget(self, key: str) -> None:
         """Look at a job again when it is next asked for: something was done to it."""

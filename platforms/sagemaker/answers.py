@@ -125,7 +125,7 @@ def ends_by(description: Mapping[str, Any]) -> int:
 
 
 def lost_its_instance(description: Mapping[str, Any]) -> bool:
-    """Tell whether a job that is not over lost its instance, also when it has another by now."""
+    """Return whether a job that is not over lost its instance, also when it has another by now."""
     return description["TrainingJobStatus"] == "InProgress" and _was_interrupted(description)
 
 
@@ -142,7 +142,7 @@ def _was_interrupted(description: Mapping[str, Any]) -> bool:
 
 
 def _was_taken(description: Mapping[str, Any]) -> bool:
-    """Tell whether AWS took a job's machine away, or failed itself."""
+    """Return whether AWS took a job's machine away, or failed itself."""
     return _was_interrupted(description) or failure(description)[0] in _AWS_FAILED
 
 
@@ -215,7 +215,7 @@ def code_of(error: ClientError) -> str:
 
 
 def is_refusal(error: Exception, operation: str) -> bool:
-    """Tell whether an error proves that ``operation`` was not carried out.
+    """Return whether an error proves that ``operation`` was not carried out.
 
     Botocore repeats what was not answered, and what it is told then says nothing about the requests before.
     """

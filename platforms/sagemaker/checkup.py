@@ -116,16 +116,16 @@ def _quota(settings: Settings) -> Checked:
         except ClientError as error:
             if answers.code_of(error) not in answers.DENIED:
                 raise
-            found = f"not checked for {', '.join(settings.instance_types)}: new accounts have 0"
+            listing = f"not checked for {', '.join(settings.instance_types)}: new accounts have 0"
             remedy = f"See Service Quotas, Amazon SageMaker, '<type> for {use}', or grant docs/iam/doctor.json"
-            return Checked("warning", found, remedy)
+            return Checked("warning", listing, remedy)
     limits = {quota["QuotaName"]: int(quota["Value"]) for quota in listed}
-    found = "; ".join(f"{name}: {limits.get(name, 'not listed')}" for name in wanted)
+    listing = "; ".join(f"{name}: {limits.get(name, 'not listed')}" for name in wanted)
     if not any(limits.get(name) for name in wanted):
-        return Checked("bad", found, "Ask for at least 1 under Service Quotas, Amazon SageMaker")
+        return Checked("bad", listing, "Ask for at least 1 under Service Quotas, Amazon SageMaker")
     if not all(limits.get(name) for name in wanted):
-        return Checked("warning", found, "Ask for at least 1 of each, or take those without out of instance_types")
-    return Checked("ok", found)
+        return Checked("warning", listing, "Ask for at least 1 of each, or take those without out of instance_types")
+    return Checked("ok", listing)
 
 
 def _image(settings: Settings, now: float) -> Checked:

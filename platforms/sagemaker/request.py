@@ -43,7 +43,7 @@ class Order:
 
 
 def valid_name(key: str) -> bool:
-    """Tell whether a launch key can be a training job's name."""
+    """Return whether a launch key can be a training job's name."""
     return bool(_NAME.fullmatch(key))
 
 
@@ -86,13 +86,13 @@ def training_job(order: Order, settings: Settings) -> dict[str, Any]:
 
 
 def is_ours(description: Mapping[str, Any], key: str, owner: str) -> bool:
-    """Tell whether a training job of this name is the one that this scheduler launched."""
+    """Return whether a training job of this name is the one that this scheduler launched."""
     environment = description.get("Environment") or {}
     return environment.get(RUN_VARIABLE) == key and environment.get(OWNER_VARIABLE) == owner
 
 
 def is_told(description: Mapping[str, Any]) -> bool:
-    """Tell whether a description says whose job it is: ours always do."""
+    """Return whether a description says whose job it is: ours always do."""
     environment = description.get("Environment") or {}
     words = (environment.get(RUN_VARIABLE), environment.get(OWNER_VARIABLE))
     return all(isinstance(word, str) and word for word in words)

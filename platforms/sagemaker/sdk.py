@@ -19,7 +19,7 @@ _EXTRA = "Install the extra: uff-scheduler[sagemaker]"
 
 
 def names_image(text: str) -> bool:
-    """Tell whether an image is to be looked up, and is named as it should be."""
+    """Return whether an image is to be looked up, and is named as it should be."""
     parts = text.removeprefix(PREFIX).split(":")
     return text.startswith(PREFIX) and len(parts) in _PARTS and all(parts)
 

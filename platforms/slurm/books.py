@@ -81,19 +81,19 @@ def _caps(name: str, head: str, mine: str, per_user: str) -> Iterator[Cap]:
 
 
 def _word(text: str, name: str) -> str:
-    found = re.search(rf"(?:^| ){name}=(\S*)", text)
-    return found[1] if found else ""
+    match = re.search(rf"(?:^| ){name}=(\S*)", text)
+    return match[1] if match else ""
 
 
 def _gpus(text: str, name: str) -> tuple[int | None, int] | None:
     """Return the limit of GPUs under a name, None for none, and what is used of it; None when it is not told."""
-    found = _GPU.search(_word(text, name))
-    return None if found is None else (None if found["limit"] == "N" else int(found["limit"]), int(found["used"] or 0))
+    match = _GPU.search(_word(text, name))
+    return None if match is None else (None if match["limit"] == "N" else int(match["limit"]), int(match["used"] or 0))
 
 
 def _limit(told: str) -> int | None:
-    found = _GPU.search(told.strip())
-    return int(found["limit"]) if found and found["limit"] != "N" else None
+    match = _GPU.search(told.strip())
+    return int(match["limit"]) if match and match["limit"] != "N" else None
 
 
 class NoBooks(Exception):
@@ -154,5 +154,5 @@ def reading(found: Association, devices: int, now: int, scale: float) -> QuotaRe
 
 
 def _minutes(told: str) -> int | None:
-    known = _MINUTES.search(told)
-    return int(known[1]) if known else None
+    match = _MINUTES.search(told)
+    return int(match[1]) if match else None

@@ -34,7 +34,7 @@ def checks(
     # Without the option the folder is in the pool's state folder, which the daemon makes.
     chosen = read_settings(settings, Path(), sys.executable)
     commands = Commands(chosen)
-    found: dict[str, Callable[[], Checked]] = {
+    result: dict[str, Callable[[], Checked]] = {
         "controller": partial(_controller, commands),
         "nodes": partial(_nodes, commands, settings.get("partition", "")),
         "a job like ours": partial(_job, commands, chosen),
@@ -42,8 +42,8 @@ def checks(
         "account": partial(_account, commands),
     }
     if "folder" in settings:
-        found["folder"] = partial(_folder, commands, settings["folder"])
-    return found
+        result["folder"] = partial(_folder, commands, settings["folder"])
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +107,20 @@ def _read_nodes(commands: Commands, partition: str) -> list[Nodes]:
 
 def _seconds_of(limit: str) -> int | None:
     """Return a time limit as sinfo prints it, ``1-00:00:00`` or ``30:00``, in seconds; None for no limit."""
-    found = _LIMIT.fullmatch(limit)
-    if found is None:
+    match = _LIMIT.fullmatch(limit)
+    if match is None:
         return None
     seconds = 0
-    for part in found["clock"].split(":"):
+    for part in match["clock"].split(":"):
         seconds = seconds * 60 + int(part)
-    return int(found["days"] or 0) * 86_400 + seconds
+    return int(match["days"] or 0) * 86_400 + seconds
 
 
 def _controller(commands: Commands) -> Checked:
-    told = " ".join(commands.ask("ask the controller", "scontrol ping </dev/null && scontrol --version").split())
-    if " UP" not in told:
-        return Checked("bad", told or "it says nothing", "Ask the cluster's administrator")
-    return Checked("ok", told)
+    listing = " ".join(commands.ask("ask the controller", "scontrol ping </dev/null && scontrol --version").split())
+    if " UP" not in listing:
+        return Checked("bad", listing or "it says nothing", "Ask the cluster's administrator")
+    return Checked("ok", listing)
 
 
 def _nodes(commands: Commands, partition: str) -> Checked:

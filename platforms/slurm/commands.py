@@ -263,9 +263,9 @@ class Commands:
         if ran.code == _NO_ANSWER:
             raise NotSubmitted(NAME, "submit", _why_of(ran), "The pool rests until Slurm answers")
         told, _, code = ran.out.rpartition("== ")
-        found = _JOB_ID.search(told)
-        if code.strip() == "0" and found:
-            return int(found["job"])
+        match = _JOB_ID.search(told)
+        if code.strip() == "0" and match:
+            return int(match["job"])
         if ran.code == 0 and code.strip() == "1" and (said := _SAID.findall(ran.err)) and not UNSURE.search(said[-1]):
             raise refusal(said[-1])
         if ran.code == 1:
@@ -330,10 +330,10 @@ class Commands:
 
     def _told(self, folders: str, keys: Sequence[str]) -> dict[str, Evidence]:
         """Return by key what a look at the folders printed."""
-        found = dict(map(evidence, filter(None, folders.split("\n"))))
-        if set(found) != set(keys):
+        result = dict(map(evidence, filter(None, folders.split("\n"))))
+        if set(result) != set(keys):
             raise Unreachable(NAME, "look at the queue", "its answer lacks sessions", "It is asked again")
-        return found
+        return result
 
     def _run(self, action: str, script: str, words: Sequence[str]) -> Ran:
         settings = self._settings

@@ -144,7 +144,7 @@ def by_key(
 
     Raises Unreachable for half a row of ours.
     """
-    found: dict[str, list[Line]] = {}
+    result: dict[str, list[Line]] = {}
     for row in rows:
         known = _COMMENT.search(row[-1]) if row else None
         if known is None or known["owner"] != owner:
@@ -158,8 +158,8 @@ def by_key(
             job, state, reason, instants[0], submitted - skew, instants[1], nodes, known["key"],
             known["owner"], int(known["until"]), (places or {}).get(job),
         )  # fmt: skip
-        found.setdefault(line.key, []).append(line)
-    return found
+        result.setdefault(line.key, []).append(line)
+    return result
 
 
 def evidence(text: str) -> tuple[str, Evidence]:
@@ -283,12 +283,12 @@ def waiting(line: Line) -> str:
 
 
 def is_waiting(line: Line) -> bool:
-    """Tell whether a job waits in the queue."""
+    """Return whether a job waits in the queue."""
     return line.state in _WAITS
 
 
 def is_over(line: Line) -> bool:
-    """Tell whether a job has ended."""
+    """Return whether a job has ended."""
     return line.state in _OVER
 
 

@@ -211,16 +211,16 @@ class FolderTarget:
 
     def _served(self, out: str) -> Served:
         """Return what the lines of an answer say. What the target prints beside them is passed over."""
-        told: dict[str, str] = {}
+        data: dict[str, str] = {}
         damaged: list[str] = []
         for line in out.splitlines():
             if match := _LINE.fullmatch(line):
-                told[match[1]] = match[2].strip()
+                data[match[1]] = match[2].strip()
                 damaged += [match[2][:200]] if match[1] == "damaged" else []
-        current, proven = told.get("current", ""), told.get("proven", "")
+        current, proven = data.get("current", ""), data.get("proven", "")
         if not (_NUMBERS.fullmatch(current) and _NUMBERS.fullmatch(proven)) or " " in current:
             raise TargetUnreachable(self.name, "read what it serves", "its answer makes no sense")
-        digest = told.get("digest", "")
+        digest = data.get("digest", "")
         answered = [int(number) for number in proven.split()]
         version = int(current) if current else None
         return Served(

@@ -146,10 +146,10 @@ def check_pairs(headers: Mapping[str, list[Tensor]]) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a name stands twice")
-    return found
+    return result
 
 
 def _tensor(name: str, told: Any) -> Tensor:
@@ -230,12 +230,12 @@ _CHECKS: Mapping[str, Callable[[Path], None]] = {
 
 
 def is_weights(name: str) -> bool:
-    """Tell whether a file of this name holds weights."""
+    """Return whether a file of this name holds weights."""
     return name.lower().endswith(WEIGHTS)
 
 
 def leaves(name: str) -> bool:
-    """Tell whether a checkpoint's file of this name is of use elsewhere; what it holds is looked at later."""
+    """Return whether a checkpoint's file of this name is of use elsewhere; what it holds is looked at later."""
     last = name.rpartition("/")[2]
     plain = last in _NAMES or last.lower().endswith(KINDS)
     return plain and not last.startswith(_OF_TRAINING) and not name.startswith(_REFERENCE)

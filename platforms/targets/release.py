@@ -83,13 +83,13 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 def _listed(sums: bytes) -> dict[str, str]:
-    found = {}
+    result = {}
     for line in sums.decode("ascii", "replace").splitlines():
         match = _LINE.fullmatch(line)
-        if match is None or not is_key(match[2]) or match[2] in found or match[2] == SUMS:
+        if match is None or not is_key(match[2]) or match[2] in result or match[2] == SUMS:
             raise _bad(f"{SUMS} has a line that is none: {line[:80]!r}", "Export the version again")
-        found[match[2]] = match[1]
-    return found
+        result[match[2]] = match[1]
+    return result
 
 
 def _read(path: Path, limit_bytes: int) -> bytes:

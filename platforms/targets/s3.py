@@ -166,15 +166,15 @@ class S3Target:
     def _point(self, model: str, releases: tuple[tuple[int, str], ...], mark: str, *, proven: bool) -> None:
         from botocore.exceptions import ClientError
 
-        told: dict[str, Any] = {"format": _FORMAT, "model": model, "version": releases[0][0], "digest": releases[0][1]}
-        told["proven"] = proven
-        told["folder"] = self.prefix + _folder(model, *releases[0])
-        told["before"] = [{"version": version, "digest": digest} for version, digest in releases[1:]]
+        data: dict[str, Any] = {"format": _FORMAT, "model": model, "version": releases[0][0], "digest": releases[0][1]}
+        data["proven"] = proven
+        data["folder"] = self.prefix + _folder(model, *releases[0])
+        data["before"] = [{"version": version, "digest": digest} for version, digest in releases[1:]]
         condition = {"IfMatch": mark} if mark else {"IfNoneMatch": "*"}
         with translated("write", f"{model}/current.json", self.bucket):
             try:
                 self.client.put_object(
-                    Bucket=self.bucket, Key=self._key(model), Body=json.dumps(told).encode(), **condition
+                    Bucket=self.bucket, Key=self._key(model), Body=json.dumps(data).encode(), **condition
                 )
             except ClientError as error:
                 if code_of(error) not in TAKEN | CONTENDED:

@@ -334,13 +334,13 @@ class VllmTarget:
         """Return the models that the server lists, with the folder that each came from. Raises TargetUnreachable."""
         told = self.server.call("GET", "/v1/models")
         try:
-            found = {str(one["id"]): str(one.get("root") or "") for one in told.document["data"]}
+            result = {str(one["id"]): str(one.get("root") or "") for one in told.document["data"]}
         except (KeyError, TypeError, AttributeError):
-            found = {}
-        if told.status != 200 or self.base not in found:
+            result = {}
+        if told.status != 200 or self.base not in result:
             why = f"the server does not list {self.base}: {told.status} {told.text}"
             raise TargetUnreachable(self.folder.name, "read what it serves", why, "Correct option base, or the server")
-        return found
+        return result
 
     def _point_router(self, model: str, version: int) -> None:
         """Let the router send requests for ``model`` to a version, unless somebody else changed its table meanwhile."""

@@ -180,7 +180,7 @@ class Tools:
 
 
 def _can_ask(context: Any) -> bool:
-    """Tell whether the client can put a question to its user."""
+    """Return whether the client can put a question to its user."""
     able = None if context is None else context.client_capabilities
     return able is not None and able.elicitation is not None
 

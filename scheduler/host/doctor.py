@@ -62,14 +62,14 @@ def examine(
     for name, check in checks.items():
         threading.Thread(target=work, args=(name, check), name=f"doctor {name}", daemon=True).start()
     end = stopwatch() + deadline_seconds
-    found = {}
+    result = {}
     for name, answer in answers.items():
         try:
-            found[name] = answer.get(timeout=max(0.0, end - stopwatch()))
+            result[name] = answer.get(timeout=max(0.0, end - stopwatch()))
         except Empty:
             why = f"no answer within {deadline_seconds:.0f} s"
-            found[name] = Checked("bad", why, "See whether what it asks is overloaded or cut off, and try again")
-    return found
+            result[name] = Checked("bad", why, "See whether what it asks is overloaded or cut off, and try again")
+    return result
 
 
 def check_database(database: Database) -> Checked:
@@ -82,7 +82,7 @@ def check_database(database: Database) -> Checked:
 
 
 def check_daemon(database: Database) -> Checked:
-    """Tell whether a daemon holds the lease."""
+    """Return whether a daemon holds the lease."""
     with database.read() as tx:
         held = lease.current(tx)
     if held is None:
@@ -156,9 +156,9 @@ def _guarded(check: Callable[[], Checked]) -> Checked:
 def finding_of(error: Exception, remedy: str) -> Checked:
     """Return an error as a finding, its own remedies apart from its reasons; ``remedy`` is for an error without one."""
     if problems := getattr(error, "problems", ()):
-        found = "; ".join(str(replace(problem, remedy="")) for problem in problems)
+        listing = "; ".join(str(replace(problem, remedy="")) for problem in problems)
         remedies = dict.fromkeys(problem.remedy for problem in problems if problem.remedy)
-        return Checked("bad", found, "; ".join(remedies) or remedy)
+        return Checked("bad", listing, "; ".join(remedies) or remedy)
     why = str(getattr(error, "why", "")) or " ".join(str(error).split()) or type(error).__name__
     return Checked("bad", why, str(getattr(error, "remedy", "")) or remedy)
 
@@ -270,8 +270,8 @@ def check_secrets(app: App) -> Checked:
             wanted.setdefault(name, []).append(spec.name)
     missing = {name: wrong for name in sorted(wanted) if (wrong := trouble(app, name))}
     if missing:
-        told = "; ".join(f"{name} of {', '.join(wanted[name])}: {wrong.why}" for name, wrong in missing.items())
-        return Checked("bad", told, next(iter(missing.values())).remedy)
+        listing = "; ".join(f"{name} of {', '.join(wanted[name])}: {wrong.why}" for name, wrong in missing.items())
+        return Checked("bad", listing, next(iter(missing.values())).remedy)
     asked = sorted({name for spec in specs for name in spec.secrets} - set(wanted))
     elsewhere = f"; their platform is asked for {', '.join(asked)}" if asked else ""
     return Checked("ok", f"{counted(len(wanted), 'secret')} of open jobs to give, all there{elsewhere}")
@@ -279,11 +279,11 @@ def check_secrets(app: App) -> Checked:
 
 def _handed_over() -> set[str]:
     """Return the secrets that the installed service gets from its manager; nothing inside that service itself."""
-    found: set[str] = set()
+    result: set[str] = set()
     for units in _UNITS if not os.environ.get(VARIABLE) else ():
         try:
             text = (units.expanduser() / f"{MAIN}.d" / "credentials.conf").read_text(encoding="utf-8")
         except (OSError, RuntimeError, UnicodeDecodeError):  # nothing installed, no home, or not for us to read
             continue
-        found.update(_HANDED_OVER.findall(text))
-    return found
+        result.update(_HANDED_OVER.findall(text))
+    return result

@@ -151,27 +151,27 @@ def carry_out(steps: Iterable[Step], place: Place) -> None:
 
 def obstacles(place: Place) -> list[ServiceRefused]:
     """Return what would keep the service from working here, all of it."""
-    found = []
+    result = []
     if place.root == Path("/"):
         if not Path("/run/systemd/system").is_dir():
-            found.append(
+            result.append(
                 ServiceRefused("this machine was not booted with systemd", "Run in the foreground: schedctl daemon")
             )
         if not place.user and os.geteuid() != 0:
             remedy = "Use sudo, or install your own with --user"
-            found.append(ServiceRefused("only root may write there", remedy, needs_root=True))
+            result.append(ServiceRefused("only root may write there", remedy, needs_root=True))
     if not place.user and place.root == Path("/"):
         for path in dict.fromkeys((place.schedctl, place.python, Path(os.path.realpath(place.python)))):
             why = _out_of_reach(path)
             if why:
                 remedy = "Install into a folder such as /opt/uff-scheduler, with a Python of the system"
-                found.append(ServiceRefused(f"the service's user cannot run {path}: {why}", remedy))
-        found += [
+                result.append(ServiceRefused(f"the service's user cannot run {path}: {why}", remedy))
+        result += [
             ServiceRefused(f"the service cannot see {path}, it lies in a home", "Choose another folder in the settings")
             for path in (place.state, *place.writable, place.config)
             if _in_home(path)
         ]
-    return found
+    return result
 
 
 def _credentials(place: Place) -> list[Step]:
@@ -265,7 +265,7 @@ def _run(words: Sequence[str]) -> None:
     except OSError as error:
         raise ServiceRefused(f"{command}: {error.strerror}", "Install systemd, or run: schedctl daemon") from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
+        listing = " ".join((done.stderr or done.stdout).split())
         raise ServiceRefused(
-            f"{command}: {said or f'exit code {done.returncode}'}", f"Look at: journalctl -e -u {MAIN}"
+            f"{command}: {listing or f'exit code {done.returncode}'}", f"Look at: journalctl -e -u {MAIN}"
         )

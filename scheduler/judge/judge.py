@@ -34,8 +34,8 @@ def judge(gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None)
 def _finding(gate: QualityGate, scores: Scores, in_force: Scores | None) -> Finding:
     new = scores.by_metric.get(gate.metric)
     if new is None:
-        known = ", ".join(sorted(scores.by_metric))
-        return Finding(gate, "error", f"there are no scores of {gate.metric}, only of {known}")
+        listing = ", ".join(sorted(scores.by_metric))
+        return Finding(gate, "error", f"there are no scores of {gate.metric}, only of {listing}")
     if not gate.compares:
         return threshold_finding(gate, new)
     if in_force is None:

@@ -73,5 +73,5 @@ class Judgement:
     def document(self) -> dict[str, Any]:
         """Return it in plain JSON types."""
         findings = [finding.document() for finding in self.findings]
-        told = {"verdict": self.verdict, "unclear": self.unclear, "reason": self.reason, "findings": findings}
-        return {**told, "notes": list(self.notes)}
+        data = {"verdict": self.verdict, "unclear": self.unclear, "reason": self.reason, "findings": findings}
+        return {**data, "notes": list(self.notes)}

@@ -145,8 +145,8 @@ def _instant(at: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    shown = "".join(c if c.isprintable() else " " for c in text)
-    return shown.replace("\\", "\\\\").replace(";", "\\;").replace(",", "\\,")
+    listing = "".join(c if c.isprintable() else " " for c in text)
+    return listing.replace("\\", "\\\\").replace(";", "\\;").replace(",", "\\,")
 
 
 def _folded(line: str) -> str:

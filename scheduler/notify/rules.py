@@ -98,7 +98,7 @@ def alerts_in(found: Sequence[Event], read: int) -> list[Event]:
 
     That something needs a person is told where nothing else was told of it: a job that failed is one line.
     """
-    told: dict[tuple[str, str], int] = {}
+    data: dict[tuple[str, str], int] = {}
     news = []
     happened = {(_TELLS.get(event.kind), event.subject) for event in found}
     for event in found:
@@ -107,8 +107,8 @@ def alerts_in(found: Sequence[Event], read: int) -> list[Event]:
         if event.kind == RAISED and (event.data.get("what"), event.subject) in happened:
             continue
         at = event.kind + str(event.data.get("what", "")), event.subject
-        if event.at - told.get(at, -_TOLD_ONCE_SECONDS) >= _TOLD_ONCE_SECONDS:
-            told[at] = event.at
+        if event.at - data.get(at, -_TOLD_ONCE_SECONDS) >= _TOLD_ONCE_SECONDS:
+            data[at] = event.at
             if event.id > read:
                 news.append(event)
     return news

@@ -110,7 +110,7 @@ def _heard(process: subprocess.Popen[str]) -> bool:
 
 
 def answers(address: str) -> bool:
-    """Tell whether somebody listens at ``http://host:port``."""
+    """Return whether somebody listens at ``http://host:port``."""
     host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1).close()
@@ -263,7 +263,7 @@ def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
 
 
 def keeps_bucket(rehearsal: Rehearsal, base: Mapping[str, Any]) -> bool:
-    """Tell whether the artifact store is a bucket that the shipped emulator keeps in the rehearsal's folder."""
+    """Return whether the artifact store is a bucket that the shipped emulator keeps in the rehearsal's folder."""
     credentials = base.get("artifacts", {}).get("options", {}).get("credentials")
     return bool(credentials == str(rehearsal.folder / _AWS_CREDENTIALS))
 

@@ -360,9 +360,9 @@ def _waits(report: Report) -> Iterator[str]:
     for job in report.waiting:
         waiting.setdefault(_clean(job.why), []).append(_clean(job.job))
     for why, names in waiting.items():
-        shown = ", ".join(names[:_NAMES_MAX])
+        listing = ", ".join(names[:_NAMES_MAX])
         more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-        yield f"{shown}{more} {'wait' if len(names) > 1 else 'waits'}: {why}."
+        yield f"{listing}{more} {'wait' if len(names) > 1 else 'waits'}: {why}."
 
 
 def _clean(text: str) -> str:

@@ -52,11 +52,11 @@ class WeekFacts:
     @cached_property
     def published(self) -> Mapping[str, Sequence[Manifest]]:
         """The checkpoints up to the end of the week, by run."""
-        found: dict[str, list[Manifest]] = defaultdict(list)
+        result: dict[str, list[Manifest]] = defaultdict(list)
         for manifest in self.manifests:
             if manifest.created_at <= self.end:
-                found[manifest.run].append(manifest)
-        return found
+                result[manifest.run].append(manifest)
+        return result
 
     @cached_property
     def survivors(self) -> set[str]:

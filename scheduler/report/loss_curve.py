@@ -87,8 +87,8 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
 def smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """Return the points with the mean of those around each, fewer at the ends."""
     reach = round(len(points) * _SMOOTHED / 2)
-    found = []
+    result = []
     for index, (step, _) in enumerate(points):
         near = points[max(0, index - reach) : index + reach + 1]
-        found.append((step, math.fsum(loss for _, loss in near) / len(near)))
-    return found
+        result.append((step, math.fsum(loss for _, loss in near) / len(near)))
+    return result

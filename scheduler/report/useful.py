@@ -72,15 +72,15 @@ def surviving(manifests: Iterable[Manifest]) -> list[Manifest]:
     by_job: dict[str, list[Manifest]] = defaultdict(list)
     for manifest in manifests:
         by_job[manifest.job].append(manifest)
-    found = []
+    result = []
     for mine in by_job.values():
         known = {manifest.key: manifest for manifest in mine}
         ordered = sorted(mine, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
         newest: Manifest | None = ordered[0]
         while newest is not None:
-            found.append(newest)
+            result.append(newest)
             newest = _grew_out_of(newest, known, ordered)
-    return found
+    return result
 
 
 def _grew_out_of(manifest: Manifest, known: Mapping[str, Manifest], ordered: Sequence[Manifest]) -> Manifest | None:

@@ -110,9 +110,9 @@ def _make_single_file(connection: sqlite3.Connection) -> None:
 def _check(path: Path) -> None:
     """Raise unless the file is whole and of a revision we know. Leaves no file beside it."""
     with closing(_open(path, "ro")) as connection:
-        found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
-        if found != ["ok"]:
-            raise BackupFailed(str(path), f"the copy is damaged: {'; '.join(found)}", "Use another backup")
+        problems = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
+        if problems != ["ok"]:
+            raise BackupFailed(str(path), f"the copy is damaged: {'; '.join(problems)}", "Use another backup")
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
             raise BackupFailed(str(path), "it is not a database of ours", "Give the path of a backup")
         (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -159,13 +159,13 @@ def _dump(db: Database, target: Path) -> None:
         raise BackupFailed(db.where, "pg_dump is not installed", "Install the PostgreSQL client programs")
     # Secrets go by the environment and a file of our own: arguments of a process are everybody's to read.
     hidden = {name for name in db.url.query if is_secret(name)}
-    known = {name: text if isinstance(text := db.url.query[name], str) else text[-1] for name in hidden}
+    variables = {name: text if isinstance(text := db.url.query[name], str) else text[-1] for name in hidden}
     if db.url.password is not None:
-        known["password"] = str(db.url.password)
+        variables["password"] = str(db.url.password)
     url = db.url.set(drivername="postgresql", password=None).difference_update_query(hidden)
-    environ = {**os.environ, "PGPASSWORD": known["password"]} if "password" in known else {**os.environ}
+    environ = {**os.environ, "PGPASSWORD": variables["password"]} if "password" in variables else {**os.environ}
     with tempfile.TemporaryDirectory(prefix="uff-dump-") as folder:
-        rest = [f"{name}={text}" for name, text in sorted(known.items()) if name != "password"]
+        rest = [f"{name}={text}" for name, text in sorted(variables.items()) if name != "password"]
         if rest and "service" not in url.query:
             (service := Path(folder) / "service").write_text("\n".join(["[uff]", *rest, ""]), encoding="utf-8")
             url = url.update_query_dict({"service": "uff"})

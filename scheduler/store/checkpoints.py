@@ -90,10 +90,10 @@ def unexpired_jobs(tx: Connection) -> set[str]:
 
 def get(tx: Connection, key: str) -> CheckpointRecord:
     """Return one checkpoint. Raises NotFound."""
-    found = find(tx, key)
-    if found is None:
+    stored = find(tx, key)
+    if stored is None:
         raise NotFound("unknown checkpoint", "no checkpoint has this key", "See `schedctl checkpoints list`", key)
-    return found
+    return stored
 
 
 def find(tx: Connection, key: str) -> CheckpointRecord | None:
@@ -136,8 +136,8 @@ def forget(tx: Connection, before: int, limit: int) -> int:
 
 def _guarded(tx: Connection, key: str, expected: str, still: ColumnElement[bool], **values: Any) -> None:
     if not tx.execute(update(checkpoints).where(checkpoints.c.key == key, still).values(values)).rowcount:
-        found = get(tx, key)
-        raise Stale(f"checkpoint {key}", expected, f"{found.state}{', pinned' if found.pinned else ''}")
+        stored = get(tx, key)
+        raise Stale(f"checkpoint {key}", expected, f"{stored.state}{', pinned' if stored.pinned else ''}")
 
 
 def _record(row: Row[Any]) -> CheckpointRecord:

@@ -43,10 +43,10 @@ def load(text: str) -> Any:
 
 def load_object(text: str) -> dict[str, Any]:
     """Read a JSON object from a column. Raises ValueError."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"a JSON object was written, not {type(found).__name__}")
-    return found
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object was written, not {type(value).__name__}")
+    return value
 
 
 def built(kind: type[T], document: Any) -> T:
@@ -145,8 +145,8 @@ def row_of(record: Any, *left_out: str, **columns: Any) -> dict[str, Any]:
 
 def record_of(kind: type[T], row: Row[Any], **values: Any) -> T:
     """Return the dataclass whose fields a row has under their names; ``values`` are those of the other fields."""
-    found: Any = kind
-    return kind(**{name: getattr(row, name) for name in _names(found) if name not in values}, **values)
+    value: Any = kind
+    return kind(**{name: getattr(row, name) for name in _names(value) if name not in values}, **values)
 
 
 def state_columns(state: JobState | RunState) -> dict[str, str]:
@@ -217,21 +217,21 @@ def _spec(own: tuple[Any, ...], rest: str) -> tuple[JobSpec, tuple[str, ...]]:
 @lru_cache(maxsize=1_024)
 def devices(text: str) -> tuple[int, ...]:
     """Read a lane's device numbers."""
-    found: tuple[int, ...] = _loaded(tuple[int, ...], text, "the devices of a lane are a list of whole numbers")
-    return found
+    indexes: tuple[int, ...] = _loaded(tuple[int, ...], text, "the devices of a lane are a list of whole numbers")
+    return indexes
 
 
 @lru_cache(maxsize=1_024)
 def names(text: str) -> tuple[str, ...]:
     """Read a list of texts; raises ValueError for anything else."""
-    found: tuple[str, ...] = _loaded(tuple[str, ...], text, "what is written is no list of texts")
-    return found
+    values: tuple[str, ...] = _loaded(tuple[str, ...], text, "what is written is no list of texts")
+    return values
 
 
 def texts(text: str | None) -> Mapping[str, str]:
     """Read texts by name; none at all where nothing is written."""
-    found: Mapping[str, str] = _loaded(Mapping[str, str], text or "{}", "what is written are no texts by name")
-    return found
+    values: Mapping[str, str] = _loaded(Mapping[str, str], text or "{}", "what is written are no texts by name")
+    return values
 
 
 def _loaded(hint: Any, text: str, fault: str) -> Any:

@@ -134,8 +134,8 @@ def _move(
     }
     still = update(deployments).where(deployments.c.id == deployment.id, deployments.c.state == deployment.state)
     if not tx.execute(still.values(values)).rowcount:
-        found = get(tx, deployment.id).state
-        raise Stale(f"deployment {deployment.id} of {deployment.version}", deployment.state, found)
+        actual = get(tx, deployment.id).state
+        raise Stale(f"deployment {deployment.id} of {deployment.version}", deployment.state, actual)
     events.append(tx, f"deployment.{state}", deployment.version, now, target=deployment.target, why=why)
     return get(tx, deployment.id)
 

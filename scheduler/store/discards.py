@@ -34,10 +34,10 @@ def everything(tx: Connection, job: str | None = None) -> list[Discard]:
     return [Discard(*row) for row in rows]
 
 
-def mark(tx: Connection, found: Collection[Discard]) -> None:
+def mark(tx: Connection, rows: Collection[Discard]) -> None:
     """Mark objects for deletion; none of them may be marked already."""
-    if found:
-        tx.execute(insert(discards), [asdict(one) for one in found])
+    if rows:
+        tx.execute(insert(discards), [asdict(one) for one in rows])
 
 
 def forget(tx: Connection, keys: Collection[str]) -> None:

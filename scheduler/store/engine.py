@@ -137,10 +137,10 @@ class Database:
         raise failure from error
 
     def _raise_explained(self, error: Exception) -> NoReturn:
-        found = self.explain(error)
-        if found is None:
+        failure = self.explain(error)
+        if failure is None:
             raise error
-        raise found from error
+        raise failure from error
 
     def explain(self, error: BaseException) -> DatabaseCorrupt | None:
         """Return which damaged rows may be behind an error that nobody expected; None when every row is whole.
@@ -159,14 +159,14 @@ class Database:
         words = f"{type(error).__name__}: {error}"[:500]
         if words in self._explained:
             return None
-        found = self.damage(_DAMAGE_MAX)
-        if not found:
+        damage = self.damage(_DAMAGE_MAX)
+        if not damage:
             if len(self._explained) < _EXPLAINED_MAX:
                 self._explained.add(words)
             return None
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        more = f", and {_DAMAGE_MAX - 1} more at least" if len(found) == _DAMAGE_MAX else more
-        return DatabaseCorrupt("database is damaged", self.where, f"{found[0]}{more}", CORRUPT_REMEDY)
+        more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
+        more = f", and {_DAMAGE_MAX - 1} more at least" if len(damage) == _DAMAGE_MAX else more
+        return DatabaseCorrupt("database is damaged", self.where, f"{damage[0]}{more}", CORRUPT_REMEDY)
 
     def damage(self, most: int | None = None) -> list[Damage]:
         """Return the damaged rows, the first ``most`` of them if asked. Raises StoreFailure."""
@@ -200,11 +200,11 @@ def open_database(
         upgrade(url)
     try:
         with database.read() as tx:
-            found = revision(tx, database.where)
-        if found is None and create:
+            version = revision(tx, database.where)
+        if version is None and create:
             upgrade(url)
         else:
-            _check_revision(database.where, found)
+            _check_revision(database.where, version)
     except BaseException:
         database.close()
         raise
@@ -228,15 +228,15 @@ def upgrade(url: str) -> tuple[str | None, str]:
         _make_file(database.path)
     try:
         with database.write() as tx:
-            found = revision(tx, database.where)
-            if found not in {None, *REVISIONS}:
-                _check_revision(database.where, found)
-            if found != REVISIONS[-1]:
+            version = revision(tx, database.where)
+            if version not in {None, *REVISIONS}:
+                _check_revision(database.where, version)
+            if version != REVISIONS[-1]:
                 config.attributes["connection"] = tx
                 command.upgrade(config, "head")
     finally:
         database.close()
-    return found, REVISIONS[-1]
+    return version, REVISIONS[-1]
 
 
 _TABLES = {
@@ -249,18 +249,18 @@ _REVISION = text("SELECT version_num FROM alembic_version")
 def revision(tx: Connection, where: str) -> str | None:
     """Return the schema revision, None for an empty database; raises DatabaseCorrupt for somebody else's."""
     tables = set(tx.execute(_TABLES[tx.dialect.name]).scalars())
-    found: str | None = tx.execute(_REVISION).scalar() if "alembic_version" in tables else None
-    if found is None and tables - {"alembic_version"}:
+    version: str | None = tx.execute(_REVISION).scalar() if "alembic_version" in tables else None
+    if version is None and tables - {"alembic_version"}:
         why = f"it holds tables but no schema revision: {', '.join(sorted(tables))[:200]}"
         raise DatabaseCorrupt("not a database of ours", where, why, "Give another URL, or restore a backup")
-    return found
+    return version
 
 
-def _check_revision(where: str, found: str | None) -> None:
-    if found is None or found in REVISIONS[:-1]:
-        raise DatabaseOlder(where, found, REVISIONS[-1])
-    if found != REVISIONS[-1]:
-        raise DatabaseNewer(where, found, REVISIONS[-1])
+def _check_revision(where: str, version: str | None) -> None:
+    if version is None or version in REVISIONS[:-1]:
+        raise DatabaseOlder(where, version, REVISIONS[-1])
+    if version != REVISIONS[-1]:
+        raise DatabaseNewer(where, version, REVISIONS[-1])
 
 
 def _make_folder(folder: Path) -> None:

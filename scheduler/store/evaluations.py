@@ -139,8 +139,8 @@ def say(
 ) -> None:
     """Write a verdict; the database refuses a second one by the same gates on the same set."""
     of, test_set = (evaluation.model, evaluation.number, evaluation.id), evaluation.set_digest
-    said = StoredVerdict(0, *of, gates_digest, test_set, verdict, evidence, now)
-    tx.execute(insert(verdicts), codec.row_of(said, "id", evidence=codec.dump(evidence)))
+    verdict_row = StoredVerdict(0, *of, gates_digest, test_set, verdict, evidence, now)
+    tx.execute(insert(verdicts), codec.row_of(verdict_row, "id", evidence=codec.dump(evidence)))
     events.append(tx, "version.judged", evaluation.version, now, verdict=verdict, gates=gates_digest)
 
 
@@ -156,8 +156,8 @@ def verdicts_between(tx: Connection, start: int, end: int) -> list[StoredVerdict
 
 def same_verdict(tx: Connection, version: Version, gates_digest: str, set_digest: str) -> StoredVerdict | None:
     """Return what these gates said of a version on this set, or None when they were not asked yet."""
-    asked = {**_key(version), "gates": gates_digest, "test_set": set_digest}
-    row = tx.execute(_SAME, asked).one_or_none()
+    where = {**_key(version), "gates": gates_digest, "test_set": set_digest}
+    row = tx.execute(_SAME, where).one_or_none()
     return None if row is None else _verdict(row)
 
 

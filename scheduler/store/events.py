@@ -90,12 +90,12 @@ def _found(
 ) -> list[Event]:
     """Return events after an id, or the newest for None, oldest first."""
     query = _tail(None if kinds is None else frozenset(kinds), subject is not None, after_id is not None)
-    asked: dict[str, Any] = {"limit": limit}
+    where: dict[str, Any] = {"limit": limit}
     if subject is not None:
-        asked["subject"] = subject
+        where["subject"] = subject
     if after_id is not None:
-        asked["after_id"] = after_id
-    rows = tx.execute(query, asked).all()
+        where["after_id"] = after_id
+    rows = tx.execute(query, where).all()
     if after_id is None:
         rows = rows[::-1]
     return [codec.record_of(Event, row, data=codec.load_object(row.data)) for row in rows]

@@ -57,19 +57,19 @@ _ENDS = (
 
 def of_job(tx: Connection, job: str) -> list[Generation]:
     """Return what was noted of a job's generations, oldest first; nothing without a parent or a restart."""
-    found = tx.execute(_OF_JOB, {"job": job})
-    return [codec.record_of(Generation, row, refused=codec.names(row.refused)) for row in found]
+    rows = tx.execute(_OF_JOB, {"job": job})
+    return [codec.record_of(Generation, row, refused=codec.names(row.refused)) for row in rows]
 
 
 def current(tx: Connection, job: str) -> Generation | None:
     """Return the newest generation of a job, or None when nothing was noted."""
-    found = of_job(tx, job)
-    return found[-1] if found else None
+    rows = of_job(tx, job)
+    return rows[-1] if rows else None
 
 
 def of_attempt(tx: Connection, job: str, attempt: int) -> Generation | None:
     """Return the generation that an attempt of a job belongs to, or None when nothing was noted."""
-    return next((found for found in reversed(of_job(tx, job)) if found.first_attempt <= attempt), None)
+    return next((generation for generation in reversed(of_job(tx, job)) if generation.first_attempt <= attempt), None)
 
 
 def parents(tx: Connection) -> dict[str, str]:
@@ -80,25 +80,25 @@ def parents(tx: Connection) -> dict[str, str]:
 
 def beginnings(tx: Connection) -> dict[str, list[tuple[int, int]]]:
     """Return by job when its second and later generations began (UTC seconds), each with its first attempt."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    starts: dict[str, list[tuple[int, int]]] = {}
     for row in tx.execute(_BEGINNINGS):
-        found.setdefault(row.job, []).append((row.began_at, row.first_attempt))
-    return found
+        starts.setdefault(row.job, []).append((row.began_at, row.first_attempt))
+    return starts
 
 
 def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
     """Note that a job restarts with ``first_attempt``; what it was before is generation 1, if nothing was noted."""
-    known = of_job(tx, job)
-    if not known and first_attempt > 1:
-        known = [_add(tx, Generation(job, 1, 1, now))]
-    return _add(tx, Generation(job, len(known) + 1, first_attempt, now))
+    earlier = of_job(tx, job)
+    if not earlier and first_attempt > 1:
+        earlier = [_add(tx, Generation(job, 1, 1, now))]
+    return _add(tx, Generation(job, len(earlier) + 1, first_attempt, now))
 
 
 def pin(tx: Connection, generation: Generation, parent: str, step: int, key: str, now: int, by: str) -> None:
     """Note from which checkpoint a generation starts; event ``job.start_from``."""
     tx.execute(_this(generation).values(parent=parent, parent_step=step, parent_key=key))
-    told = {"parent": parent, "step": step, "checkpoint": key, "generation": generation.number}
-    events.write(tx, "job.start_from", generation.job, now, by, told)
+    data = {"parent": parent, "step": step, "checkpoint": key, "generation": generation.number}
+    events.write(tx, "job.start_from", generation.job, now, by, data)
 
 
 def refuse(tx: Connection, generation: Generation, why: str, now: int) -> None:
@@ -110,8 +110,8 @@ def refuse(tx: Connection, generation: Generation, why: str, now: int) -> None:
         return
     refused = codec.dump((*generation.refused, generation.parent_key))
     tx.execute(_this(generation).values(parent=None, parent_step=None, parent_key=None, refused=refused))
-    told = {"checkpoint": generation.parent_key, "why": why}
-    events.write(tx, "job.parent_refused", generation.job, now, "daemon", told)
+    data = {"checkpoint": generation.parent_key, "why": why}
+    events.write(tx, "job.parent_refused", generation.job, now, "daemon", data)
     events.append(tx, conditions.SUSPECTED, generation.parent_key, now, why=f"{generation.job}: {why}")
 
 
@@ -126,10 +126,10 @@ def kept(tx: Connection, job: str) -> dict[str, str]:
     Those that jobs of the queue started from and may have to start from again, and the last one of each earlier
     generation.
     """
-    found = of_job(tx, job)
+    rows = of_job(tx, job)
     last = {
         key: f"the last of generation {earlier.number}"
-        for earlier, later in pairwise(found)
+        for earlier, later in pairwise(rows)
         for key in tx.execute(_ENDS, {"job": job, "first": earlier.first_attempt, "end": later.first_attempt}).scalars()
     }
     starts = {row.job: row.parent_key for row in tx.execute(_NEEDED)}  # of each job its newest generation comes last

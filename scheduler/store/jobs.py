@@ -88,21 +88,21 @@ def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool
     One with the name of a removed job counts its attempts on, so that no launch key and no manifest is ever made twice.
     It starts from scratch, and what the removed one saved is fenced off; or it goes on from that, if ``go_on`` says so.
     """
-    known = find(tx, spec.name)
+    removed = find(tx, spec.name)
     last: int = tx.execute(_LAST).scalar_one()
-    if known is not None and known.removed_at is None:
+    if removed is not None and removed.removed_at is None:
         raise duplicate_job(spec.name)
     fresh = {"failures": 0, "created_at": now, "position": last + 1, "removed_at": None}
-    if known is None:
+    if removed is None:
         state = Queued(now)
         before = {}
         counts = {"attempts": 0, "done_step": 0, "checkpoint": None, "last_pool": None}
         tx.execute(insert(jobs).values(name=spec.name, **_columns(spec, state), **counts, **fresh))
     else:
-        state = add_again(known.state, now)
-        before = {"from": codec.state_json(known.state)}
-        anew = {"done_step": 0, "checkpoint": None, "last_pool": None, "fenced_attempt": known.attempts}
-        values = {**_columns(spec, state), **fresh, **({} if go_on else anew)}
+        state = add_again(removed.state, now)
+        before = {"from": codec.state_json(removed.state)}
+        reset = {"done_step": 0, "checkpoint": None, "last_pool": None, "fenced_attempt": removed.attempts}
+        values = {**_columns(spec, state), **fresh, **({} if go_on else reset)}
         tx.execute(_one(spec.name).values(**values))
         if not go_on:
             tx.execute(delete(rates).where(rates.c.job == spec.name))
@@ -126,8 +126,8 @@ def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
     record = get(tx, name)
     fresh = again(record.state, now)
     change_state(tx, name, record.state, fresh, "restart", now, by, step=record.done_step, checkpoint=record.checkpoint)
-    anew = {"done_step": 0, "checkpoint": None, "failures": 0, "fenced_attempt": record.attempts}
-    tx.execute(_one(name).values(**anew))
+    reset = {"done_step": 0, "checkpoint": None, "failures": 0, "fenced_attempt": record.attempts}
+    tx.execute(_one(name).values(**reset))
     return generations.begin(tx, name, record.attempts + 1, now)
 
 
@@ -284,5 +284,5 @@ def _record(row: Row[Any]) -> JobRecord:
 
 
 def has_time(spec: JobSpec, now: int) -> bool:
-    """Tell whether a job is an evaluation that may wait for left-overs: its deadline is more than a day away."""
+    """Return whether a job is an evaluation that may wait for left-overs: its deadline is more than a day away."""
     return spec.role == EVALUATE and spec.deadline is not None and now < spec.deadline - DAY

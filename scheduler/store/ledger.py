@@ -42,8 +42,8 @@ LOOK_BACK_SECONDS = 33 * DAY
 
 def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
     """Write entries. The database refuses a second spend or release of a run."""
-    elsewhere = ("start", "end", "devices")
-    rows = [codec.row_of(entry, *elsewhere, starts_at=entry.start, ends_at=entry.end) for entry in entries]
+    key_columns = ("start", "end", "devices")
+    rows = [codec.row_of(entry, *key_columns, starts_at=entry.start, ends_at=entry.end) for entry in entries]
     if rows:
         tx.execute(insert(ledger), rows)
 
@@ -99,14 +99,14 @@ def device_seconds(tx: Connection, jobs: Collection[str], since: int) -> dict[st
     Live ones count as they are held. A lane has its session's seconds on each of its devices.
     """
     devices: dict[str, list[tuple[str, int]]] = {}
-    for job, run, told in tx.execute(_OF_JOBS, {"jobs": sorted(jobs), "since": since}):
-        devices.setdefault(run, []).append((job, max(1, len(codec.devices(told)))))
-    found = dict.fromkeys(jobs, 0)
+    for job, run, data in tx.execute(_OF_JOBS, {"jobs": sorted(jobs), "since": since}):
+        devices.setdefault(run, []).append((job, max(1, len(codec.devices(data)))))
+    seconds = dict.fromkeys(jobs, 0)
     for charges_of_pool in fold(of_runs(tx, sorted(devices))).values():
         for charge in charges_of_pool:
             for job, count in devices.get(charge.run or "", ()):
-                found[job] += charge.sign * (charge.end - charge.start) * count
-    return found
+                seconds[job] += charge.sign * (charge.end - charge.start) * count
+    return seconds
 
 
 def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:
@@ -138,18 +138,18 @@ def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
 class _Books:
     """What was folded when ``newest`` was the newest entry; right for every ``since`` in [since, until)."""
 
-    def __init__(self, newest: int, since: int, found: Sequence[LedgerEntry], before: _Books | None = None) -> None:
-        """``before`` are the books that ``found`` adds to."""
+    def __init__(self, newest: int, since: int, newer: Sequence[LedgerEntry], before: _Books | None = None) -> None:
+        """``before`` are the books that ``newer`` adds to."""
         self.newest, self.since = newest, since
-        known = before.entries if before is not None else []
-        self.entries: list[LedgerEntry] = [*known, *found]
+        earlier = before.entries if before is not None else []
+        self.entries: list[LedgerEntry] = [*earlier, *newer]
         # Of every run, and of every entry that no run explains, by its number.
         self.ends: dict[str | int, int] = dict(before.ends) if before is not None else {}
-        for number, entry in enumerate(found, start=len(known)):
+        for number, entry in enumerate(newer, start=len(earlier)):
             whose = number if entry.run is None else entry.run
             self.ends[whose] = max(self.ends.get(whose, entry.end), entry.end)
         self.until = min(self.ends.values(), default=_NEVER)  # when the first of them lies in the past as a whole
-        touched = {entry.pool for entry in found}
+        touched = {entry.pool for entry in newer}
         folded = fold(entry for entry in self.entries if entry.pool in touched)
         self.charges: Mapping[str, tuple[Charge, ...]] = MappingProxyType(
             {**before.charges, **folded} if before is not None else folded
@@ -160,10 +160,10 @@ class _Books:
         more: list[LedgerEntry] = []
         begun = set()
         for entry in fresh:
-            known = entry.run in self.ends or entry.run in begun
-            if not known and entry.end <= self.since:
+            is_new = entry.run in self.ends or entry.run in begun
+            if not is_new and entry.end <= self.since:
                 continue
-            if not known and entry.run is not None:
+            if not is_new and entry.run is not None:
                 if entry.kind is not EntryKind.HOLD:
                     return None
                 begun.add(entry.run)

@@ -36,12 +36,12 @@ def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
     """Store the newest observation of a window; an older one is ignored. Event ``limit.observed`` on a change."""
     window = {"pool": pool, "quota": limit.quota, "starts_at": limit.start, "ends_at": limit.end}
     same = [limits.c[name] == value for name, value in window.items()]
-    known = tx.execute(select(limits.c.limit, limits.c.at).where(*same)).one_or_none()
-    if known is not None and known.at > limit.at:
+    row = tx.execute(select(limits.c.limit, limits.c.at).where(*same)).one_or_none()
+    if row is not None and row.at > limit.at:
         return
     news = {"limit": limit.limit, "at": limit.at, "source": limit.source}
-    tx.execute(insert(limits).values(window | news) if known is None else update(limits).where(*same).values(news))
-    if known is None or known.limit != limit.limit:
+    tx.execute(insert(limits).values(window | news) if row is None else update(limits).where(*same).values(news))
+    if row is None or row.limit != limit.limit:
         events.write(tx, "limit.observed", pool, limit.at, "daemon", asdict(limit))
 
 
@@ -53,10 +53,10 @@ def forget(tx: Connection, pool: str, source: str, now: int) -> None:
 
 def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
     """Return the observations by pool, oldest first."""
-    found: dict[str, list[ObservedLimit]] = defaultdict(list)
+    limits_by_pool: dict[str, list[ObservedLimit]] = defaultdict(list)
     for row in tx.execute(_OBSERVED):
-        found[row.pool].append(codec.record_of(ObservedLimit, row, start=row.starts_at, end=row.ends_at))
-    return {pool: tuple(seen) for pool, seen in found.items()}
+        limits_by_pool[row.pool].append(codec.record_of(ObservedLimit, row, start=row.starts_at, end=row.ends_at))
+    return {pool: tuple(pool_limits) for pool, pool_limits in limits_by_pool.items()}
 
 
 def close_pool(
@@ -73,16 +73,16 @@ def close_pool(
     The daemon never shortens a closure that is in force: what a person closed for a week stays closed so long. One that
     goes on for the same cause counts from its beginning.
     """
-    known = next((found for found in standing(tx) if found.pool == pool), None)
-    same = known is not None and known.cause is cause and cause is not Cause.PERSON
-    if known is not None and by == "daemon":
-        outlasts = known.until is None or (until is not None and until < known.until)
+    before = next((closure for closure in standing(tx) if closure.pool == pool), None)
+    same = before is not None and before.cause is cause and cause is not Cause.PERSON
+    if before is not None and by == "daemon":
+        outlasts = before.until is None or (until is not None and until < before.until)
         # What opens by itself would end a person's closure early; it comes back when that is over.
-        in_force = known.until is None or known.until > now
-        yields = in_force and known.cause is Cause.PERSON and (cause.waits_for_person or cause.of_quota_reading)
-        if yields or (outlasts and not (until is None and known.until is None and same)):
+        in_force = before.until is None or before.until > now
+        yields = in_force and before.cause is Cause.PERSON and (cause.waits_for_person or cause.of_quota_reading)
+        if yields or (outlasts and not (until is None and before.until is None and same)):
             return
-    news = {"until": until, "why": why, "at": known.at if known is not None and same else now, "cause": cause}
+    news = {"until": until, "why": why, "at": before.at if before is not None and same else now, "cause": cause}
     if not tx.execute(update(closures_table).where(closures_table.c.pool == pool).values(news)).rowcount:
         tx.execute(insert(closures_table).values(pool=pool, **news))
     events.append(tx, "pool.closed", pool, now, by, until=until, why=why, cause=cause)
@@ -96,7 +96,7 @@ def open_pool(tx: Connection, pool: str, now: int, by: str = "daemon") -> None:
 
 def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
     """Return (until, why) of every closed pool, also of those whose time is over."""
-    return {found.pool: (found.until, found.why) for found in standing(tx)}
+    return {closure.pool: (closure.until, closure.why) for closure in standing(tx)}
 
 
 def standing(tx: Connection) -> list[Closure]:
@@ -106,7 +106,7 @@ def standing(tx: Connection) -> list[Closure]:
 
 def cause(tx: Connection, pool: str) -> Cause | None:
     """Return why a pool is closed, also when the time of that is over; None for one that is not."""
-    return next((found.cause for found in standing(tx) if found.pool == pool), None)
+    return next((closure.cause for closure in standing(tx) if closure.pool == pool), None)
 
 
 def paused(tx: Connection) -> Closure | None:

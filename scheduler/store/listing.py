@@ -83,9 +83,9 @@ def list_jobs(url: str, states: Collection[str] | None = None) -> list[ListedJob
 def _listed(
     rows: Iterable[Any], plan: str | None, queues: Iterable[Any], states: Collection[str] | None
 ) -> list[ListedJob]:
-    told = {run: json.loads(data) for run, kind, data in queues if kind == "run.waits"}
+    queue_waits = {run: json.loads(data) for run, kind, data in queues if kind == "run.waits"}
     waits = {entry["job"]: entry["reason"] for entry in json.loads(plan)["deferrals"]} if plan else {}
-    found = []
+    jobs_listed = []
     for row in rows:
         name, role, position, state, detail, *others, spec = row
         for value, kinds in zip(row, _TYPES, strict=True):
@@ -93,11 +93,11 @@ def _listed(
                 raise TypeError(f"a job with {type(value).__name__} where none is written")
         if states is None or state in states:
             now = _state(state, detail)
-            of_run = told.get(now.run) if isinstance(now, Active) else None
+            of_run = queue_waits.get(now.run) if isinstance(now, Active) else None
             waiting = {key: of_run.get(key) for key in ("why", "since", "starts_at", "place")} if of_run else None
             listed: tuple[Any, ...] = (name, role, position, now, *others, _sweep(spec), waits.get(name), waiting)
-            found.append(ListedJob(*listed))
-    return found
+            jobs_listed.append(ListedJob(*listed))
+    return jobs_listed
 
 
 def _sweep(spec: str) -> str:

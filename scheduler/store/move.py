@@ -81,11 +81,11 @@ def _batches(tx: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
     names = [column.key for column in table.columns]
     offset = 0
     while True:
-        found = tx.execute(ordered.limit(_BATCH_ROWS).offset(offset)).all()
-        if not found:
+        rows = tx.execute(ordered.limit(_BATCH_ROWS).offset(offset)).all()
+        if not rows:
             return
-        yield [dict(zip(names, row, strict=True)) for row in found]
-        offset += len(found)
+        yield [dict(zip(names, row, strict=True)) for row in rows]
+        offset += len(rows)
 
 
 def _digest(tx: Connection, table: Table) -> tuple[int, str]:

@@ -87,10 +87,10 @@ def waits(tx: Connection, id: int) -> bool:  # noqa: A002 - the column's name
 
 def sent_by_period(tx: Connection, kind: str) -> dict[str, dict[str, int | None]]:
     """Return when each channel took the message of each period; None for one that still waits."""
-    found: dict[str, dict[str, int | None]] = {}
+    result: dict[str, dict[str, int | None]] = {}
     for row in tx.execute(_OF_KIND, {"kind": kind}):
-        found.setdefault(row.period, {})[row.channel] = row.sent_at
-    return found
+        result.setdefault(row.period, {})[row.channel] = row.sent_at
+    return result
 
 
 def words(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | None, dict[str, Any]] | None:
@@ -118,14 +118,14 @@ def stuck(tx: Connection, attempts: int, since: int = 0) -> list[Stuck]:
 
     A channel that took a message after it had refused one for good is well again.
     """
-    found: dict[str, Stuck] = {}
+    result: dict[str, Stuck] = {}
     for row in tx.execute(_STUCK, {"attempts": attempts, "never": NEVER, "since": since}):
-        taken = {"channel": row.channel, "at": row.created_at}
-        if row.retry_at == NEVER and tx.execute(_TAKEN, taken).first() is not None:
+        values = {"channel": row.channel, "at": row.created_at}
+        if row.retry_at == NEVER and tx.execute(_TAKEN, values).first() is not None:
             continue
-        first = found.get(row.channel) or Stuck(row.channel, 0, row.attempts, row.created_at, "")
-        found[row.channel] = replace(first, messages=first.messages + 1, why=row.why)
-    return list(found.values())
+        first = result.get(row.channel) or Stuck(row.channel, 0, row.attempts, row.created_at, "")
+        result[row.channel] = replace(first, messages=first.messages + 1, why=row.why)
+    return list(result.values())
 
 
 def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name

@@ -39,6 +39,6 @@ def loaded(body: str) -> Plan:
 
 
 def _reason(document: Any) -> Reason:
-    found = reasons.from_json(document)
-    codec.built(type(found), {name: value for name, value in document.items() if name not in {"code", "sentence"}})
-    return found
+    reason = reasons.from_json(document)
+    codec.built(type(reason), {name: value for name, value in document.items() if name not in {"code", "sentence"}})
+    return reason

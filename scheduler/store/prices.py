@@ -34,10 +34,10 @@ def of(tx: Connection, pool: Pool) -> int:
 def priced(tx: Connection, pools: Mapping[str, Pool]) -> dict[str, Pool]:
     """Return the pools, those without a declared price with what their platforms told."""
     open_ones = sorted(name for name, pool in pools.items() if not pool.price_microdollars_per_hour)
-    found = dict(pools)
+    result = dict(pools)
     for row in tx.execute(_TOLD, {"pools": open_ones}) if open_ones else ():
-        told = codec.load_object(row.data)
+        price = codec.load_object(row.data)
         # What another platform of that name cost once is no price of this one.
-        if told.get("platform") == found[row.subject].platform and isinstance(told.get("microdollars"), int):
-            found[row.subject] = replace(found[row.subject], price_microdollars_per_hour=told["microdollars"])
-    return found
+        if price.get("platform") == result[row.subject].platform and isinstance(price.get("microdollars"), int):
+            result[row.subject] = replace(result[row.subject], price_microdollars_per_hour=price["microdollars"])
+    return result

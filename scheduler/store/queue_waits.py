@@ -41,11 +41,11 @@ def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
     }
 
 
-def shown(tx: Connection, found: Sequence[Run]) -> list[Run]:
+def shown(tx: Connection, records: Sequence[Run]) -> list[Run]:
     """Return the runs, each live one with why its session waits in its platform's queue, for people to see."""
-    live = [run.key for run in found if not isinstance(run.state, Ended)]
+    live = [run.key for run in records if not isinstance(run.state, Ended)]
     waits = of(tx, live)
-    return [replace(run, wait=waits[run.key]) if run.key in waits else run for run in found]
+    return [replace(run, wait=waits[run.key]) if run.key in waits else run for run in records]
 
 
 def count(tx: Connection) -> int:

@@ -40,17 +40,17 @@ class RateRecord:
 
 def _believed(row: Any) -> RateRecord:
     """Return a rate within what a plan can be made of: older versions stored whatever a session said."""
-    found = RateRecord(*row)
+    record = RateRecord(*row)
     unfit: dict[str, Any] = {}
     for name in ("setup_seconds", "checkpoint_seconds", "delay_seconds"):
-        if not 0 <= getattr(found, name) <= _LOST_MAX:
-            unfit[name] = max(0, min(getattr(found, name), _LOST_MAX))
+        if not 0 <= getattr(record, name) <= _LOST_MAX:
+            unfit[name] = max(0, min(getattr(record, name), _LOST_MAX))
     for name in ("sigma", "setup_sigma", "checkpoint_sigma"):
-        if not 0 <= getattr(found, name) <= _SIGMA_MAX:
+        if not 0 <= getattr(record, name) <= _SIGMA_MAX:
             unfit[name] = _SIGMA_MAX
-    if found.samples and not SPEED_MIN <= found.steps_per_second <= SPEED_MAX:
+    if record.samples and not SPEED_MIN <= record.steps_per_second <= SPEED_MAX:
         unfit |= {"steps_per_second": 0.0, "sigma": PRIOR_SIGMA, "samples": 0}  # as if no speed had been measured
-    return replace(found, **unfit) if unfit else found
+    return replace(record, **unfit) if unfit else record
 
 
 _LOST_MAX = 31 * 86_400  # seconds: longer than any session
@@ -75,10 +75,10 @@ def of_job(tx: Connection, job: str) -> list[RateRecord]:
 
 def of_jobs(tx: Connection, jobs: Collection[str]) -> dict[str, list[RateRecord]]:
     """Return what was measured of those jobs of which anything was, by pool."""
-    found: dict[str, list[RateRecord]] = {}
+    records: dict[str, list[RateRecord]] = {}
     for row in tx.execute(_OF_JOBS, {"jobs": list(jobs)}) if jobs else ():
-        found.setdefault(row.job, []).append(_believed(row))
-    return found
+        records.setdefault(row.job, []).append(_believed(row))
+    return records
 
 
 def get(tx: Connection, job: str, pool: str) -> RateRecord | None:
@@ -90,6 +90,6 @@ def get(tx: Connection, job: str, pool: str) -> RateRecord | None:
 def put(tx: Connection, record: RateRecord) -> None:
     """Store a rate in place of the one before."""
     row = asdict(record)
-    known = update(rates).where(rates.c.job == record.job, rates.c.pool == record.pool)
-    if not tx.execute(known.values({name: row[name] for name in _MEASURED})).rowcount:
+    change = update(rates).where(rates.c.job == record.job, rates.c.pool == record.pool)
+    if not tx.execute(change.values({name: row[name] for name in _MEASURED})).rowcount:
         tx.execute(insert(rates), row)

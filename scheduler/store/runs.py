@@ -88,10 +88,10 @@ def insert(tx: Connection, run: Run, now: int) -> None:
 
 def get(tx: Connection, key: str) -> Run:
     """Return one run. Raises UnknownRun."""
-    found = _runs(tx.execute(_ONE, {"key": key}))
-    if not found:
+    records = _runs(tx.execute(_ONE, {"key": key}))
+    if not records:
         raise UnknownRun(key)
-    return found[0]
+    return records[0]
 
 
 def live(tx: Connection) -> list[Run]:
@@ -149,8 +149,8 @@ def attempts(tx: Connection, job: str) -> dict[int, Attempt]:
 def given(tx: Connection, key: str, job: str) -> list[str] | None:
     """Return the manifests that a lane was told it may start from; None when that was not written down."""
     for event in events.tail(tx, limit=1, kinds=["run.submit"], subject=key):
-        told = event.data.get("restore")
-        return None if told is None else list(told.get(job, ()))
+        restore = event.data.get("restore")
+        return None if restore is None else list(restore.get(job, ()))
     return None
 
 
@@ -229,7 +229,7 @@ def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], L
     """
     if not keys:
         return {}
-    return {(said.run, said.lane): said for said in _reports(tx.execute(_HEARTBEATS, {"keys": list(keys)}))}
+    return {(report.run, report.lane): report for report in _reports(tx.execute(_HEARTBEATS, {"keys": list(keys)}))}
 
 
 def ended_lanes(tx: Connection, job: str, limit: int = 10) -> list[Lane]:
@@ -248,9 +248,9 @@ def last_reports(tx: Connection, job: str, limit: int) -> list[LaneReport]:
 
 
 def _reports(rows: Iterable[Row[Any]]) -> list[LaneReport]:
-    said = (row for row in rows if row.heartbeat is not None)
-    found = (kept_report(codec.load(row.heartbeat), row.run, row.lane, row.job) for row in said)
-    return [report for report in found if report is not None]
+    rows_with_report = (row for row in rows if row.heartbeat is not None)
+    reports = (kept_report(codec.load(row.heartbeat), row.run, row.lane, row.job) for row in rows_with_report)
+    return [report for report in reports if report is not None]
 
 
 def live_heartbeats(tx: Connection) -> list[str]:
@@ -269,13 +269,13 @@ def _runs(rows: Iterable[Row[Any]]) -> list[Run]:
 @lru_cache(maxsize=64)
 def _built(rows: tuple[Row[Any], ...]) -> tuple[Run, ...]:
     # One cycle reads the live runs five times and more, and between two cycles most of them stay as they are.
-    found: list[Run] = []
+    result: list[Run] = []
     for _, group in groupby(rows, key=_key):
         members = list(group)
         first = members[0]
         state = codec.run_state(first.state, first.state_detail)
-        found.append(codec.record_of(Run, first, lanes=tuple(map(_lane, members)), state=state, wait=None))
-    return tuple(found)
+        result.append(codec.record_of(Run, first, lanes=tuple(map(_lane, members)), state=state, wait=None))
+    return tuple(result)
 
 
 def _key(row: Row[Any]) -> str:
@@ -285,8 +285,8 @@ def _key(row: Row[Any]) -> str:
 
 def _lane(row: Row[Any]) -> Lane:
     outcome = None if row.outcome is None else Outcome(row.outcome)
-    given = {"devices": codec.devices(row.devices), "trees": codec.texts(row.trees)}
-    return codec.record_of(Lane, row, index=row.lane, outcome=outcome, **given)
+    more = {"devices": codec.devices(row.devices), "trees": codec.texts(row.trees)}
+    return codec.record_of(Lane, row, index=row.lane, outcome=outcome, **more)
 
 
 def _row_of_lane(run: Run, lane: Lane) -> dict[str, Any]:

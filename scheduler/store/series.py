@@ -37,8 +37,8 @@ class Point:
 
     def figures(self) -> dict[str, float]:
         """Return what was told, by name."""
-        told = {name: getattr(self, name) for name in FIGURES}
-        return {name: value for name, value in told.items() if value is not None}
+        figures = {name: getattr(self, name) for name in FIGURES}
+        return {name: value for name, value in figures.items() if value is not None}
 
 
 FIGURES = tuple(field.name for field in fields(Point))[4:]
@@ -83,11 +83,11 @@ def of_job(tx: Connection, job: str, first_attempt: int = 1) -> list[Point]:
 
 def of_jobs(tx: Connection, jobs: Collection[str], first_attempt: int = 1) -> dict[str, list[Point]]:
     """Return the points of jobs that have any, by attempt and step."""
-    found: defaultdict[str, list[Point]] = defaultdict(list)
+    points: defaultdict[str, list[Point]] = defaultdict(list)
     if jobs:
         for row in tx.execute(_OF_JOBS, {"jobs": list(jobs), "first": first_attempt}):
-            found[row.job].append(Point(**row._asdict()))
-    return dict(found)
+            points[row.job].append(Point(**row._asdict()))
+    return dict(points)
 
 
 def curve(points: Sequence[Point]) -> list[Point]:

@@ -60,11 +60,11 @@ def everything(tx: Connection) -> list[StoredTree]:
 
 def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: str | None = None) -> None:
     """Write down that a tree is to be sent to the store, or is needed (``delete_at`` None). Raises Refused."""
-    found = tx.execute(_ONE, {"digest": digest}).one_or_none()
-    if found is None:
+    stored = tx.execute(_ONE, {"digest": digest}).one_or_none()
+    if stored is None:
         row = {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind, "origin": origin}
         tx.execute(insert(trees), row)
-    elif found.going:
+    elif stored.going:
         why = "no job needed it any more, and its files are being deleted from the artifact store"
         remedy = "Try again in a minute; the daemon must run to finish that"
         raise Refused(f"{kind} not taken", digest[:12], why, remedy)
@@ -101,28 +101,28 @@ def lock_of_attempt(tx: Connection, job: str, attempt: int) -> str | None:
 
 def needed(tx: Connection) -> set[str]:
     """Return the digests that a job of the queue or a live session names, and code and lock of all kept checkpoints."""
-    found: set[str] = set()
+    digests: set[str] = set()
     for record in jobs.everything(tx):
-        found |= named_by(record.spec)
-    for code, given in tx.execute(_LIVE):
-        found |= {code} if code else set()
-        found |= {prefix.rpartition("/")[2] for prefix in codec.texts(given).values()}
-    for code, given in tx.execute(_OF_CHECKPOINTS):
-        found |= {digest for digest in (code, _lock(given)) if digest}
-    return found
+        digests |= named_by(record.spec)
+    for code, inputs in tx.execute(_LIVE):
+        digests |= {code} if code else set()
+        digests |= {prefix.rpartition("/")[2] for prefix in codec.texts(inputs).values()}
+    for code, inputs in tx.execute(_OF_CHECKPOINTS):
+        digests |= {digest for digest in (code, _lock(inputs)) if digest}
+    return digests
 
 
-def _lock(given: str | None) -> str | None:
-    return codec.texts(given).get("lock", "").rpartition("/")[2] or None
+def _lock(requirements: str | None) -> str | None:
+    return codec.texts(requirements).get("lock", "").rpartition("/")[2] or None
 
 
 def named_by(spec: JobSpec) -> set[str]:
     """Return the digests of all trees that a job's definition names."""
     corpus = spec.mixture.corpus if spec.mixture else ""
     test_set = spec.evaluation.test_set.digest if spec.evaluation else ""
-    inputs = {given.digest for given in spec.inputs}
-    found = {spec.code.digest if spec.code else "", corpus, test_set, *inputs} - {""}
+    inputs = {one.digest for one in spec.inputs}
+    digests = {spec.code.digest if spec.code else "", corpus, test_set, *inputs} - {""}
     if spec.requirements is not None:
         lock = spec.requirements.digest
-        found |= {lock, *(wheels_digest(lock, target) for target in spec.requirements.targets)}
-    return found
+        digests |= {lock, *(wheels_digest(lock, target) for target in spec.requirements.targets)}
+    return digests

@@ -40,9 +40,9 @@ def verify(db: Database) -> list[str]:
 def _storage(tx: Connection) -> Iterator[str]:
     if tx.dialect.name != "sqlite":
         return
-    for (found,) in tx.execute(text("PRAGMA integrity_check")):
-        if found != "ok":
-            yield f"the file is damaged: {found}"
+    for (problem,) in tx.execute(text("PRAGMA integrity_check")):
+        if problem != "ok":
+            yield f"the file is damaged: {problem}"
     for table, rowid, parent, _ in tx.execute(text("PRAGMA foreign_key_check")):
         yield f"row {rowid} of {table} points to a row of {parent} that does not exist"
 
@@ -62,9 +62,9 @@ _TRIGGERS_NEEDED = {
 
 
 def _triggers(tx: Connection) -> Iterator[str]:
-    found = {row[0]: row[1] for row in tx.execute(_TRIGGERS[tx.dialect.name])}
+    triggers = {row[0]: row[1] for row in tx.execute(_TRIGGERS[tx.dialect.name])}
     for table, needed in _TRIGGERS_NEEDED[tx.dialect.name].items():
-        if found.get(table, 0) < needed:
+        if triggers.get(table, 0) < needed:
             yield f"{table} is no longer append-only: a trigger of it is gone"
 
 
@@ -97,10 +97,10 @@ def _history(tx: Connection) -> Iterator[str]:
     for noun, table, name in (("job", jobs, jobs.c.name), ("run", runs, runs.c.key)):
         rows = tx.execute(select(name, table.c.state, table.c.state_detail))
         for subject, state, detail in rows:
-            told = states.pop((noun, subject), None)
+            history = states.pop((noun, subject), None)
             kept = {"state": state, **codec.load(detail)}
-            if told != kept and not (pruned and told is None):
-                yield f"{noun} {subject} is {_shown(kept)}, but its events say {_shown(told)}"
+            if history != kept and not (pruned and history is None):
+                yield f"{noun} {subject} is {_shown(kept)}, but its events say {_shown(history)}"
     for noun, subject in states:
         yield f"{noun} {subject} has events but no row"
 
@@ -134,13 +134,13 @@ def _lanes_of(tx: Connection) -> Iterator[str]:
 
 def _attempts(tx: Connection) -> Iterator[str]:
     launched = dict(tx.execute(select(jobs.c.name, jobs.c.attempts)).all())
-    seen: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     for row in tx.execute(select(lanes.c.job, lanes.c.attempt)):
-        seen[row.job, row.attempt] += 1
+        counts[row.job, row.attempt] += 1
         if row.attempt > launched.get(row.job, 0):
             launches = counted(launched.get(row.job, 0), "launch", "launches")
             yield f"job {row.job} counts {launches}, but attempt {row.attempt} exists"
-    for (job, attempt), times in seen.items():
+    for (job, attempt), times in counts.items():
         if times > 1:
             yield f"attempt {attempt} of job {job} exists {times} times"
 
@@ -153,9 +153,9 @@ def _ledger(tx: Connection) -> Iterator[str]:
         kinds[row.run][row.kind] += 1
         pools[row.run].add(row.pool)
     for row in tx.execute(select(runs.c.key, runs.c.pool, runs.c.state)):
-        found = kinds.pop(row.key, Counter())
-        settled = found["spend"] + found["release"]
-        if not found["hold"]:
+        kinds_of_run = kinds.pop(row.key, Counter())
+        settled = kinds_of_run["spend"] + kinds_of_run["release"]
+        if not kinds_of_run["hold"]:
             yield f"run {row.key} has no hold in the ledger"
         if row.state == "ended" and settled != 1:
             yield f"run {row.key} has ended with {settled} spends and releases in the ledger instead of one"

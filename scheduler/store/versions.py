@@ -74,17 +74,17 @@ def add(tx: Connection, version: Version, now: int, by: str) -> Version:
 
     The number that ``version`` has is not looked at. Event ``version.made``.
     """
-    if (known := of_digest(tx, version.model, version.digest)) is not None:
-        return known
+    if (before := of_digest(tx, version.model, version.digest)) is not None:
+        return before
     counted = update(models).where(models.c.name == version.model).values(counter=models.c.counter + 1)
     number = tx.execute(counted.returning(models.c.counter)).scalar_one_or_none()
     if number is None:
         number = 1
         tx.execute(insert(models).values(name=version.model, counter=number))
     tx.execute(insert(model_versions), {**asdict(version), "number": number})
-    made = get(tx, version.model, number)
-    events.append(tx, "version.made", made.name, now, by, step=made.step, checkpoint=made.checkpoint)
-    return made
+    created = get(tx, version.model, number)
+    events.append(tx, "version.made", created.name, now, by, step=created.step, checkpoint=created.checkpoint)
+    return created
 
 
 def find(tx: Connection, model: str, number: int) -> Version | None:
@@ -95,10 +95,10 @@ def find(tx: Connection, model: str, number: int) -> Version | None:
 
 def get(tx: Connection, model: str, number: int) -> Version:
     """Return one version. Raises NotFound."""
-    found = find(tx, model, number)
-    if found is None:
+    version = find(tx, model, number)
+    if version is None:
         raise unknown_version(version_name(model, number))
-    return found
+    return version
 
 
 def everything(tx: Connection, model: str | None = None) -> list[Version]:
@@ -134,14 +134,14 @@ def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: s
     still = (columns.model == version.model, columns.number == version.number, columns.state == version.state)
     if not tx.execute(update(model_versions).where(*still).values(state=state, why=why)).rowcount:
         raise Stale(f"version {version.name}", version.state, get(tx, version.model, version.number).state)
-    told = {**data, "why": why, "from": version.state, "to": state}
-    events.write(tx, f"version.{arrow}", version.name, now, by, told)
+    changes = {**data, "why": why, "from": version.state, "to": state}
+    events.write(tx, f"version.{arrow}", version.name, now, by, changes)
     return get(tx, version.model, version.number)
 
 
 def kept(tx: Connection, job: str) -> dict[str, str]:
     """Return which checkpoints of a job stay because versions are made of them, by key, and why."""
-    return {found.checkpoint: f"it is {found.name}" for found in everything(tx, job)}
+    return {version.checkpoint: f"it is {version.name}" for version in everything(tx, job)}
 
 
 def promotions_of(tx: Connection, model: str) -> list[Promotion]:
@@ -158,8 +158,8 @@ def in_force(tx: Connection, model: str) -> Version | None:
 def note_promotion(tx: Connection, promotion: Promotion) -> None:
     """Write down what is in force from now on; event ``model.promote`` or ``model.rollback``."""
     tx.execute(insert(promotions), asdict(promotion))
-    told = {"number": promotion.number, "was": promotion.was, "why": promotion.why}
-    events.write(tx, f"model.{promotion.kind}", promotion.model, promotion.at, promotion.by, told)
+    changes = {"number": promotion.number, "was": promotion.was, "why": promotion.why}
+    events.write(tx, f"model.{promotion.kind}", promotion.model, promotion.at, promotion.by, changes)
 
 
 def _version(row: Any) -> Version:

@@ -31,12 +31,12 @@ _ALL = select(watched.c.run, watched.c.until, watched.c.booked_start, watched.c.
 
 def everything(tx: Connection) -> list[Watched]:
     """Return the watched runs by launch key."""
-    found = tx.execute(_ALL).all()
+    rows = tx.execute(_ALL).all()
     return [
         Watched(
             runs.get(tx, row.run), row.until, None if row.booked_start is None else (row.booked_start, row.booked_end)
         )
-        for row in found
+        for row in rows
     ]
 
 
@@ -47,13 +47,13 @@ def keys(tx: Connection) -> set[str]:
 
 def possible_charges(tx: Connection) -> dict[str, tuple[Charge, ...]]:
     """Return, by pool, charges that count nothing for what was given up and may have been used unseen."""
-    found: dict[str, tuple[Charge, ...]] = {}
+    charges: dict[str, tuple[Charge, ...]] = {}
     for one in everything(tx):
         if one.booked is None:
             run = one.run
             unseen = Charge(run.planned_start, run.held_until, sign=0, run=run.key, told=False)
-            found[run.pool] = (*found.get(run.pool, ()), unseen)
-    return found
+            charges[run.pool] = (*charges.get(run.pool, ()), unseen)
+    return charges
 
 
 def add(tx: Connection, run: str, until: int, booked: tuple[int, int] | None) -> None:

@@ -41,19 +41,19 @@ def timeline(tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, span:
 
 def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
     """Return when a pool was, is and will be closed, as far as the newest events tell; open ends reach ``until``."""
-    found: list[Window] = []
+    result: list[Window] = []
     since: int | None = None
     planned_end: int | None = None
     for event in events.tail(tx, limit=_CLOSURES_SHOWN, kinds=("pool.closed", "pool.opened"), subject=pool):
         if since is not None:
             end = event.at if planned_end is None else min(event.at, planned_end)
-            found += [Window(since, end)] if end > since else []
+            result += [Window(since, end)] if end > since else []
         since, planned_end = (event.at, event.data.get("until")) if event.kind == "pool.closed" else (None, None)
     if since is not None:
         closed_until = limits.closures(tx).get(pool, (planned_end, ""))[0]
         end = max(until, now + 1) if closed_until is None else closed_until
-        found += [Window(since, end)] if end > since else []
-    return found
+        result += [Window(since, end)] if end > since else []
+    return result
 
 
 def burn_downs(
@@ -62,7 +62,7 @@ def burn_downs(
     """Return how each quota of each pool burns down by ``charges``, with what ``plan`` will take of it."""
     observed = limits.observed(tx)
     live = runs.live(tx)
-    found = []
+    result = []
     for name, pool in sorted(prices.priced(tx, pools).items()):
         ours = [run for run in live if run.pool == name]
         price = pool.price_microdollars_per_hour
@@ -70,11 +70,11 @@ def burn_downs(
             Charge(max(place.start, now), place.end, price_microdollars_per_hour=price, devices=place.devices)
             for place in upcoming(plan, ours, name, now)
         ]
-        found += [
+        result += [
             burn_down_of(name, quota, charges.get(name, ()), observed.get(name, ()), planned, now)
             for quota in pool.quotas
         ]
-    return found
+    return result
 
 
 def pictures_of(database: Database, pools: Mapping[str, Pool], report: Report) -> list[Picture]:

@@ -74,7 +74,7 @@ def _weeks(calendar: Calendar, start: int, end: int) -> Iterator[Window]:
 def _shares(devices: Sequence[tuple[str, int]]) -> dict[str, float]:
     """Return the share of each job in a session, by its devices."""
     total = sum(count for _, count in devices)
-    found: dict[str, float] = defaultdict(float)
+    result: dict[str, float] = defaultdict(float)
     for job, count in devices:
-        found[job] += count / total if total else 1 / len(devices)
-    return found
+        result[job] += count / total if total else 1 / len(devices)
+    return result

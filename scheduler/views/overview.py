@@ -100,13 +100,13 @@ def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], no
         peaks[pool_of[key]] = max(peaks[pool_of[key]], report.gpu_memory_bytes or 0)
         if report.gpu_busy is not None:
             busy[pool_of[key]].append(report.gpu_busy)
-    found = []
+    result = []
     for name, pool in sorted(pools.items()):
         until, why = closures.get(name, (0, ""))
         if paused is not None:
             until, why = None, paused.why
         closed = until is None or until > now
-        found.append(
+        result.append(
             PoolNow(
                 name=name,
                 state="closed" if closed else "open" if pool.open_windows(now, now + 1) else "outside hours",
@@ -120,7 +120,7 @@ def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], no
                 gpu_busy=fmean(busy[name]) if busy[name] else None,
             )
         )
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,8 +108,8 @@ class Guard:
         return {**message, "body": body}
 
     def _is_ours(self, host: str) -> bool:
-        found = _HOST.fullmatch(host.lower())
-        return found is not None and found[1].removesuffix(".") in self.names | _LOOPBACK
+        match = _HOST.fullmatch(host.lower())
+        return match is not None and match[1].removesuffix(".") in self.names | _LOOPBACK
 
     def _is_reader(self, headers: MutableMapping[bytes, str]) -> bool:
         if self.bearer is None:

@@ -194,11 +194,11 @@ def _shares(
 
 def _overlap(domains_of: Sequence[Sequence[str]]) -> dict[str, dict[str, int]]:
     """Count the texts that belong to two domains, under the first and then the second by name."""
-    pairs = Counter(pair for found in domains_of for pair in combinations(found, 2))
-    found: dict[str, dict[str, int]] = {}
+    pairs = Counter(pair for result in domains_of for pair in combinations(result, 2))
+    result: dict[str, dict[str, int]] = {}
     for (one, other), count in pairs.items():
-        found.setdefault(one, {})[other] = count
-    return found
+        result.setdefault(one, {})[other] = count
+    return result
 
 
 class _Writer:

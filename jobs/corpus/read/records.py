@@ -236,9 +236,9 @@ class ArrayReader:
             else:
                 # A number at the end of the buffer may go on in the next chunk.
                 if end < len(self._buffer) or not self._fill():
-                    found = _FIRST_KEY.match(self._buffer, self._position)
-                    if found and len(self._first_keys) < _FIRST_KEYS:
-                        self._first_keys.add(found[1])
+                    match = _FIRST_KEY.match(self._buffer, self._position)
+                    if match and len(self._first_keys) < _FIRST_KEYS:
+                        self._first_keys.add(match[1])
                     self._position = end
                     return value
 

@@ -106,12 +106,12 @@ def _found(place: Path) -> bool:
 
 def _image() -> Mapping[str, metadata.Distribution]:
     """Return the packages of the interpreter that runs this, by name; the first on its path counts."""
-    found: dict[str, metadata.Distribution] = {}
+    result: dict[str, metadata.Distribution] = {}
     for distribution in metadata.distributions(path=_site_folders()):
         name = distribution.metadata["Name"]
         if name:
-            found.setdefault(canonical(name), distribution)
-    return found
+            result.setdefault(canonical(name), distribution)
+    return result
 
 
 def _site_folders() -> list[str]:
@@ -193,7 +193,7 @@ class _Build:
         if requirements is None:
             return {name: "" for name, pin in self._pins.items() if name not in self._fetched and self._differs(pin)}
         exact = {name: pin.version for name, pin in self._pins.items()} if self._lock.exact else {}
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         lost: list[Unmet] = []
         for missing in unmet(requirements, self._lock.demands, self._see, exact, {}):
             # Where a fetched package is too new for one of the image's, that one is fetched as well.
@@ -203,11 +203,11 @@ class _Build:
             if name is None:
                 lost.append(missing)
             else:
-                found.setdefault(name, _why(missing) if missing.found else "")
-        if not found:
+                result.setdefault(name, _why(missing) if missing.found else "")
+        if not result:
             for missing in lost:
                 log(self._lane, f"packages: {_why(missing)}, and the lock has nothing better")
-        return found
+        return result
 
     def _differs(self, pin: Pin) -> bool:
         there = self._image.get(canonical(pin.name))
@@ -346,10 +346,10 @@ def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
                     log(tool.lane, f"packages: {line}")
                     said.append(line)
     if process.returncode:
-        told = "\n".join(said)
+        listing = "\n".join(said)
         why = f"the job's packages cannot be installed (exit status {process.returncode})"
         because = f"; they are needed, since {reasons}" if reasons else ""
-        raise Failure(_class(told.lower()), f"{why}{because}: {told}")
+        raise Failure(_class(listing.lower()), f"{why}{because}: {listing}")
 
 
 def _words(python: Path) -> tuple[str, ...]:

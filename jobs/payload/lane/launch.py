@@ -258,11 +258,11 @@ def read_nodes(entry: Any) -> Nodes | None:
 
 def spread(words: Sequence[str], nodes: Nodes) -> tuple[list[str], Mapping[str, str]]:
     """Return the words that start a command on all its nodes, and its variables there."""
-    told = {
+    data = {
         "SCHED_NODES": str(len(nodes.devices)),
         "SCHED_NODE_VARIABLE": nodes.variable,
         "SCHED_NODE_DEVICES": ";".join(",".join(map(str, each)) for each in nodes.devices),
         "SCHED_RENDEZVOUS": f"{nodes.address}:{nodes.port}",
         "SCHED_NODES_NEAR": "1" if nodes.near else "",
     }
-    return [sys.executable, str(_STARTER), "all", *nodes.launcher, "--", *words], told
+    return [sys.executable, str(_STARTER), "all", *nodes.launcher, "--", *words], data

@@ -116,12 +116,12 @@ def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport, token: 
 
     ``token`` opens repositories of the Hub; None: the one of the environment, if any.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for purpose, prefix in sorted(order.trees.items()):
         if purpose.startswith(PURPOSE):
             name = purpose[len(PURPOSE) :]
-            found[f"SCHED_INPUT_{name.upper()}"] = _fetch(launch, order, transport, name, prefix, token)
-    return found
+            result[f"SCHED_INPUT_{name.upper()}"] = _fetch(launch, order, transport, name, prefix, token)
+    return result
 
 
 def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, prefix: str, token: str | None) -> str:

@@ -100,18 +100,18 @@ def fetch(store: SecretStore, names: Sequence[str]) -> dict[str, str]:
     full = {f"{store.prefix}{name}": name for name in names}
     if store.kind == "ssm":
         answer = _ask(store, keys, "AmazonSSM.GetParameters", {"Names": list(full), "WithDecryption": True})
-        found = {full[entry["Name"]]: str(entry["Value"]) for entry in answer.get("Parameters", ())}
-        if missing := [place for place, name in full.items() if name not in found]:
+        result = {full[entry["Name"]]: str(entry["Value"]) for entry in answer.get("Parameters", ())}
+        if missing := [place for place, name in full.items() if name not in result]:
             why = f"Systems Manager has no parameter {', '.join(missing)} in {store.region}"
             raise Refusal(f"{why}. Make it: aws ssm put-parameter --type SecureString --name {missing[0]}")
-        return found
-    found = {}
+        return result
+    result = {}
     for place, name in full.items():
         value = _ask(store, keys, "secretsmanager.GetSecretValue", {"SecretId": place}).get("SecretString")
         if not isinstance(value, str):
             raise Refusal(f"the secret {place} holds no text. Store it as a secret string")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def _ask(store: SecretStore, keys: Keys, target: str, document: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,5 +76,5 @@ def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
         except Unparsed as error:
             yield Line(item.id, item.cluster, metric, 0.0, str(error))
             continue
-        told = ", ".join(f"{part} {getattr(found, part)}" for part in PARTS)
-        yield Line(item.id, item.cluster, metric, atomicity(found), told)
+        listing = ", ".join(f"{part} {getattr(found, part)}" for part in PARTS)
+        yield Line(item.id, item.cluster, metric, atomicity(found), listing)

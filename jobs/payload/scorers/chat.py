@@ -63,7 +63,7 @@ def ask_all(item_set: ItemSet, address: str, model: str | None, folder: Path) ->
     """Return the model's output of each item that has a ``prompt``. Raises NoAnswer at the first that gets none."""
     if not model:
         raise NotGiven("which model is to be asked? give --ask-model NAME")
-    found: dict[str, Sequence[Mapping[str, Any]]] = {}
+    result: dict[str, Sequence[Mapping[str, Any]]] = {}
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / KEPT).open("w", encoding="utf-8") as stream:
         for item in item_set.items.values():
@@ -72,7 +72,7 @@ def ask_all(item_set: ItemSet, address: str, model: str | None, folder: Path) ->
                 output = ask(address, model, prompt, key=KEY, tokens_max=_TOKENS_MAX)
                 record = {"id": item.id, "output": output}
                 stream.write(json.dumps(record) + "\n")
-                found[item.id] = [record]
-    if not found:
+                result[item.id] = [record]
+    if not result:
         raise NotGiven("no item of the test set has a prompt that a model could be asked")
-    return found
+    return result

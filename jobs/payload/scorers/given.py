@@ -95,14 +95,14 @@ def read_outputs(path: Path) -> dict[str, list[Mapping[str, Any]]]:
 
     What is no such line is passed over: an item without output is worth nothing, and that is what it gets.
     """
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    result: dict[str, list[Mapping[str, Any]]] = {}
     with path.open("rb") as stream:
         for _, record in records(stream, OUTPUT_BYTES_MAX):
             if record is not None and is_name(record.get("id")):
-                of_item = found.setdefault(record["id"], [])
+                of_item = result.setdefault(record["id"], [])
                 if len(of_item) < OUTPUTS_MAX:
                     of_item.append(record)
-    return found
+    return result
 
 
 def output_path(options: argparse.Namespace) -> Path:

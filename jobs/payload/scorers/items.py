@@ -93,7 +93,7 @@ def records(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Any:
 
 
 def is_name(value: object) -> bool:
-    """Tell whether a value can be an id or a cluster: a text of 1 to 200 characters that can be shown."""
+    """Return whether a value can be an id or a cluster: a text of 1 to 200 characters that can be shown."""
     return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable() and value.strip() == value
 
 

@@ -21,7 +21,7 @@ class Kappa:
 
     @property
     def may_stand_alone(self) -> bool:
-        """Tell whether a gate may rest on this judge alone."""
+        """Return whether a gate may rest on this judge alone."""
         return self.labels >= LABELS_MIN and self.lower is not None and self.lower >= AGREEMENT_MIN
 
 

@@ -42,8 +42,8 @@ def _write_probe(model: Language | None, given: Given) -> None:
     tokens, worth = said(given.options.probe, _PROBE_TOKENS)
     path = output_path(given.options).with_name("probe.json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = {"prompt": given.options.probe, "tokens": tokens, "logprobs": worth}
-    path.write_text(json.dumps(told) + "\n", encoding="utf-8")
+    data = {"prompt": given.options.probe, "tokens": tokens, "logprobs": worth}
+    path.write_text(json.dumps(data) + "\n", encoding="utf-8")
 
 
 def _fault(model: Language, text: str) -> str:

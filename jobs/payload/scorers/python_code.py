@@ -118,17 +118,17 @@ def _effects(tree: ast.Module) -> int:
 
 def _names_of_modules(tree: ast.Module) -> dict[str, str]:
     """Return what each imported name stands for: ``p`` is ``os.path`` after ``import os.path as p``."""
-    known: dict[str, str] = {}
+    result: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                known[alias.asname or alias.name.split(".")[0]] = (
+                result[alias.asname or alias.name.split(".")[0]] = (
                     alias.name if alias.asname else alias.name.split(".")[0]
                 )
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return known
+                result[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return result
 
 
 def _imports(tree: ast.Module) -> set[str]:

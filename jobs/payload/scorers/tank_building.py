@@ -34,9 +34,9 @@ def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
             raise NotGiven(f"item {item.id}: earlier must be a table of test files, each with a test in it")
         files = _files(given, item.id)
         done, faults, green = _checked(sandbox, files, {str(path): str(text) for path, text in earlier.items()})
-        told = "; ".join(faults)
-        yield Line(item.id, item.cluster, metric, done, told)
-        yield Line(item.id, item.cluster, GREEN + domain, float(green), told)
+        listing = "; ".join(faults)
+        yield Line(item.id, item.cluster, metric, done, listing)
+        yield Line(item.id, item.cluster, GREEN + domain, float(green), listing)
 
 
 def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, str]) -> tuple[float, list[str], bool]:

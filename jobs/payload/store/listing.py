@@ -76,7 +76,7 @@ def parse_listing(data: bytes, limits: Limits) -> tuple[tuple[Entry, ...], Mappi
 
 
 def stays_inside(path: str, target: str, links: Mapping[str, str]) -> bool:
-    """Tell whether a link at ``path`` leads to a place in its folder, by whatever other links lie on its way."""
+    """Return whether a link at ``path`` leads to a place in its folder, by whatever other links lie on its way."""
     if target.startswith("/") or not target:
         return False
     ahead = [*path.split("/")[:-1], *target.split("/")][::-1]

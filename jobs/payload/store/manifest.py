@@ -113,7 +113,7 @@ def split_key(key: str) -> tuple[str, int, int] | None:
 
 
 def valid_component_name(name: str) -> bool:
-    """Tell whether a relative path may be a component's name."""
+    """Return whether a relative path may be a component's name."""
     return bool(_COMPONENT.fullmatch(name))
 
 

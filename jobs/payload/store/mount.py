@@ -57,8 +57,8 @@ def find_mounted(transport: Transport, prefix: str, target: Path, roots: Sequenc
         raise BadListing(f"{place / _differs(place, mounted.entries)} does not have the size that was listed")
     best = [place for place, likeness in whole.items() if likeness == max(whole.values())]
     if len(best) > 1:
-        told = ", ".join(map(str, sorted(best)))
-        raise BadListing(f"{mounted.source} may be any of {told}")
+        listing = ", ".join(map(str, sorted(best)))
+        raise BadListing(f"{mounted.source} may be any of {listing}")
     return Place(mounted.source, best[0])
 
 

@@ -115,7 +115,7 @@ def _weights(components: tuple[Component, ...]) -> set[Component]:
 
 
 def same_content(folder: Path, manifest: Manifest) -> bool:
-    """Tell whether a folder holds exactly the components of a manifest, its metrics aside."""
+    """Return whether a folder holds exactly the components of a manifest, its metrics aside."""
     return _weights(_components(folder)) == _weights(manifest.components)
 
 

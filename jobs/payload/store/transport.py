@@ -44,10 +44,10 @@ class Transport(Protocol):
         """Create or replace an object all at once; without ``durable`` a power cut may undo or empty it."""
 
     def exists(self, key: str) -> bool:
-        """Tell whether the key is taken."""
+        """Return whether the key is taken."""
 
     def verify(self, key: str, sha256: str) -> bool:
-        """Tell whether the object is there with exactly this content."""
+        """Return whether the object is there with exactly this content."""
 
     def folder(self, prefix: str) -> Path:
         """Return a local folder that holds the objects under a prefix; may be the store's own: read only."""

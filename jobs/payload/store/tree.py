@@ -287,7 +287,7 @@ def fetch_listing(transport: Fetches, prefix: str, making: Path) -> bytes:
 
 
 def is_whole(target: Path, entries: tuple[Entry, ...]) -> bool:
-    """Tell whether a folder that was checked once is still there; a power cut may have emptied files of it."""
+    """Return whether a folder that was checked once is still there; a power cut may have emptied files of it."""
     try:
         for entry in entries:
             found = os.lstat(target / entry.path)

@@ -65,19 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("setups", metavar="SETUPS", help="file with a list of set-ups, or the list itself")
     parser.add_argument("--seconds", type=float, default=420.0, help="no set-up begins later than this")
     options = parser.parse_args(arguments)
-    given = options.setups if options.setups.startswith("[") else Path(options.setups).read_text(encoding="utf-8")
+    setups_json = options.setups if options.setups.startswith("[") else Path(options.setups).read_text(encoding="utf-8")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    found = measure_all(json.loads(given), options.out, options.seconds)
-    return int(not any(row["points"] for row in found["setups"]))
+    measurements = measure_all(json.loads(setups_json), options.out, options.seconds)
+    return int(not any(row["points"] for row in measurements["setups"]))
 
 
 def measure_all(setups: Sequence[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:
     """Measure set-ups one after the other, each in a process of its own, until ``seconds`` have passed."""
     began = time.monotonic()
     context: Any = multiprocessing.get_context(_import_all())
-    found: dict[str, Any] = {"versions": _versions(), "card": {}, "setups": []}
-    for given in setups:
-        setup = {**DEFAULTS, **given}
+    report: dict[str, Any] = {"versions": _versions(), "card": {}, "setups": []}
+    for one in setups:
+        setup = {**DEFAULTS, **one}
         left = began + seconds - time.monotonic()
         row: dict[str, Any] = {**setup, "points": [], "error": ""}
         if left <= 0:
@@ -87,50 +87,51 @@ def measure_all(setups: Sequence[dict[str, Any]], out: Path, seconds: float) -> 
             child = context.Process(target=_in_child, args=(setup, theirs))
             child.start()
             theirs.close()
-            _listen(ours, row, found, time.monotonic() + min(_SETUP_LONGEST, left + 30))
+            _listen(ours, row, report, time.monotonic() + min(_SETUP_LONGEST, left + 30))
             if child.is_alive():
                 child.join(2)
             if child.is_alive():
                 child.kill()
             child.join()
-        found["setups"].append(row)
-        found["seconds"] = round(time.monotonic() - began, 1)
+        report["setups"].append(row)
+        report["seconds"] = round(time.monotonic() - began, 1)
         scratch = out.with_suffix(".part")
-        scratch.write_text(json.dumps(found, indent=1))
+        scratch.write_text(json.dumps(report, indent=1))
         scratch.replace(out)
-        told = ", ".join(
+        failures = ", ".join(
             f"{p['batch']}x{p['seq']}: {p['allocated'] / 2**30:.2f} GiB {p['seconds']:.3f} s" for p in row["points"]
         )
         print(
-            f"{found['seconds']:6.1f} s  {setup['name'] or setup['method']}: {told} {row['error']}".rstrip(), flush=True
+            f"{report['seconds']:6.1f} s  {setup['name'] or setup['method']}: {failures} {row['error']}".rstrip(),
+            flush=True,
         )
-    return found
+    return report
 
 
-def _listen(pipe: Any, row: dict[str, Any], found: dict[str, Any], until: float) -> None:
+def _listen(pipe: Any, row: dict[str, Any], report: dict[str, Any], until: float) -> None:
     """Take up what a set-up's process tells, as it tells it, until it is over or too late."""
     while True:
         if not pipe.poll(max(0.0, until - time.monotonic())):
             row["error"] = row["error"] or "it took too long"
             return
         try:
-            said = pipe.recv()
+            message = pipe.recv()
         except EOFError:
             row["error"] = row["error"] or ("" if row.pop("done", False) else "its process ended early")
             return
-        if "card" in said:
-            found["card"] = said["card"]
-        elif "point" in said:
-            row["points"].append(said["point"])
+        if "card" in message:
+            report["card"] = message["card"]
+        elif "point" in message:
+            row["points"].append(message["point"])
         else:
-            row.update(said)
+            row.update(message)
 
 
 def _in_child(setup: dict[str, Any], pipe: Any) -> None:
     warnings.simplefilter("ignore")  # of libraries, about names that will change
     try:
-        for said in measure(setup):
-            pipe.send(said)
+        for message in measure(setup):
+            pipe.send(message)
         pipe.send({"done": True})
     except Exception as error:  # noqa: BLE001 - one set-up that fails must not end the others; what failed is told
         pipe.send({"error": f"{type(error).__name__}: {str(error)[:300]}"})
@@ -166,7 +167,7 @@ def _measure_point(setup: dict[str, Any], model: Any, step: Step, rows: int, len
 
     accelerated = card["device"] != "cpu"
     batch = make_batch(setup, model, rows, length, card["device"])
-    taken: list[float] = []
+    seconds: list[float] = []
     for number in range(_WARMING + _TIMED):
         if number == 1 and accelerated:  # the first step compiles, and makes the optimiser's states
             torch.cuda.synchronize()
@@ -177,10 +178,10 @@ def _measure_point(setup: dict[str, Any], model: Any, step: Step, rows: int, len
         if accelerated:
             torch.cuda.synchronize()
         if number >= _WARMING:
-            taken.append(time.perf_counter() - began)
-        if sum(taken) > _LONG and len(taken) > 1:
+            seconds.append(time.perf_counter() - began)
+        if sum(seconds) > _LONG and len(seconds) > 1:
             break
-    point = {"batch": rows, "seq": length, "seconds": sorted(taken)[len(taken) // 2], "steps": len(taken)}
+    point = {"batch": rows, "seq": length, "seconds": sorted(seconds)[len(seconds) // 2], "steps": len(seconds)}
     if not accelerated:
         return {**point, "allocated": 0, "reserved": 0, "used": 0, "context": 0}
     free, total = torch.cuda.mem_get_info()
@@ -228,13 +229,13 @@ def _import_all() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
+            versions[name] = ""
+    return versions
 
 
 if __name__ == "__main__":

@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"finetune: {error}", file=sys.stderr)
         return 2
     if unfit := unfit_devices(options):
-        told = ", ".join(map(str, unfit))
-        print(f"finetune: a session with {told} devices could not go on with this job (--batch x --accumulate)")
+        listed = ", ".join(map(str, unfit))
+        print(f"finetune: a session with {listed} devices could not go on with this job (--batch x --accumulate)")
     words = [sys.executable, str(Path(__file__).resolve()), *(sys.argv[1:] if arguments is None else arguments)]
     return _until_it_fits(options, words, devices)
 
@@ -68,14 +68,14 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     more |= bytecode_kept(options.cache)
     nodes = Place(os.environ).nodes
     settled = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
-    asked = Fit(
+    wanted = Fit(
         rows_at_once(options, devices * nodes),
         options.gradient_checkpointing,
         options.shard == "on",
         options.optimizer,
         options.length,
     )
-    ranks, fit = Ranks(), asked
+    ranks, fit = Ranks(), wanted
     lowered: list[str] = []
     while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:
         by_halves = options.stage in ("sft", "selftrain")  # what TRL trains is checkpointed as a whole
@@ -89,7 +89,7 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
             print(f"finetune: out of memory with one row at a time; {_remedy(options)}", file=sys.stderr)
             return 1
         fit = less
-        lowered = words_for(fit, asked)
+        lowered = words_for(fit, wanted)
         print(f"finetune: the memory did not hold a step; once more with {' '.join(lowered)}", file=sys.stderr)
     return status
 

@@ -63,8 +63,8 @@ def merge(folder: Path, base: str, adapters: Sequence[Path], precision: str | No
         raise Refused(f"{error}: take a Python with torch, transformers and peft (schedctl: --python)") from None
     for adapter in adapters:
         _check(adapter, base, str(place))
-    said = precision or {"float16": "fp16"}.get(config.get("dtype", config.get("torch_dtype")), "bf16")
-    dtype = torch.float16 if said == "fp16" else torch.bfloat16
+    dtype_name = precision or {"float16": "fp16"}.get(config.get("dtype", config.get("torch_dtype")), "bf16")
+    dtype = torch.float16 if dtype_name == "fp16" else torch.bfloat16
     kind = getattr(transformers, next(iter(config.get("architectures") or ()), ""), transformers.AutoModelForCausalLM)
     model = kind.from_pretrained(str(place), dtype=dtype, use_safetensors=any(place.glob("*.safetensors")))
     for adapter in adapters:
@@ -114,11 +114,11 @@ def _check(adapter: Path, base: str, place: str) -> None:
         from .tuning.model import base_digest
     else:
         from tuning.model import base_digest
-    trained_on, found = str(json.loads(path.read_bytes())["job"]["model"]), base_digest(place)
-    if trained_on not in (base, found):
+    trained_on, actual = str(json.loads(path.read_bytes())["job"]["model"]), base_digest(place)
+    if trained_on not in (base, actual):
         raise Refused(
             f"the adapter in {adapter} was trained on another base (digest {trained_on[:16]}) than {base} (digest "
-            f"{found[:16]}). Name the folder with the same config.json and the same files of weights, and no others"
+            f"{actual[:16]}). Name the folder with the same config.json and the same files of weights, and no others"
         )
 
 

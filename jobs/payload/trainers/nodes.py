@@ -40,7 +40,7 @@ def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
     stopped, over = threading.Event(), threading.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, *_STOPS})  # until there is somebody to tell
     words = [*launcher, sys.executable, str(Path(__file__).resolve()), "one", str(folder), *command]
-    there, asked = os.pipe()  # it stays open as long as we live
+    there, write_end = os.pipe()  # it stays open as long as we live
     started = subprocess.Popen(words, stdin=there, preexec_fn=_unblock)  # noqa: PLW1509 - this process has one thread
     os.close(there)
 
@@ -48,7 +48,7 @@ def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
         if number in _STOPS:
             stopped.set()
         with suppress(BrokenPipeError):
-            os.write(asked, b"stop\n" if number in _STOPS else b"save\n")
+            os.write(write_end, b"stop\n" if number in _STOPS else b"save\n")
 
     for number in (signal.SIGUSR1, *_STOPS):
         signal.signal(number, ask)
@@ -62,7 +62,7 @@ def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
         relay.join()
     for _ in range(_LOOKS):
         ends = sorted(folder.glob("ended-*"), key=lambda path: path.stat().st_mtime_ns)
-        failed = [found for path in ends if (found := int(path.read_text()))]
+        failed = [status for path in ends if (status := int(path.read_text()))]
         if failed or len(ends) == int(os.environ["SCHED_NODES"]):
             return failed[0] if failed else 0
         # A node has not told yet how its command ended. If it is gone, its platform ends the session: we are stopped.
@@ -135,21 +135,21 @@ def told_to(node: int, folder: Path, environ: Mapping[str, str]) -> dict[str, st
     """Return the environment of the command on a node, of those that its lane has."""
     nodes = int(environ["SCHED_NODES"])
     devices = [int(index) for index in environ["SCHED_NODE_DEVICES"].split(";")[node].split(",")]
-    given = environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if environ.get("SLURM_STEP_GPUS") else []
-    mine = [given[index] if index < len(given) else str(index) for index in devices]
-    told = {**environ, "SCHED_NODE": str(node), "CUDA_VISIBLE_DEVICES": ",".join(mine)}
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if environ.get("SLURM_STEP_GPUS") else []
+    mine = [visible[index] if index < len(visible) else str(index) for index in devices]
+    environment = {**environ, "SCHED_NODE": str(node), "CUDA_VISIBLE_DEVICES": ",".join(mine)}
     if node:
-        told["SCHED_PROGRESS"] = ""  # the first process reports, and it is on the first node
+        environment["SCHED_PROGRESS"] = ""  # the first process reports, and it is on the first node
     elif not environ["SCHED_NODES_NEAR"] and environ.get("SCHED_PROGRESS"):
-        told["SCHED_PROGRESS"] = str(folder / "progress")
+        environment["SCHED_PROGRESS"] = str(folder / "progress")
     if nodes > 1:
         # What torchrun takes where its command line says nothing.
-        told |= {
+        environment |= {
             "PET_NNODES": str(nodes), "PET_NODE_RANK": str(node), "PET_NPROC_PER_NODE": str(len(mine)),
             "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": environ["SCHED_RENDEZVOUS"],
             "PET_RDZV_ID": environ.get("SCHED_RUN_ID", "session"),
         }  # fmt: skip
-    return told
+    return environment
 
 
 def _unblock() -> None:

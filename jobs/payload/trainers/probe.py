@@ -41,8 +41,8 @@ def layer_bytes(setup: dict[str, Any]) -> float:
     short, long = _LENGTHS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of libraries among themselves
-        found = {(layers, length): _saved(setup, layers, length) for layers in (1, 2) for length in _LENGTHS}
-    slope = (found[2, long] - found[1, long]) - (found[2, short] - found[1, short])
+        saved = {(layers, length): _saved(setup, layers, length) for layers in (1, 2) for length in _LENGTHS}
+    slope = (saved[2, long] - saved[1, long]) - (saved[2, short] - saved[1, short])
     return slope / (long - short)
 
 
@@ -51,10 +51,10 @@ def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    given = {**setup, "shape": {**setup["shape"], "num_hidden_layers": layers}, "image": None}
-    model = make_model(given, "meta")
+    probed = {**setup, "shape": {**setup["shape"], "num_hidden_layers": layers}, "image": None}
+    model = make_model(probed, "meta")
     model.config.use_cache = False
-    seen: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     held: list[Any] = []
     with FakeTensorMode():
         # Shapes alone, on a processor: what has no device at all has no attention either.
@@ -66,7 +66,7 @@ def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
 
         def pack(tensor: Any) -> Any:
             if _place(tensor) not in weights:
-                seen[_place(tensor)] = tensor.untyped_storage().nbytes()
+                sizes[_place(tensor)] = tensor.untyped_storage().nbytes()
                 held.append(tensor)  # else its place would be given to the next
             return tensor
 
@@ -77,7 +77,7 @@ def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
             torch.autocast("cpu", torch.bfloat16, enabled=setup["autocast"]),
         ):
             torch.func.functional_call(model, parts, (), {"input_ids": tokens, "use_cache": False})
-    return sum(seen.values())
+    return sum(sizes.values())
 
 
 @contextlib.contextmanager

@@ -32,9 +32,9 @@ _LAST_LINES_SECONDS = 5  # a process left behind by a rank may hold its output o
 
 def devices_visible(environment: Mapping[str, str]) -> int:
     """Return how many devices this program was given: those of CUDA_VISIBLE_DEVICES, else all; 1 if there is none."""
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return max(1, len([name for name in given.split(",") if name.strip()]))
+    devices = environment.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None:
+        return max(1, len([name for name in devices.split(",") if name.strip()]))
     try:
         answer = subprocess.run(_ASK, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -52,11 +52,11 @@ class Place:
 
     def told_to(self, count: int) -> dict[str, str]:
         """Return what the ``count`` processes of this node are told, but for their own ranks."""
-        told = {"WORLD_SIZE": str(self.nodes * count), "LOCAL_WORLD_SIZE": str(count)}
+        variables = {"WORLD_SIZE": str(self.nodes * count), "LOCAL_WORLD_SIZE": str(count)}
         if self.nodes == 1:
-            return {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+            return {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         address, _, port = self._rendezvous.rpartition(":")
-        return {**told, "MASTER_ADDR": address, "MASTER_PORT": port, "GROUP_RANK": str(self.node)}
+        return {**variables, "MASTER_ADDR": address, "MASTER_PORT": port, "GROUP_RANK": str(self.node)}
 
 
 class Ranks:
@@ -104,8 +104,8 @@ class Ranks:
             _, first = failed[0]
             result = first if first > 0 else _SHELL_SIGNAL_BASE - first
             if (ranks := place.nodes * count) > 1:
-                told = ", ".join(f"rank {rank} of {ranks} ended with status {code}" for rank, code in failed)
-                print(f"ranks: {told}, so all end", file=sys.stderr)
+                failures = ", ".join(f"rank {rank} of {ranks} ended with status {code}" for rank, code in failed)
+                print(f"ranks: {failures}, so all end", file=sys.stderr)
             self._tell(signal.SIGKILL)
         for printer in printers:
             printer.join(_LAST_LINES_SECONDS)

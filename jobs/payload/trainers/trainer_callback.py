@@ -116,9 +116,9 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
             return wishes
         device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
-        said = torch.tensor([int(wish) for wish in wishes], device=device)
-        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX)
-        save, stop = said.tolist()
+        flags = torch.tensor([int(wish) for wish in wishes], device=device)
+        torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
+        save, stop = flags.tolist()
         return bool(save), bool(stop)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:

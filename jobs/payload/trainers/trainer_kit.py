@@ -180,9 +180,9 @@ def _no_space(error: Exception, folder: Path) -> str:
 
 def _newest(folder: Path) -> Path | None:
     """Return the newest checkpoint that a run at a desk left, and say so."""
-    found = [path for path in folder.glob("step-*") if (path / "meta.json").is_file()]
-    if not found:
+    folders = [path for path in folder.glob("step-*") if (path / "meta.json").is_file()]
+    if not folders:
         return None
-    newest = max(found, key=lambda path: (len(path.name), path.name))
+    newest = max(folders, key=lambda path: (len(path.name), path.name))
     print(f"trainer_kit: going on from {newest}; without {folder} it would start from scratch", file=sys.stderr)
     return newest

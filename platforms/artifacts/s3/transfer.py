@@ -67,15 +67,15 @@ def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda
 
 def _listed(client: Any, bucket: str, prefix: str) -> dict[Entry, str]:
     """Return the tags of what lies below a prefix; a key that ends in a slash stands for a folder and holds nothing."""
-    found: dict[Entry, str] = {}
+    result: dict[Entry, str] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", ()):
             if not item["Key"].endswith("/"):
                 entry = Entry(item["Key"].removeprefix(prefix), "file", "", item.get("Size", -1))
-                found[entry] = item.get("ETag", "")
-        if len(found) > LIMITS.files:
+                result[entry] = item.get("ETag", "")
+        if len(result) > LIMITS.files:
             break  # its listing is refused
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class Uploader:
 
 
 def _same(there: Mapping[str, Any], digest: str, data: bytes) -> bool:
-    """Tell whether a part in the bucket holds ``data``: by its sha256, or by the md5 that its tag is without one."""
+    """Return whether a part in the bucket holds ``data``: by its sha256, or by the md5 that its tag is without one."""
     if there.get("Size") != len(data):
         return False
     if "ChecksumSHA256" in there:

@@ -79,7 +79,7 @@ class Place:
         self._next_number = number
 
     def is_token(self, token: str) -> bool:
-        """Tell whether a kernel that runs now was given this token."""
+        """Return whether a kernel that runs now was given this token."""
         return bool(token) and any(session.live and session.terms.token == token for session in self.sessions())
 
     def week(self, instant: float) -> tuple[float, float]:
@@ -231,7 +231,7 @@ class Place:
         return kernel, kernel.versions[int(match[1]) - 1]
 
     def shows(self, kernel: Kernel) -> bool:
-        """Tell whether a kernel can be seen already: what was made just now may not be known everywhere."""
+        """Return whether a kernel can be seen already: what was made just now may not be known everywhere."""
         age = self.clock.wall_seconds(self.clock.now() - kernel.versions[0].pushed_at)
         return age >= self.rules.kernel_hidden_wall_seconds
 

@@ -130,7 +130,7 @@ class Handler(BaseHTTPRequestHandler):
             self.conclude(call, 200, answer)
 
     def begins(self, call: str) -> bool:
-        """Tell whether a call that has just come in is looked at."""
+        """Return whether a call that has just come in is looked at."""
         del call
         return True
 
@@ -223,12 +223,12 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "The link has expired")
         file = self.server.file(version, meant)
         size = file.stat().st_size
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        first = min(int(asked[1]), size) if asked else 0
-        self.send_response(206 if asked else 200)
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        first = min(int(match[1]), size) if match else 0
+        self.send_response(206 if match else 200)
         self.send_header("Content-Type", "application/octet-stream")
         self.send_header("Content-Length", str(size - first))
-        if asked:
+        if match:
             self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
         self.end_headers()
         if interrupt:

@@ -179,7 +179,7 @@ class Storage:
         return [name for begins, name in _STAGES if share >= begins or begins == 0.0][-1]
 
     def visible(self, dataset: Dataset) -> bool:
-        """Tell whether the place admits that it knows the dataset: just after its creation it does not."""
+        """Return whether the place admits that it knows the dataset: just after its creation it does not."""
         age = self._clock.now() - dataset.versions[0].created_at
         return age >= self._rules.dataset_hidden_seconds
 

@@ -147,10 +147,10 @@ def nothing_wrong(answer: Answer) -> bool:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         raise NoAnswer("a field is there twice")
-    return found
+    return result
 
 
 def _refuse_constant(name: str) -> Any:

@@ -197,12 +197,12 @@ class Published:
     def _files(self, source: str) -> list[Entry]:
         service, name, fields = _listing(source)
         fields["page_size"] = _FILES_PAGE
-        found: list[Entry] = []
+        result: list[Entry] = []
         for _ in range(_PAGES_MAX):
             entries, token = self._caller.read(service, name, fields, _page)
-            found += entries
+            result += entries
             if not token:
-                return found
+                return result
             fields["page_token"] = token
         raise Unreachable("kaggle", name, f"the list of {source} has more than {_PAGES_MAX} pages")
 
@@ -244,8 +244,8 @@ def _of_model(source: str) -> dict[str, Any]:
     owner, model, framework, variation, version = source.partition(":")[2].split("/")
     known = {found.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): found for found in ModelFramework}
     if framework.lower() not in known or framework.lower() == "unspecified":
-        told = ", ".join(sorted(known.keys() - {"unspecified"}))
-        raise TreeError(source, f"Kaggle has no framework {framework}", f"It has {told}")
+        listing = ", ".join(sorted(known.keys() - {"unspecified"}))
+        raise TreeError(source, f"Kaggle has no framework {framework}", f"It has {listing}")
     return {
         "owner_slug": owner,
         "model_slug": model,

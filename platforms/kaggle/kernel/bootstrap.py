@@ -122,13 +122,13 @@ def secrets_of(wanted: dict[str, Any] | None, working: Path) -> dict[str, str]:
         file = find_input(working, wanted["name"], wanted["sha256"])
         sealed = zip(file.read_bytes(), bytes.fromhex(wanted["pad"]), strict=True)
         return dict(json.loads(bytes(one ^ other for one, other in sealed)))
-    found = {}
+    result = {}
     for name in wanted["names"]:
         try:
-            found[name] = importlib.import_module("kaggle_secrets").UserSecretsClient().get_secret(name)
+            result[name] = importlib.import_module("kaggle_secrets").UserSecretsClient().get_secret(name)
         except Exception as error:  # noqa: BLE001 - whatever it is, the agent reports what is missing
             say({"trouble": f"the secret {name} is not attached to this notebook: {type(error).__name__}"})
-    return found
+    return result
 
 
 def run_agent(order: dict[str, Any], scratch: Path, store: Path, secrets: dict[str, str]) -> int:
@@ -199,7 +199,7 @@ def obstacle_to_hearing(proof: str) -> str:
 
 
 def is_there(dataset: str) -> bool:
-    """Tell whether Kaggle shows a dataset, named ``owner/slug``, to this session.
+    """Return whether Kaggle shows a dataset, named ``owner/slug``, to this session.
 
     Raises OSError, HTTPException, ValueError, RuntimeError.
     """

@@ -48,7 +48,7 @@ def build_source(key: str, order: Mapping[str, Any]) -> str:
 
 
 def is_source_of(key: str, source: str) -> bool:
-    """Tell whether a kernel with this source was pushed for the launch ``key``."""
+    """Return whether a kernel with this source was pushed for the launch ``key``."""
     return source.partition("\n")[0].strip() == _first_line(key)
 
 

@@ -179,7 +179,7 @@ def find_orphans(client: Client, slug_prefix: str, known: Collection[str], now: 
 
     Only what may still run is looked at, and only the first line of a kernel's source proves that it is ours.
     """
-    found = []
+    result = []
     for slug, began in client.kernels():
         if began and began < now - _LOOK_BACK_SECONDS:
             break  # the list goes from the newest run on
@@ -191,5 +191,5 @@ def find_orphans(client: Client, slug_prefix: str, known: Collection[str], now: 
             continue
         source = client.source(slug)
         if source is not None and is_source_of(key, source):
-            found.append(Observed(key, _LIVE[status[0]], f"{slug}/v1", int(began) or None, detail=status[0].lower()))
-    return found
+            result.append(Observed(key, _LIVE[status[0]], f"{slug}/v1", int(began) or None, detail=status[0].lower()))
+    return result

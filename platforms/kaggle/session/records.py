@@ -131,7 +131,7 @@ class Records:
                 yield True
 
     def is_held(self, key: str) -> bool:
-        """Tell whether somebody holds a key just now."""
+        """Return whether somebody holds a key just now."""
         try:
             with (self._root / f"{key}.lock").open("rb") as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -75,11 +75,11 @@ def calibrate(cli: Cli, shape: Shape, wishes: Wishes, python: str, own: Path, se
             last = (ended.stderr.strip() or ended.stdout.strip() or "it said nothing").splitlines()[-1]
             raise Refusal("nothing was measured", last[:300], "Name a Python that has torch: --python PATH")
         found = read_seen(out)
-    known = tuple(dict.fromkeys((*seen, *found)))
+    result = tuple(dict.fromkeys((*seen, *found)))
     own.parent.mkdir(parents=True, exist_ok=True)
-    write_seen(own, known)
-    cli.out.say(f"{len(found)} measurements more; {own} has all {len(known)}, and may be shared.")
-    return known
+    write_seen(own, result)
+    cli.out.say(f"{len(found)} measurements more; {own} has all {len(result)}, and may be shared.")
+    return result
 
 
 def probe(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:

@@ -153,16 +153,16 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
 def _extras(app: App) -> set[str]:
     """Return the extras that the settings need."""
     platforms = {pool.platform for pool in app.pools.values()}
-    found = {extra for platform, extra in (("kaggle", "kaggle"), ("sagemaker", "aws")) if platform in platforms}
+    result = {extra for platform, extra in (("kaggle", "kaggle"), ("sagemaker", "aws")) if platform in platforms}
     if "s3" in {app.settings.artifacts.kind, *(target.kind for target in app.settings.targets)}:
-        found.add("aws")
+        result.add("aws")
     if "slack" in app.channels:
-        found.add("report")
+        result.add("report")
     if any(name.startswith("apprise") for name in app.channels):
-        found.add("notify")
+        result.add("notify")
     if app.database_url.startswith("postgresql"):
-        found.add("postgres")
-    return found
+        result.add("postgres")
+    return result
 
 
 def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Checked]]:

@@ -130,8 +130,8 @@ def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str,
     else:
         made = export(*files, Path(place), base=home, wanted=wanted)
         shown = str(Path(place).absolute())
-    told = {"folder": shown, "files": list(made.files), "left_out": list(made.left_out)}
-    cli.out.data({"version": version.name, **told})
+    data = {"folder": shown, "files": list(made.files), "left_out": list(made.left_out)}
+    cli.out.data({"version": version.name, **data})
     where = shown if kind in {"hf", "mlflow"} else place
     cli.out.line(f"{version.name} is in {where}: {', '.join(made.files)}.")
     if made.left_out:

@@ -49,8 +49,8 @@ def show(cli: Cli, name: str) -> None:
     """Show what the runs of a test say together. Raises NotFound, StoreError."""
     test = _test(cli, name)
     found = result(cli.app.ports(structlog.get_logger(), 0), test)
-    told = {"arms": [asdict(arm) for arm in found.arms], "runs": found.runs, "missing": list(found.missing)}
-    cli.out.data({"name": name, **told, "findings": [one.document() for one in found.findings]})
+    data = {"arms": [asdict(arm) for arm in found.arms], "runs": found.runs, "missing": list(found.missing)}
+    cli.out.data({"name": name, **data, "findings": [one.document() for one in found.findings]})
     if not found.arms:
         cli.out.say(f"{name} was not queued yet. For its next {DAYS[test.weekday]}: schedctl models ab {name} --start")
         return

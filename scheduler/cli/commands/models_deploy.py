@@ -97,8 +97,8 @@ def _show_plan(cli: Cli, deployer: Deployer, version: Version, target: str, part
     seen = deployer.targets[target].open().read(version.model)
     there = seen.proven and seen.version == version.number
     files = [{"name": name, "bytes": count} for name, count in parts]
-    told = {"version": version.name, "target": target, "serves": seen.version, "proven": seen.proven}
-    cli.out.data({**told, "files": [] if there else files})
+    data = {"version": version.name, "target": target, "serves": seen.version, "proven": seen.proven}
+    cli.out.data({**data, "files": [] if there else files})
     serves = f"{version.model}@{seen.version}" if seen.version is not None else "nothing"
     cli.out.line(
         f"{target} serves {serves}{'' if seen.proven or seen.version is None else ', which nobody saw answer'}."
@@ -143,9 +143,9 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
         where = f"{path}, line {error.line}" if error.line else str(path)
         raise Refusal(f"{where} cannot be used", error.why, error.remedy.capitalize()) from None
     taken, back = _take_back(cli, version, seen) if rollback and seen.alarm else (False, None)
-    told = {**asdict(seen), **asdict(seen.watched), "alarm": seen.alarm, "taken_back": taken}
-    del told["watched"]
-    cli.out.data({**told, "in_force": back.name if back else None} if taken else told)
+    data = {**asdict(seen), **asdict(seen.watched), "alarm": seen.alarm, "taken_back": taken}
+    del data["watched"]
+    cli.out.data({**data, "in_force": back.name if back else None} if taken else data)
     evidence = seen.watched.log_evidence
     strength = f"{math.exp(evidence):.3g}" if evidence < 50 else f"e^{evidence:.0f}"
     cli.out.line(f"{version.name}: {seen.told}.")

@@ -232,8 +232,8 @@ def show_what_if(
     except UnknownName as error:
         why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
         raise NotFound(f"unknown {error.kind}", why, _meant(error.kind, error.name, error.known)) from None
-    told = {job: [asdict(one) for one in found] for job, found in choices.items()}
-    more = {"devices": told} if told else {}
+    data = {job: [asdict(one) for one in found] for job, found in choices.items()}
+    more = {"devices": data} if data else {}
     cli.out.data({"plan": plan_json(plan), **difference_json(difference), **more})
     cli.out.line(
         f"Worth {difference.value_before:.2f} as it is, {difference.value_after:.2f} with that; nothing is stored."

@@ -190,14 +190,14 @@ def contradictions(artifacts: BlobStore, manifest: Manifest, before: Sequence[st
         recipe = read_json(artifacts.read(blob_key(manifest.job, written.sha256), _BYTES_MAX))
     except ValueError:
         return []
-    found = []
+    result = []
     for name, was in sorted(recipe.items()) if isinstance(recipe, dict) else ():
         old, new = _option(before, name), _option(after, name)
         if new is None and old is not None:
-            found.append(f"{name} was {was} and is left out")
+            result.append(f"{name} was {was} and is left out")
         elif new is not None and new != old and not _same(was, new):
-            found.append(f"{name} was {was} and would be {new}")
-    return found
+            result.append(f"{name} was {was} and would be {new}")
+    return result
 
 
 def _option(words: Sequence[str], name: str) -> str | None:

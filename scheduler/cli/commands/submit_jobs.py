@@ -68,9 +68,11 @@ def combinations(sweeps: Sequence[str]) -> list[dict[str, str]]:
 
 def name_of(prefix: str, chosen: dict[str, str], number: int) -> str:
     """Return the name of one job of a family: what it was given, or its number where that is too long."""
-    told = "-".join(re.sub(r"[^a-z0-9.]+", "-", f"{key}{value}".lower()).strip("-.") for key, value in chosen.items())
-    name = f"{prefix}-{told}"
-    return name if told and len(name) <= _NAME_MAX else f"{prefix[: _NAME_MAX - 4]}-{number:03d}"
+    listing = "-".join(
+        re.sub(r"[^a-z0-9.]+", "-", f"{key}{value}".lower()).strip("-.") for key, value in chosen.items()
+    )
+    name = f"{prefix}-{listing}"
+    return name if listing and len(name) <= _NAME_MAX else f"{prefix[: _NAME_MAX - 4]}-{number:03d}"
 
 
 def _values(words: str, text: str) -> list[str]:
@@ -205,7 +207,7 @@ def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
 
     Raises typer.Exit when one of them is not done.
     """
-    told: dict[str, str] = {}
+    data: dict[str, str] = {}
     pause = Event()
     while True:
         with cli.app.database.read() as tx:
@@ -215,9 +217,9 @@ def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
             name, reason = record.spec.name, waits[record.spec.name]
             said = why(record.state, reason.to_json() if reason else None, cli.out.zone, cli.now)
             line = f"{name}: {type(record.state).__name__.lower()}" + (f", {said}" if said else "")
-            if told.get(name) != line:
+            if data.get(name) != line:
                 cli.out.say(f"{line} ({record.done_step} of {record.spec.target_step} steps)")
-                told[name] = line
+                data[name] = line
         under_way = [record for record in records if isinstance(record.state, Queued | Active)]
         if not under_way:
             break

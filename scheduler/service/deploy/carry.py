@@ -64,7 +64,7 @@ def _carry(deployer: Deployer, number: int) -> Deployment:
 
 
 def _unwanted(deployer: Deployer, wanted: Deployment) -> bool:
-    """Tell whether the daemon wrote it down for a version that is not in force any more."""
+    """Return whether the daemon wrote it down for a version that is not in force any more."""
     if wanted.by != DAEMON:
         return False
     with deployer.read() as tx:

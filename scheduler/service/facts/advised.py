@@ -68,7 +68,7 @@ class Priors:
 
 
 def is_advised(spec: JobSpec) -> bool:
-    """Tell whether the adviser may know anything of a job; it is loaded for no other."""
+    """Return whether the adviser may know anything of a job; it is loaded for no other."""
     return "trainers/finetune.py\0" in "\0".join((*spec.command, ""))  # it is asked for every job and pool
 
 

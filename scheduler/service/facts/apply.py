@@ -189,7 +189,7 @@ def _is_crash(report: LaneReport) -> bool:
 
 
 def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:
-    """Tell whether the pool gave another accelerator than it is declared to have, which is no fault of the job."""
+    """Return whether the pool gave another accelerator than it is declared to have, which is no fault of the job."""
     pool = ports.pools.get(run.pool)
     promised = pool is not None and bool(pool.options.get("expected_device"))
     return promised and end.outcome is Outcome.FAILED and end.error_class == WRONG_DEVICE
@@ -264,8 +264,8 @@ def _note(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now:
     """Keep what a lane told of a step, for the job's curve."""
     if report.step is not None:
         at = now if report.at is None else min(now, report.at)
-        told = {name: getattr(report, name) for name in series.FIGURES}
-        point = series.Point(lane.job, lane.attempt, report.step, at, **told)
+        data = {name: getattr(report, name) for name in series.FIGURES}
+        point = series.Point(lane.job, lane.attempt, report.step, at, **data)
         series.note(tx, point, target_step)
 
 

@@ -138,8 +138,8 @@ def declare(tx: Connection, key: str, ended: int, proof: str, now: int, by: str)
 
 def declared(tx: Connection, live: Iterable[Run]) -> dict[str, tuple[int, str]]:
     """Return (end of the charge, reason) of live runs that a person declared as ended, by run ID."""
-    found = {}
+    result = {}
     for run in live:
         for event in events.tail(tx, limit=1, kinds=[DECLARED], subject=run.key):
-            found[run.key] = int(event.data["ended"]), f"lost, says {event.by}: {event.data['why']}"
-    return found
+            result[run.key] = int(event.data["ended"]), f"lost, says {event.by}: {event.data['why']}"
+    return result

@@ -265,7 +265,7 @@ def lacks_secrets(spec: JobSpec, pool: Pool, read_secret: Callable[[str], object
 
 
 def gives_secrets(pool: Pool) -> bool:
-    """Tell whether sessions of a pool are given the secrets that the daemon has."""
+    """Return whether sessions of a pool are given the secrets that the daemon has."""
     return secret_way(pool.platform, pool.options).kind == "given"
 
 
@@ -368,12 +368,12 @@ def hour_shares(tx: Connection, records: Iterable[JobRecord]) -> dict[str, HourS
         share = record.spec.share
         if share is not None and share.partner in known and known[share.partner].spec.share is None:
             groups.setdefault(share.partner, [known[share.partner]]).append(record)
-    found: dict[str, HourShare] = {}
+    result: dict[str, HourShare] = {}
     for name, members in groups.items():
         since = max(record.created_at for record in members)
         seconds = ledger.device_seconds(tx, [record.spec.name for record in members], since)
         parts = {one.spec.name: one.spec.share.percent / 100 for one in members if one.spec.share is not None}
         parts[name] = max(0.0, 1 - sum(parts.values()))
         total = sum(seconds.values())
-        found |= {member: HourShare(name, part, seconds[member], total) for member, part in parts.items() if part > 0}
-    return found
+        result |= {member: HourShare(name, part, seconds[member], total) for member, part in parts.items() if part > 0}
+    return result

@@ -35,15 +35,15 @@ def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABL
 
     ``copies`` are the trees that hold the files of what is only listed; None: one is needed that is not there yet.
     """
-    found = {}
+    result = {}
     for given in spec.inputs:
         kind, digest = given.kind, given.digest
         if _is_shipped(given, able):
             if digest not in copies:
                 return None
             kind, digest = KIND, copies[digest]
-        found[f"{PURPOSE}{given.name}"] = tree_prefix(kind, digest)
-    return found
+        result[f"{PURPOSE}{given.name}"] = tree_prefix(kind, digest)
+    return result
 
 
 def note(tx: Connection, spec: JobSpec) -> None:
@@ -74,7 +74,7 @@ def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
 
 
 def _is_shipped(given: Input, able: Capabilities) -> bool:
-    """Tell whether sessions get what is only listed from the store, because they cannot get it themselves."""
+    """Return whether sessions get what is only listed from the store, because they cannot get it themselves."""
     if given.kind == hub.KIND:
         return given.at_home or not able.internet
     return given.kind != KIND and given.kind not in able.mounts

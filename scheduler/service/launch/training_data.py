@@ -219,7 +219,7 @@ class TrainingData:
 
 
 def _has_begun(record: JobRecord) -> bool:
-    """Tell whether a session of the job's present generation was ever launched."""
+    """Return whether a session of the job's present generation was ever launched."""
     return record.attempts > record.fenced_attempt
 
 

@@ -43,7 +43,7 @@ class Calls(Protocol):
         return ()
 
     def news(self, kinds: Collection[str]) -> bool:
-        """Tell whether answers of these kinds have come late that nobody has been given; of each once."""
+        """Return whether answers of these kinds have come late that nobody has been given; of each once."""
         del kinds
         return False
 

@@ -100,23 +100,23 @@ def of_units(config: Path | None, settings: Settings) -> list[Problem]:
     """Return the durations and limits that were written as bare numbers, which are read as seconds."""
     values = read_layers(config).values
     file = _origin(settings, "pools")
-    found: list[Problem] = []
+    result: list[Problem] = []
     for pool in _tables(values.get("pools")):
         name = pool.get("name")
-        found += _bare(file, f"pools.{name}", pool, _spans(PoolSettings))
+        result += _bare(file, f"pools.{name}", pool, _spans(PoolSettings))
         for quota in _tables(pool.get("quotas")):
             spans = {*_spans(QuotaSettings), "limit"}
-            found += _bare(file, f"pools.{name}.quotas.{quota.get('name')}", quota, spans)
+            result += _bare(file, f"pools.{name}.quotas.{quota.get('name')}", quota, spans)
     daemon = values.get("daemon")
     if isinstance(daemon, dict):
         for key in _spans(DaemonSettings):
-            found += _bare(_origin(settings, f"daemon.{key}"), "daemon", daemon, {key})
-    return found
+            result += _bare(_origin(settings, f"daemon.{key}"), "daemon", daemon, {key})
+    return result
 
 
 def of_names(files: Iterable[Path]) -> list[Problem]:
     """Return the keys of jobs in model files or job files that are written by their old names."""
-    found = []
+    result = []
     for file in files:
         document = read_toml(file) if file.is_file() else {}  # a pipe can be read only once
         tables = {f"jobs.{entry.get('name')}.": entry for entry in _tables(document.get("jobs"))}
@@ -124,21 +124,21 @@ def of_names(files: Iterable[Path]) -> list[Problem]:
             for old, new in OLD_NAMES.items():
                 if isinstance(table, dict) and old in table:
                     why = f"this key is now called {new}"
-                    found.append(_placed(str(file), f"{label}{old}", table[old], why, "rename it; the old name works"))
-    return found
+                    result.append(_placed(str(file), f"{label}{old}", table[old], why, "rename it; the old name works"))
+    return result
 
 
 def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: str = "") -> list[Problem]:
     """Return what no session of these jobs will find; without ``file``, the catalogues tell where they stand."""
     pools = {pool.name: pool for pool in settings.pools if pool.enabled}
-    found: list[Problem] = []
+    result: list[Problem] = []
     for spec, where, label in _defined(settings, specs, file):
-        found += [
+        result += [
             _placed(where, f"{label}pools", name, "no such pool is enabled", did_you_mean(name, pools))
             for name in spec.pools
             if name not in pools
         ]
-        found += [
+        result += [
             _placed(where, f"{label}inputs", given.source, "there is no such folder", "check the path")
             for given in spec.inputs
             if not is_remote(given.source) and not Path(given.source).is_dir()
@@ -147,29 +147,29 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             try:
                 read_demands(Path(wanted.source))
             except RequirementsError as error:
-                found.append(_placed(where, f"{label}requirements", wanted.source, error.why, error.remedy))
+                result.append(_placed(where, f"{label}requirements", wanted.source, error.why, error.remedy))
         here = any(pool.platform == "local" for pool in _eligible(settings, spec))
         try:
             inside = names(spec.code) if spec.code is not None else None
         except CodeError as error:
             assert spec.code is not None  # noqa: S101 - for the type checker: only a code raises it
-            found.append(_placed(where, f"{label}code", spec.code.source, error.why, error.remedy))
+            result.append(_placed(where, f"{label}code", spec.code.source, error.why, error.remedy))
             continue
-        found += [_placed(where, f"{label}{key}", value, why, remedy) for key, value, why, remedy in of_gates(spec)]
+        result += [_placed(where, f"{label}{key}", value, why, remedy) for key, value, why, remedy in of_gates(spec)]
         if spec.mixture is None and _TRAINERS.intersection(spec.command) and "--data" not in spec.command:
             word = next(word for word in spec.command if word in _TRAINERS)
             why = "it trains on the corpus, of which this job gets nothing"
-            found.append(_placed(where, f"{label}command", word, why, "add mixture = {}"))
+            result.append(_placed(where, f"{label}command", word, why, "add mixture = {}"))
         named = settings.corpus.sources or (settings.artifacts.root / "corpus").is_dir()
         if spec.mixture is not None and not named:
-            found.append(Problem(where, f"{label}mixture", "", "no text is named to train on", _NO_TEXT))
+            result.append(Problem(where, f"{label}mixture", "", "no text is named to train on", _NO_TEXT))
         version = spec.mixture.corpus if spec.mixture is not None else ""
         if version and not (settings.artifacts.root / "corpus" / version).is_dir():
             why = "there is no such version of the corpus here"
-            found.append(_placed(where, f"{label}mixture.corpus", version, why, "see: schedctl corpus show"))
+            result.append(_placed(where, f"{label}mixture.corpus", version, why, "see: schedctl corpus show"))
         for word, why, remedy in _lost_words(spec, bundle, inside, here=here):
-            found.append(_placed(where, f"{label}command", word, why, remedy))
-    return found
+            result.append(_placed(where, f"{label}command", word, why, remedy))
+    return result
 
 
 def require_trainable(settings: Settings, specs: Iterable[JobSpec], file: str = "") -> None:

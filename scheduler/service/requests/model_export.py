@@ -36,7 +36,7 @@ class Exported(NamedTuple):
 
 
 def is_adapter(manifest: Manifest) -> bool:
-    """Tell whether a checkpoint holds an adapter, which is of no use without its base."""
+    """Return whether a checkpoint holds an adapter, which is of no use without its base."""
     return any(component.name == ADAPTER for component in manifest.components)
 
 

@@ -141,7 +141,7 @@ def late(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
 
     Each is planned alone, with its gate open, on all hours that nothing has used; other jobs only take from that.
     """
-    found: dict[str, Reason] = {}
+    result: dict[str, Reason] = {}
     for view in snapshot.jobs:
         ahead = None if view.deadline is None else view.deadline - snapshot.now
         if view.name not in names or view.deadline is None or ahead is None or ahead > _FORESEEN_SECONDS:
@@ -154,8 +154,8 @@ def late(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
         steps = _steps_before(plan, view, view.deadline) if plan is not None else 0
         if steps < view.remaining_steps:
             hours = 3_600 * speed
-            found[view.name] = DeadlineUnreachable(view.deadline, view.remaining_steps / hours, steps / hours)
-    return found
+            result[view.name] = DeadlineUnreachable(view.deadline, view.remaining_steps / hours, steps / hours)
+    return result
 
 
 def _steps_before(plan: Plan, view: JobView, deadline: int) -> int:

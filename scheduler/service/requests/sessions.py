@@ -157,8 +157,8 @@ def lane_lines(pieces: Iterable[bytes], run: Run, index: int) -> Iterator[bytes]
     """Yield the lines of one lane; where lanes share a session, the agent marks whose line is whose."""
     lane = next((lane for lane in run.lanes if lane.index == index), None)
     if lane is None:
-        known = ", ".join(str(lane.index) for lane in run.lanes)
-        raise Refusal(f"{run.key} has no lane {index}, only {known}", remedy=f"See: schedctl runs show {run.key}")
+        listing = ", ".join(str(lane.index) for lane in run.lanes)
+        raise Refusal(f"{run.key} has no lane {index}, only {listing}", remedy=f"See: schedctl runs show {run.key}")
     if len(run.lanes) == 1:
         yield from lines(pieces)
         return

@@ -49,11 +49,11 @@ def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> 
     by_job: dict[str, list[CheckpointRecord]] = {}
     for record in checkpoints.unexpired(tx, job):
         by_job.setdefault(record.manifest.job, []).append(record)
-    found = []
+    result = []
     for name, records in by_job.items():
         said = _verdicts(tx, name, records, live, rule, now)
-        found += [Judged(record, said[record.manifest.key], marked.get(record.manifest.key)) for record in records]
-    return found
+        result += [Judged(record, said[record.manifest.key], marked.get(record.manifest.key)) for record in records]
+    return result
 
 
 def retain(ports: Ports, now: int) -> None:

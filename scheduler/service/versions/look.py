@@ -157,7 +157,7 @@ def _begin(ports: Ports, job: str, now: int) -> str:
 
 
 def _judged(ports: Ports, case: Case) -> bool:
-    """Judge, and tell whether the evaluation is over."""
+    """Judge; return whether the evaluation is over."""
     judge_alone(ports, case)
     with ports.database.read() as tx:
         found = evaluations.of_job(tx, case.evaluation.job)
@@ -165,7 +165,7 @@ def _judged(ports: Ports, case: Case) -> bool:
 
 
 def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
-    """Tell whether a part of the way is saved at which a model is judged, and this generation has no version of it."""
+    """Return whether a saved step is due for evaluation and this generation has no version of it yet."""
     wanted, target = record.spec.evaluation, record.spec.target_step
     passed = [part * target for part in wanted.at if part * target <= newest.step] if wanted else []
     if not passed or versions.of_digest(tx, record.spec.name, newest.digest) is not None:

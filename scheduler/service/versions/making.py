@@ -106,7 +106,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
     """Return the job that evaluates a version: with all that its model's jobs are given, but another command."""
     wanted = spec.evaluation
     assert wanted is not None  # noqa: S101 - the caller has seen to it
-    told = {
+    data = {
         "EVALUATION_MODEL": version.model,
         "EVALUATION_CHECKPOINT": version.digest,
         "EVALUATION_SCORER": scorer,
@@ -125,7 +125,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
         start_from=StartFrom(version.model, "newest"),
         pools=wanted.pools,
         device_speedup=(1.0,),
-        environment={**spec.environment, **told},
+        environment={**spec.environment, **data},
         not_before=None,
         deadline=now + wanted.within_seconds if wanted.within_seconds else None,
         stall=Stall(),

@@ -43,7 +43,7 @@ class Watch:
 
     @property
     def alarm(self) -> bool:
-        """Tell whether harm is shown, now or at any vote before."""
+        """Return whether harm is shown, now or at any vote before."""
         return self.watched.alarm_at is not None
 
     @property
@@ -159,7 +159,7 @@ def _cases(tx: Connection) -> list[_Case]:
     One that was taken back before and that a person put in force again is that person's: its old votes would take it
     back at once.
     """
-    found = []
+    result = []
     for record in jobs.everything(tx):
         wanted = record.spec.evaluation
         in_force = versions.in_force(tx, record.spec.name) if wanted is not None and wanted.votes else None
@@ -167,8 +167,8 @@ def _cases(tx: Connection) -> list[_Case]:
             continue
         moves = versions.promotions_of(tx, record.spec.name)
         if not any(move.kind == "rollback" and move.was == in_force.number for move in moves):
-            found.append(_Case(in_force, wanted.votes, wanted.usual))
-    return found
+            result.append(_Case(in_force, wanted.votes, wanted.usual))
+    return result
 
 
 def _look(case: _Case, read: _Mark | None) -> tuple[_Mark, Watch | str | None]:

@@ -30,7 +30,7 @@ class Exam:
 
     @property
     def green(self) -> bool:
-        """Tell whether all tests were there, ran and passed."""
+        """Return whether all tests were there, ran and passed."""
         return 0 < self.expected == self.passed
 
 

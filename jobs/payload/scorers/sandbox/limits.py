@@ -53,5 +53,5 @@ class Ended:
 
     @property
     def clean(self) -> bool:
-        """Tell whether it ended by itself with status 0; which says nothing of what it was asked to prove."""
+        """Return whether it ended by itself with status 0; which says nothing of what it was asked to prove."""
         return self.how == "exited" and self.status == 0

@@ -71,10 +71,10 @@ def document_ends(positions: np.ndarray[Any, Any], device: str) -> Any:
     ``positions`` of tokens in their documents, (rows, length).
     """
     ends = np.append(np.flatnonzero(positions.ravel() == 0), positions.size).astype(np.int32)
-    told = torch.from_numpy(ends).to(device, non_blocking=True)
+    offsets = torch.from_numpy(ends).to(device, non_blocking=True)
     if "torch._dynamo" in sys.modules:  # else nothing is compiled, which for each number of documents would take long
-        torch._dynamo.maybe_mark_dynamic(told, 0)  # noqa: SLF001 - its documented name
-    return told
+        torch._dynamo.maybe_mark_dynamic(offsets, 0)  # noqa: SLF001 - its documented name
+    return offsets
 
 
 def attend(

@@ -43,8 +43,8 @@ def find_base(source: str) -> str:
 def check_loaded(source: str, missing: Collection[str]) -> None:
     """Refuse a model of which libraries made weights up."""
     if missing:
-        told = ", ".join(sorted(missing)[:_TOLD_MAX]) + (", ..." if len(missing) > _TOLD_MAX else "")
-        raise Refused(f"the model in {source} lacks {len(missing)} of its weights ({told}). {_FETCH_AGAIN}")
+        listed = ", ".join(sorted(missing)[:_TOLD_MAX]) + (", ..." if len(missing) > _TOLD_MAX else "")
+        raise Refused(f"the model in {source} lacks {len(missing)} of its weights ({listed}). {_FETCH_AGAIN}")
 
 
 def check_length(length: int, config: Mapping[str, Any], source: str) -> None:
@@ -71,21 +71,23 @@ def positions(config: Mapping[str, Any]) -> int | None:
     if config.get("alibi") or (isinstance(attention, dict) and attention.get("alibi")):
         return None
     names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    known = next((size for name in names if isinstance(size := config.get(name), int) and size > 0), None)
-    return None if known is None else max(known, *(_reach(scaling, known) for scaling in _scalings(config)), 0)
+    length = next((size for name in names if isinstance(size := config.get(name), int) and size > 0), None)
+    return None if length is None else max(length, *(_reach(scaling, length) for scaling in _scalings(config)), 0)
 
 
 def _scalings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return how rotary positions are scaled: one way, or one for each kind of layer."""
-    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return [part for part in (said, *said.values()) if isinstance(part, dict)] if isinstance(said, dict) else []
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return (
+        [part for part in (scaling, *scaling.values()) if isinstance(part, dict)] if isinstance(scaling, dict) else []
+    )
 
 
-def _reach(scaling: dict[str, Any], known: int) -> int:
+def _reach(scaling: dict[str, Any], length: int) -> int:
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
     if not isinstance(factor, int | float) or not 1 < factor < _FACTOR_MAX:
-        return known
-    return int(factor * (original if isinstance(original, int) else known))
+        return length
+    return int(factor * (original if isinstance(original, int) else length))
 
 
 def _check(folder: Path) -> None:
@@ -109,14 +111,14 @@ def _check(folder: Path) -> None:
 
 def _read(path: Path) -> Any:
     try:
-        said = json.loads(path.read_bytes())
+        config = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise Refused(f"{path.parent} is no model: it has no {path.name}. {_FETCH_AGAIN}") from None
     except ValueError as error:
         raise Refused(f"{path} cannot be read: {error}. {_FETCH_AGAIN}") from None
-    if not isinstance(said, dict):
+    if not isinstance(config, dict):
         raise Refused(f"{path} cannot be read: it is no object. {_FETCH_AGAIN}")
-    return said
+    return config
 
 
 def _is_whole(path: Path) -> bool:

@@ -134,10 +134,10 @@ def _array(path: Path, *, wide: bool) -> list[Any] | None:
         if head != "[":
             return None
         try:
-            found = json.loads(head + file.read())
+            array = json.loads(head + file.read())
         except (ValueError, RecursionError):  # lines, the first of which is an array
             return None
-    return found if isinstance(found, list) else None
+    return array if isinstance(array, list) else None
 
 
 def _value(text: str, place: str, tally: Tally) -> Iterator[tuple[Any, str]]:
@@ -208,13 +208,13 @@ def _chat(read: Record, tokenizer: Any) -> Iterator[Piece]:
     """Yield a conversation in pieces, split where the assistant begins and ends."""
     marks = special_texts(tokenizer)
     messages = [_without(with_one_text(message), marks) for message in read.messages]
-    given = _without(dict(read.given), marks)
+    variables = _without(dict(read.given), marks)
     written = ""
     for at, message in enumerate(messages):
         if at < read.learned_from or not is_learned(message):
             continue
-        before = rendered(tokenizer, messages[:at], asked=True, given=given)
-        after = rendered(tokenizer, messages[: at + 1], asked=False, given=given)
+        before = rendered(tokenizer, messages[:at], for_answer=True, variables=variables)
+        after = rendered(tokenizer, messages[: at + 1], for_answer=False, variables=variables)
         if not (before.startswith(written) and after.startswith(before)):
             raise OddRecord(
                 "the chat template writes its conversation otherwise once it goes on, so that what the assistant said "
@@ -224,7 +224,7 @@ def _chat(read: Record, tokenizer: Any) -> Iterator[Piece]:
         yield from _pieces(before[len(written) :], marks, learned=False)
         yield from _pieces(after[len(before) :], marks, learned=True)
         written = after
-    check_read(messages[: _end(messages, read)], written, given)
+    check_read(messages[: _end(messages, read)], written, variables)
 
 
 def _end(messages: Sequence[dict[str, Any]], read: Record) -> int:
@@ -246,29 +246,29 @@ def check_written(message: dict[str, Any], learned: str, before: str) -> None:
     Marks of thinking may stand at the end of what is before.
     """
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
-    said = [(name, message.get(name)) for name in ("content", *THOUGHTS)]
-    said += [("tool_calls", call.get("name")) for call in calls if isinstance(call, dict)]
+    parts = [(name, message.get(name)) for name in ("content", *THOUGHTS)]
+    parts += [("tool_calls", call.get("name")) for call in calls if isinstance(call, dict)]
     bare = _bare(before[-_ASKED:] + learned)
-    for name, text in said:
+    for name, text in parts:
         if isinstance(text, str) and not _holds(bare, text):
             raise LostPart(f"the chat template leaves out what the assistant said ({name}): {_WRITE}")
 
 
-def check_read(messages: Sequence[dict[str, Any]], written: str, given: dict[str, Any]) -> None:
+def check_read(messages: Sequence[dict[str, Any]], written: str, variables: dict[str, Any]) -> None:
     """Raise LostPart unless all that others say, and the tools that there are, stands in a written conversation."""
     bare = _bare(written)
     for message in messages:
-        said, role = message.get("content"), message["role"]
-        if isinstance(said, str) and role != ASSISTANT and not _holds(bare, said):
+        content, role = message.get("content"), message["role"]
+        if isinstance(content, str) and role != ASSISTANT and not _holds(bare, content):
             raise LostPart(f"the chat template leaves out what it has of the role {role[:40]!r}: {_WRITE}")
-    tools = [tool.get("function", tool) for tool in given.get("tools") or ()]
+    tools = [tool.get("function", tool) for tool in variables.get("tools") or ()]
     if not all(_holds(bare, str(tool.get("name"))) for tool in tools if isinstance(tool, dict)):
         raise LostPart(f"the chat template leaves out its tools: {_WRITE}")
 
 
-def _holds(bare: str, said: str) -> bool:
+def _holds(bare: str, rendering: str) -> bool:
     """Return whether a text without white space holds another, as it is or as JSON writes it."""
-    return _bare(said) in bare or _bare(json.dumps(said, ensure_ascii=False)[1:-1]) in bare
+    return _bare(rendering) in bare or _bare(json.dumps(rendering, ensure_ascii=False)[1:-1]) in bare
 
 
 def _bare(text: str) -> str:
@@ -314,18 +314,18 @@ def _without(value: Any, marks: tuple[str, ...]) -> Any:
 def _pieces(text: str, marks: tuple[str, ...], *, learned: bool) -> Iterator[Piece]:
     for number, part in enumerate(_PLACEHOLDER.split(text) if marks else [text]):
         if number % 2:
-            known = int(part) < len(marks)
-            yield Piece(marks[int(part)] if known else f"{_OPEN}{part}{_CLOSE}", learned)
+            is_mark = int(part) < len(marks)
+            yield Piece(marks[int(part)] if is_mark else f"{_OPEN}{part}{_CLOSE}", learned)
         elif part:
             yield Piece(part, learned, meant=True)
 
 
-def rendered(tokenizer: Any, messages: list[Any], *, asked: bool, given: dict[str, Any] | None = None) -> str:
+def rendered(tokenizer: Any, messages: list[Any], *, for_answer: bool, variables: dict[str, Any] | None = None) -> str:
     """Return messages as the chat template writes them. Raises OddRecord where it does not.
 
     Arguments of calls are objects for most templates, and JSON in a string, as OpenAI's interface has them, for some.
     """
-    asking = {**(given or {}), "tokenize": False, "add_generation_prompt": asked}
+    asking = {**(variables or {}), "tokenize": False, "add_generation_prompt": for_answer}
     called = [_with_arguments(message) for message in messages]
     try:
         return str(tokenizer.apply_chat_template(called, **asking))

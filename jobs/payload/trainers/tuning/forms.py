@@ -70,10 +70,10 @@ def read_record(record: Any) -> Record:
         raise OddRecord("it is no JSON object")
     for names, read in _FORMS:
         if all(record.get(name) is not None for name in names):
-            found = read(record)
-            return found if found.form == "text" else _with_what_is_beside(record, found)
-    known = "text, prompt and completion, messages, instruction and output, conversations, chosen and rejected"
-    raise OddRecord(f"it has none of the known fields ({known})")
+            document = read(record)
+            return document if document.form == "text" else _with_what_is_beside(record, document)
+    forms = "text, prompt and completion, messages, instruction and output, conversations, chosen and rejected"
+    raise OddRecord(f"it has none of the known fields ({forms})")
 
 
 def read_prompt(record: dict[str, Any]) -> Record:
@@ -91,8 +91,8 @@ def read_prompt(record: dict[str, Any]) -> Record:
 def has_more(record: dict[str, Any]) -> bool:
     """Return whether a record has messages in parts or something beside them, of which rows before 3 knew nothing."""
     lists = [part for part in record.values() if isinstance(part, list)]
-    said = [message.get("content") for part in lists for message in part if isinstance(message, dict)]
-    return any(isinstance(content, list) for content in said) or any(record.get(name) for name in _BESIDE)
+    contents = [message.get("content") for part in lists for message in part if isinstance(message, dict)]
+    return any(isinstance(content, list) for content in contents) or any(record.get(name) for name in _BESIDE)
 
 
 def without_given(read: Record) -> Record:
@@ -126,9 +126,9 @@ def is_marked(message: dict[str, Any]) -> bool:
 
 def _with_what_is_beside(record: dict[str, Any], read: Record) -> Record:
     """Return a record with what stands beside its form. Raises LostPart for what has no place in it."""
-    if seen := next((name for name in _SEEN if record.get(name)), ""):
+    if key := next((name for name in _SEEN if record.get(name)), ""):
         raise LostPart(
-            f'its {seen} would be lost: name each in the content of its message, {{"type": "image", "image": ...}}'
+            f'its {key} would be lost: name each in the content of its message, {{"type": "image", "image": ...}}'
         )
     beside = {name: record[name] for name in _BESIDE if record.get(name)}
     if not beside:
@@ -212,12 +212,12 @@ def _alpaca(record: dict[str, Any]) -> Record:
     if not instruction.strip() and not more.strip():
         raise OddRecord("its instruction is empty")
     context = ", paired with an input that provides further context" if more else ""
-    asked = f"{instruction}\n\n{more}" if more else instruction
+    question = f"{instruction}\n\n{more}" if more else instruction
     before = _history(record.get("history") or [])
     read = Record(
         "alpaca",
         {name: record[name] for name in ("instruction", "input", "output") if name in record},
-        messages=(*before, {"role": "user", "content": asked}, {"role": ASSISTANT, "content": output}),
+        messages=(*before, {"role": "user", "content": question}, {"role": ASSISTANT, "content": output}),
     )
     if before or record.get("system"):  # for which the form of its authors has no place
         return read
@@ -227,8 +227,8 @@ def _alpaca(record: dict[str, Any]) -> Record:
 
 def _history(turns: Any) -> list[dict[str, Any]]:
     """Return earlier turns, pairs of what was asked and answered, as messages."""
-    known = isinstance(turns, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in turns)
-    if not known or not all(isinstance(text, str) and text.strip() for pair in turns for text in pair):
+    is_history = isinstance(turns, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in turns)
+    if not is_history or not all(isinstance(text, str) and text.strip() for pair in turns for text in pair):
         raise LostPart("its history is no list of pairs of texts")
     roles = ("user", ASSISTANT)
     return [{"role": role, "content": text} for pair in turns for role, text in zip(roles, pair, strict=True)]

@@ -43,25 +43,25 @@ class Group:
         """Return for each wish whether any process has it: all get the same answer, between the same two steps."""
         if self.size == 1:
             return wishes
-        said = torch.tensor([int(wish) for wish in wishes])
-        distributed.all_reduce(said, distributed.ReduceOp.MAX, group=self._control)
-        return tuple(bool(wish) for wish in said.tolist())
+        flags = torch.tensor([int(wish) for wish in wishes])
+        distributed.all_reduce(flags, distributed.ReduceOp.MAX, group=self._control)
+        return tuple(bool(wish) for wish in flags.tolist())
 
     def same(self, name: str, value: str) -> None:
         """Raise Refused unless all processes have the same value of what must not differ."""
         if self.size == 1:
             return
-        said = self.told(value)
-        if len(set(said)) > 1:
-            raise Refused(f"the processes do not agree on the {name}: {said}; were their files changed meanwhile?")
+        values = self.told(value)
+        if len(set(values)) > 1:
+            raise Refused(f"the processes do not agree on the {name}: {values}; were their files changed meanwhile?")
 
     def told(self, value: Any) -> list[Any]:
         """Return what every process tells, in their order."""
         if self.size == 1:
             return [value]
-        said: list[Any] = [None] * self.size
-        distributed.all_gather_object(said, value, group=self._control)
-        return said
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value, group=self._control)
+        return values
 
     def wait(self) -> None:
         """Wait until all are here."""

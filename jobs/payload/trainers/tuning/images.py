@@ -80,8 +80,8 @@ def find_sight(source: str, image_tokens: int) -> Sight | None:
         return None
     vision = config.vision_config
     try:
-        said = json.loads(preprocessor(source))
-        mean, deviation = tuple(said["image_mean"]), tuple(said["image_std"])
+        settings = json.loads(preprocessor(source))
+        mean, deviation = tuple(settings["image_mean"]), tuple(settings["image_std"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refused(f"the {PREPROCESSOR} of {source} does not say what its images are: {error}") from None
     merge, frames = vision.spatial_merge_size, vision.temporal_patch_size
@@ -110,7 +110,7 @@ class ImageRows(Rows):
 
     def batch(self, indexes: Sequence[int]) -> Batch:
         """Return some rows with their images, if they have any."""
-        found = super().batch(indexes)
+        batch = super().batch(indexes)
         patches, grids = [], []
         for index in indexes:
             for _, begin, high, wide in self._places[self._first[index] : self._first[index + 1]]:
@@ -118,13 +118,13 @@ class ImageRows(Rows):
                 patches.append(self._sight.patches(pixels))
                 grids.append((1, high // self._sight.patch, wide // self._sight.patch))
         if not patches:
-            return found
-        seen = {
+            return batch
+        images = {
             "pixel_values": np.concatenate(patches),
             "image_grid_thw": np.asarray(grids, np.int64),
-            "mm_token_type_ids": (found.tokens == self._sight.token).astype(np.int64),
+            "mm_token_type_ids": (batch.tokens == self._sight.token).astype(np.int64),
         }
-        return found._replace(seen=seen)
+        return batch._replace(seen=images)
 
 
 def image_digest(folder: Path) -> str:
@@ -176,7 +176,7 @@ def _rows(
         if document is None:
             continue
         try:
-            images = [_read(said, folder, sight, tally) for said in named_images(record)]
+            images = [_read(source, folder, sight, tally) for source in named_images(record)]
         except OddRecord as odd:
             tally.leave(place, str(odd), document.form)
             continue
@@ -197,15 +197,15 @@ def _rows(
             )
 
 
-def _read(said: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarray[Any, Any]:
+def _read(source: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarray[Any, Any]:
     """Return an image at its size, (high, wide, 3) in bytes. Raises OddRecord."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
         raise Refused("images need pillow, which is not installed: name it in the job's requirements") from None
-    shown = repr(said if not isinstance(said, str) or len(said) <= 80 else f"{said[:60]}...")
+    label = repr(source if not isinstance(source, str) or len(source) <= 80 else f"{source[:60]}...")
     try:
-        with Image.open(_file(said, folder)) as stored:
+        with Image.open(_file(source, folder)) as stored:
             if stored.width * stored.height > _PIXELS_MAX:
                 raise ValueError(f"it has {stored.width} x {stored.height} pixels")
             tally.since(3, changed=stored.getexif().get(_TURNED, 1) != 1)
@@ -213,27 +213,27 @@ def _read(said: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarray[
             columns, rows = sight.size(image.width, image.height)
             sized = image.convert("RGB").resize((columns * sight.side, rows * sight.side), Image.Resampling.BICUBIC)
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        told = "it is no image that can be read" if isinstance(error, UnidentifiedImageError) else str(error)
+        reason = "it is no image that can be read" if isinstance(error, UnidentifiedImageError) else str(error)
         raise OddRecord(
-            f"the image {shown} cannot be used: {told}. An image is a path below the folder of the data, or the file "
+            f"the image {label} cannot be used: {reason}. An image is a path below the folder of the data, or the file "
             "in base64"
         ) from None
     return np.asarray(sized)
 
 
-def _file(said: object, folder: Path) -> Path | io.BytesIO:
+def _file(source: object, folder: Path) -> Path | io.BytesIO:
     """Return what can be opened. Raises ValueError for what is neither a path within the folder nor base64."""
-    if not isinstance(said, str) or not said:
+    if not isinstance(source, str) or not source:
         raise ValueError("no text says where it is")
-    head, comma, body = said.partition(",")
-    if said.startswith("data:") and comma and head.endswith(";base64"):
+    head, comma, body = source.partition(",")
+    if source.startswith("data:") and comma and head.endswith(";base64"):
         return io.BytesIO(_bytes(body))
-    if Path(said).suffix.lower() in _SUFFIXES:
-        path = (folder / said).resolve()
+    if Path(source).suffix.lower() in _SUFFIXES:
+        path = (folder / source).resolve()
         if not path.is_relative_to(folder.resolve()):
             raise ValueError("it lies outside of the folder")
         return path
-    return io.BytesIO(_bytes(said))
+    return io.BytesIO(_bytes(source))
 
 
 def _bytes(text: str) -> bytes:

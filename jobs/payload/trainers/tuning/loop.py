@@ -129,14 +129,14 @@ class Loop:
         tokens, targets, positions, documents = (
             torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch[:4]
         )
-        seen = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.seen.items()}
+        pixels = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.seen.items()}
         if self._options.apart:  # also for a row of one document: else the layers would be compiled twice
-            seen["document_ends"] = document_ends(batch.positions, self._card.device)
+            pixels["document_ends"] = document_ends(batch.positions, self._card.device)
         # Where each row has one document no mask is needed, and the quickest attention takes none.
-        told = documents if rows.is_shared and not self._options.apart else None
+        ends = documents if rows.is_shared and not self._options.apart else None
         device = "cuda" if self._card.accelerated else "cpu"
         with torch.autocast(device, self._card.dtype, enabled=self._card.precision != "fp32"):
-            return self._work.model.summed_loss(tokens, targets, positions, told, **seen)
+            return self._work.model.summed_loss(tokens, targets, positions, ends, **pixels)
 
     def _count(self, loss: float) -> None:
         self._last_loss = loss if math.isfinite(loss) else self._last_loss

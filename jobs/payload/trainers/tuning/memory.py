@@ -55,13 +55,13 @@ def smaller(
     return None
 
 
-def words_for(fit: Fit, asked: Fit) -> list[str]:
+def words_for(fit: Fit, wanted: Fit) -> list[str]:
     """Return the options by which a process computes as ``fit`` says, where something else was asked for."""
     words = ["--rows-at-once", str(fit.rows)]
     if fit.checkpointing:
         words += ["--gradient-checkpointing", ALL if fit.checkpointing is True else HALF]
-    words += ["--shard", "on"] if fit.shared and not asked.shared else []
-    changed = {name: getattr(asked, name) for name in CHANGES if getattr(fit, name) != getattr(asked, name)}
+    words += ["--shard", "on"] if fit.shared and not wanted.shared else []
+    changed = {name: getattr(wanted, name) for name in CHANGES if getattr(fit, name) != getattr(wanted, name)}
     for name, was in changed.items():
         words += [f"--{name}", str(getattr(fit, name)), "--changed", f"{name}={was}"]
     return words

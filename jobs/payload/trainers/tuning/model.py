@@ -71,11 +71,11 @@ class Model:
 
         adapted = [layer for layer in self._causal.modules() if isinstance(layer, BaseTunerLayer)]
         ends = (self._causal.get_input_embeddings(), self._causal.get_output_embeddings())
-        known = {id(part) for layer in (*adapted, *ends) if layer is not None for part in layer.parameters()}
+        reached = {id(part) for layer in (*adapted, *ends) if layer is not None for part in layer.parameters()}
         total, left = 0, dict[str, int]()
         for name, part in self._causal.named_parameters():
             total += (size := part.numel() * (1 + (part.dtype == torch.uint8)))  # two of 4 bits lie in a byte
-            if part.ndim > 1 and id(part) not in known and "visual" not in name:
+            if part.ndim > 1 and id(part) not in reached and "visual" not in name:
                 kind = re.sub(r"\.\d+\.", ".*.", name)
                 left[kind] = left.get(kind, 0) + size
         if 100 * sum(left.values()) < total:
@@ -103,22 +103,22 @@ class Model:
         return self.compute(tokens, targets, positions, documents, **more)
 
     def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **more: Any) -> Any:
-        seen: dict[str, Any] = more
-        if "document_ends" in seen:
-            seen = {**seen, "position_ids": positions}
+        extra: dict[str, Any] = more
+        if "document_ends" in extra:
+            extra = {**extra, "position_ids": positions}
         elif documents is not None and (how := separation(self._causal.config, tokens.shape[1])) != ALONE:
-            seen = {"position_ids": positions}
+            extra = {"position_ids": positions}
             if how == MASK:
-                seen["attention_mask"] = self._mask(documents)
+                extra["attention_mask"] = self._mask(documents)
         if self._odd:
-            out = self._causal(input_ids=tokens, use_cache=False, **seen)
+            out = self._causal(input_ids=tokens, use_cache=False, **extra)
             loss = functional.cross_entropy(out.logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
             balance = getattr(out, "aux_loss", None) if self._causal.training else None
             if balance is None:
                 return loss
             # Of the experts, which a model whose configuration asks for it weighs against the loss of a token.
             return loss + self._causal.config.router_aux_loss_coef * balance * (targets >= 0).sum()
-        hidden = self._decoder(input_ids=tokens, use_cache=False, **seen).last_hidden_state.flatten(0, 1)
+        hidden = self._decoder(input_ids=tokens, use_cache=False, **extra).last_hidden_state.flatten(0, 1)
         head, flat = self._causal.get_output_embeddings(), targets.flatten()
         total = torch.zeros((), device=tokens.device)
         for some, wanted in zip(hidden.split(_TOKENS_AT_ONCE), flat.split(_TOKENS_AT_ONCE), strict=True):
@@ -170,9 +170,9 @@ def make_model(
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     _check_parent(parent, options)
-    given = resume or parent
-    if options.lora and given is not None:
-        _check_adapter(given, options, resumed=resume is not None)
+    start = resume or parent
+    if options.lora and start is not None:
+        _check_adapter(start, options, resumed=resume is not None)
     held = card.dtype if options.lora or options.zero else torch.float32
     loading: dict[str, Any] = {"dtype": held, "attn_implementation": attention_kind(source)}
     if options.bits == 4:
@@ -181,15 +181,15 @@ def make_model(
         loading["device_map"] = {"": card.device}
     sees = AutoConfig.from_pretrained(source).model_type in KINDS
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    origin = given if given and not options.lora else source
-    whole, told = kind.from_pretrained(origin, output_loading_info=True, **loading)
-    check_loaded(str(origin), told["missing_keys"])
+    origin = start if start and not options.lora else source
+    whole, loading_info = kind.from_pretrained(origin, output_loading_info=True, **loading)
+    check_loaded(str(origin), loading_info["missing_keys"])
     _keep_gradients(whole)
     whole.config.use_cache = False
     if sees:
         whole.model.visual.requires_grad_(requires_grad=False)
     if options.lora:
-        whole = _with_adapter(whole, options, given, resumed=resume is not None)
+        whole = _with_adapter(whole, options, start, resumed=resume is not None)
     whole.train()
     model = Model(whole, adapter=bool(options.lora))
     if options.gradient_checkpointing:
@@ -255,16 +255,16 @@ def _compute_again(model: Model, *, half: bool) -> None:
             layer.gradient_checkpointing = False
 
 
-def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None, *, resumed: bool) -> Any:
+def _with_adapter(base: Any, options: argparse.Namespace, adapter: Path | None, *, resumed: bool) -> Any:
     from peft import LoraConfig, PeftModel, get_peft_model
 
     base.requires_grad_(requires_grad=False)
-    if given is not None:
-        config = LoraConfig.from_pretrained(given)
+    if adapter is not None:
+        config = LoraConfig.from_pretrained(adapter)
         config.inference_mode = False
-        if _asked_before(given, resumed=resumed).get("dropout") != options.dropout:
+        if _asked_before(adapter, resumed=resumed).get("dropout") != options.dropout:
             config.lora_dropout = options.dropout
-        return PeftModel.from_pretrained(base, given, is_trainable=True, config=config)
+        return PeftModel.from_pretrained(base, adapter, is_trainable=True, config=config)
     # What an image looks like to a model stays as it is.
     seeing = hasattr(getattr(base, "model", None), "visual")
     return get_peft_model(
@@ -305,28 +305,28 @@ def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
         return
     kind = "an adapter" if (parent / "adapter_config.json").exists() else "a whole model"
     if (kind == "an adapter") != bool(options.lora):
-        told = "with --lora 0" if kind == "a whole model" else "with --lora and its rank"
-        raise Refused(f"the parent's checkpoint is {kind}. Train this job {told} as well")
+        remedy = "with --lora 0" if kind == "a whole model" else "with --lora and its rank"
+        raise Refused(f"the parent's checkpoint is {kind}. Train this job {remedy} as well")
 
 
-def _asked_before(given: Path, *, resumed: bool) -> dict[str, Any]:
+def _asked_before(adapter: Path, *, resumed: bool) -> dict[str, Any]:
     """Return what this training was asked for when its checkpoint was made; nothing for another job's."""
-    said = read_fingerprint(given) if resumed else None
-    return dict(said["job"]) if said else {}
+    fingerprint = read_fingerprint(adapter) if resumed else None
+    return dict(fingerprint["job"]) if fingerprint else {}
 
 
-def _check_adapter(given: Path, options: argparse.Namespace, *, resumed: bool) -> None:
+def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool) -> None:
     """Refuse an adapter of another form than is asked for: it would keep its own, and nobody would be told.
 
     A training that was begun so, by the program before, goes on.
     """
-    said, before = json.loads((given / "adapter_config.json").read_bytes()), _asked_before(given, resumed=resumed)
+    config, before = json.loads((adapter / "adapter_config.json").read_bytes()), _asked_before(adapter, resumed=resumed)
     for option, name in (("lora", "r"), ("alpha", "lora_alpha")):
-        if said[name] != (asked := getattr(options, option)) and before.get(option) != asked:
+        if config[name] != (wanted := getattr(options, option)) and before.get(option) != wanted:
             raise Refused(
-                f"the adapter to begin with, in {given}, has --{option} {said[name]}, and this training asks for "
-                f"--{option} {asked}: a trained adapter keeps its form. Say --{option} "
-                f"{said[name]}, or train a new adapter without that parent"
+                f"the adapter to begin with, in {adapter}, has --{option} {config[name]}, and this training asks for "
+                f"--{option} {wanted}: a trained adapter keeps its form. Say --{option} "
+                f"{config[name]}, or train a new adapter without that parent"
             )
 
 

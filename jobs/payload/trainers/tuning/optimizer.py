@@ -49,13 +49,13 @@ class Optimizer:
         for part in self._adamw.param_groups:
             part["lr"] = rate
         norm = norm.full_tensor() if is_part(norm) else norm
-        told, length = torch.stack([loss, norm.to(loss)]).tolist()
+        value, length = torch.stack([loss, norm.to(loss)]).tolist()
         # The scaler of fp16 looks for itself, and lowers its scale.
         if self._scaler.is_enabled() or math.isfinite(length):
             self._scaler.step(self._adamw)
         self._scaler.update()
         self._adamw.zero_grad(set_to_none=True)
-        return told, length
+        return value, length
 
     def as_it_lies(self) -> Saved:
         """Return what is saved without copying it: to be written before the next step."""

@@ -82,9 +82,9 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.rate = options.rate or (2e-4 if options.stage in ("sft", "selftrain") else 1e-5)
     _check_stage(options, parser)
     for name in ("model", "data"):
-        given = getattr(options, name)
-        if given and given.startswith("input:"):
-            setattr(options, name, _input(name, given.removeprefix("input:"), parser))
+        value = getattr(options, name)
+        if value and value.startswith("input:"):
+            setattr(options, name, _input(name, value.removeprefix("input:"), parser))
     return options
 
 
@@ -184,25 +184,25 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
 
 
-def _percent(said: str) -> float:
+def _percent(text: str) -> float:
     try:
-        value = float(said.strip().removesuffix("%"))
+        value = float(text.strip().removesuffix("%"))
     except ValueError:
         value = -1.0
     if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{said!r} is no percentage from 0 to 100")
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage from 0 to 100")
     return value
 
 
-def _names(said: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in said.split(",") if name.strip())
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
     if unknown := [name for name in names if name not in CHANGES]:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(CHANGES)}")
     return names
 
 
-def _was(said: str) -> tuple[str, str | int]:
-    name, _, was = said.partition("=")
+def _was(text: str) -> tuple[str, str | int]:
+    name, _, was = text.partition("=")
     return name, int(was) if name == "length" else was
 
 
@@ -320,14 +320,14 @@ def rows_at_once(options: argparse.Namespace, devices: int) -> int:
             f"shared by {devices} devices: choose a number that {devices} divides, or fewer --devices"
         )
     most = min(options.batch, share, options.rows_at_once or share)
-    found = next(number for number in range(most, 0, -1) if share % number == 0)
-    if options.stage == "kto" and found < 2:
+    count = next(number for number in range(most, 0, -1) if share % number == 0)
+    if options.stage == "kto" and count < 2:
         raise ValueError(
             f"--stage kto compares the answers of a device with each other, and of the {rows} rows of a step "
             f"(--batch {options.batch} x --accumulate {options.accumulate}) each of {devices} devices would take one "
             f"at a time: choose a --batch of 2 or more and {2 * devices} rows a step, or fewer --devices"
         )
-    return found
+    return count
 
 
 def unfit_devices(options: argparse.Namespace) -> list[int]:

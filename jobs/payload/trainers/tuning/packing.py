@@ -39,21 +39,21 @@ def write_rows(
     ``pieces`` are tokens and marks of at most a row. With ``rows_max`` no more is read than fills so many. ``alone``:
     each piece has a row of its own.
     """
-    rows = tokens = taken = windows = 0
+    rows = tokens = written = windows = 0
     enough = None if rows_max is None else rows_max * length
     with (
         _Flat(folder) as flat,
         (folder / "tokens.bin").open("wb") as first,
         (folder / "marks.bin").open("wb") as second,
     ):
-        while enough is None or taken < enough:
+        while enough is None or written < enough:
             sizes = array("i")
             for piece, marks in islice(pieces, _PIECES):
                 flat.add(piece, marks)
                 sizes.append(len(piece))
                 tokens += len(piece)
-                taken += length if alone else len(piece)
-                if enough is not None and taken >= enough:
+                written += length if alone else len(piece)
+                if enough is not None and written >= enough:
                     break
             if not sizes:
                 break
@@ -70,13 +70,13 @@ def write_rows(
 
 def place_pieces(sizes: Sequence[int], length: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
     """Return row and first place of each piece, and the number of rows (best fit, the longest first)."""
-    given = np.asarray(sizes, np.int32)
-    row_of, first_of = np.zeros(len(given), np.int32), np.zeros(len(given), np.int32)
+    lengths = np.asarray(sizes, np.int32)
+    row_of, first_of = np.zeros(len(lengths), np.int32), np.zeros(len(lengths), np.int32)
     open_rows: dict[int, list[int]] = {}  # by the room that is left in them
     rooms: list[int] = []  # its keys, ascending
     rows = 0
-    for piece in np.argsort(-given, kind="stable"):
-        size = int(given[piece])
+    for piece in np.argsort(-lengths, kind="stable"):
+        size = int(lengths[piece])
         at = bisect.bisect_left(rooms, size)
         if at < len(rooms):
             room = rooms[at]

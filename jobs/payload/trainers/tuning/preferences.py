@@ -131,8 +131,8 @@ def train(
         (folder / checkpoint.FINGERPRINT).write_text(json.dumps(now, indent=1))
 
     with tempfile.TemporaryDirectory(prefix="trl-") as name:
-        told = callback(training, metrics=metrics, beside=beside)
-        trainer = _trainer(options, training, (model, tokenizer, rows), card, name, told)
+        reporter = callback(training, metrics=metrics, beside=beside)
+        trainer = _trainer(options, training, (model, tokenizer, rows), card, name, reporter)
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
 
 
@@ -255,10 +255,10 @@ def _learned(
     template leaves something out.
     """
     prompt = row["prompt"]
-    asked = _text(tokenizer, prompt)
-    size = len(tokens := _tokens(tokenizer, prompt, asked))
+    prompt_text = _text(tokenizer, prompt)
+    size = len(tokens := _tokens(tokenizer, prompt, prompt_text))
     if isinstance(prompt, list):
-        check_read(prompt, asked, {})
+        check_read(prompt, prompt_text, {})
     if options.stage == "grpo":
         if isinstance(prompt, str) and len(tokens) > 1 and tokens[-1] == tokenizer.eos_token_id:
             raise LostPart("the tokenizer ends its prompt like an answer: set add_eos_token to false in its files")
@@ -267,16 +267,16 @@ def _learned(
         return [tokens]
     if size >= options.length:
         raise OddRecord(f"its prompt fills --length {options.length}")
-    found = []
+    rows = []
     for answer in (row[name] for name in row if name in _ANSWERS):
         whole = _text(tokenizer, prompt + answer, ends=True)
-        found.append(tokens := _tokens(tokenizer, prompt, whole))
+        rows.append(tokens := _tokens(tokenizer, prompt, whole))
         if isinstance(answer, list):
             for message in answer:
-                check_written(message, whole[max(0, len(asked) - _JOINT) :], "")
+                check_written(message, whole[max(0, len(prompt_text) - _JOINT) :], "")
         if why := endless(tokens, bytes([LEARNED]) * len(tokens), tokenizer, stops):
             raise OddRecord(why)
-    return found
+    return rows
 
 
 def _fingerprint(
@@ -318,7 +318,7 @@ def _trainer(
     work: tuple[Model, Any, list[dict[str, Any]]],
     card: Card,
     folder: str,
-    told: Any,
+    reporter: Any,
 ) -> Any:
     try:
         import datasets
@@ -328,11 +328,11 @@ def _trainer(
     model, tokenizer, rows = work
     datasets.disable_progress_bars()
     arguments = _arguments(options, training, card, folder)
-    given = {
+    settings = {
         "model": model.whole,
         "processing_class": tokenizer,
         "train_dataset": datasets.Dataset.from_list(rows),
-        "callbacks": [told],
+        "callbacks": [reporter],
     }
     if options.stage == "grpo":
         rewards = [Reward(command, options.reward_seconds) for command in options.reward]
@@ -343,11 +343,11 @@ def _trainer(
             max_completion_length=options.new_tokens,
             temperature=options.temperature,
         )
-        given["callbacks"] = [told, _spread_watch()]
-        trainer = trl.GRPOTrainer(**given, args=config, reward_funcs=rewards)
+        settings["callbacks"] = [reporter, _spread_watch()]
+        trainer = trl.GRPOTrainer(**settings, args=config, reward_funcs=rewards)
     else:
         kind = {"dpo": (trl.DPOConfig, trl.DPOTrainer), "kto": (trl.KTOConfig, trl.KTOTrainer)}[options.stage]
-        trainer = kind[1](**given, args=kind[0](**arguments, beta=options.beta, max_length=options.length))
+        trainer = kind[1](**settings, args=kind[0](**arguments, beta=options.beta, max_length=options.length))
     for part in model.trained:  # TRL would train adapters of 4 bit models in 16 bits, and resume them in 32
         part.data = part.data.float()
     return trainer
@@ -375,10 +375,10 @@ def _tokens(tokenizer: Any, prompt: Any, text: str) -> list[int]:
     return tokens
 
 
-def _text(tokenizer: Any, said: Any, *, ends: bool = False) -> str:
-    if isinstance(said, str):
-        return f"{said}{tokenizer.eos_token or ''}" if ends else said
-    return rendered(tokenizer, said, asked=not ends)
+def _text(tokenizer: Any, messages: Any, *, ends: bool = False) -> str:
+    if isinstance(messages, str):
+        return f"{messages}{tokenizer.eos_token or ''}" if ends else messages
+    return rendered(tokenizer, messages, for_answer=not ends)
 
 
 def _arguments(options: argparse.Namespace, training: Training, card: Card, folder: str) -> Mapping[str, Any]:

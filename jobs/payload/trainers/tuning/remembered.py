@@ -38,8 +38,8 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
             options.changed[name] = getattr(options, name)
             setattr(options, name, before["job"][name])
     places = (_of_checkpoint(before, facts), _of_checkpoint(parent, facts), _of_machine(options.cache, facts))
-    if (found := next(filter(None, places), None)) is not None:
-        _take(options, found)
+    if (path := next(filter(None, places), None)) is not None:
+        _take(options, path)
     if options.optimizer == "adamw8bit":
         for name in _LEFT_OUT:
             if sys.modules.get(name, sys) is None:
@@ -48,8 +48,8 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
 
 def facts_of(options: argparse.Namespace, model: str, card: Card, devices: int) -> dict[str, Any]:
     """Return what decides whether a step fits, as it was asked for; ``model`` is a digest."""
-    asked = {name: options.changed.get(name, getattr(options, name)) for name in _SAME}
-    return {**asked, "model": model, "device": card.name, "devices": devices, "precision": card.precision}
+    wanted = {name: options.changed.get(name, getattr(options, name)) for name in _SAME}
+    return {**wanted, "model": model, "device": card.name, "devices": devices, "precision": card.precision}
 
 
 def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: int) -> None:
@@ -74,12 +74,12 @@ def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: in
         print(f"finetune: how steps fit is not remembered for the next job: {error}", file=sys.stderr)
 
 
-def _take(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
-    options.rows_at_once = min(found["rows at once"], options.rows_at_once or options.batch)
-    both = (options.gradient_checkpointing, found["gradient checkpointing"])
+def _take(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
+    options.rows_at_once = min(values["rows at once"], options.rows_at_once or options.batch)
+    both = (options.gradient_checkpointing, values["gradient checkpointing"])
     options.gradient_checkpointing = True in both or (HALF in both and HALF)
-    options.shard = "on" if found.get("shared out") is True else options.shard
-    for name, value in found.get("changed", {}).items():
+    options.shard = "on" if values.get("shared out") is True else options.shard
+    for name, value in values.get("changed", {}).items():
         if name in options.may_change and name not in options.changed:
             options.changed[name] = getattr(options, name)
             setattr(options, name, value)
@@ -98,11 +98,13 @@ def _of_checkpoint(fingerprint: Any, facts: Mapping[str, Any]) -> Any:
 
 def _of_machine(cache: Path, facts: Mapping[str, Any]) -> Any:
     try:
-        found = json.loads(_path(cache, facts).read_bytes())
-        whole = found["format"] == FORMAT and int(found["rows at once"]) > 0 and found["changed"].keys() <= set(CHANGES)
+        values = json.loads(_path(cache, facts).read_bytes())
+        whole = (
+            values["format"] == FORMAT and int(values["rows at once"]) > 0 and values["changed"].keys() <= set(CHANGES)
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found if whole else None
+    return values if whole else None
 
 
 def _path(cache: Path, facts: Mapping[str, Any]) -> Path:

@@ -42,7 +42,9 @@ class Reward:
         with tempfile.TemporaryDirectory(prefix="reward-") as name:
             folder = Path(name)
             items = [{**json.loads(text), "id": str(number)} for number, text in enumerate(record)]
-            outputs = [{"id": str(number), "output": _text(said)} for number, said in enumerate(completions)]
+            outputs = [
+                {"id": str(number), "output": _text(completion)} for number, completion in enumerate(completions)
+            ]
             for file, lines in (("items.jsonl", items), ("outputs.jsonl", outputs)):
                 (folder / file).write_text("".join(json.dumps(line) + "\n" for line in lines))
             self._run(folder)
@@ -87,9 +89,9 @@ class Reward:
         except OSError:
             raise Refused(f"the reward {shlex.join(self._words)} left no {_SCORES} in SCHED_OUTPUT_DIR") from None
         for line in lines:
-            found = _score(line)
-            if found is not None and found[0] < count:
-                values[found[0]].append(found[1])
+            score = _score(line)
+            if score is not None and score[0] < count:
+                values[score[0]].append(score[1])
         missing = sum(not of_text for of_text in values)
         if missing:
             raise Refused(
@@ -124,15 +126,15 @@ def named(commands: Sequence[str]) -> list[list[str]]:
     return [[word.rpartition("/")[2] for word in shlex.split(one)] for one in commands]
 
 
-def _text(said: Any) -> str:
+def _text(completion: Any) -> str:
     """Return a completion's text, which TRL gives as it is or as messages."""
-    return said if isinstance(said, str) else str(said[-1]["content"])
+    return completion if isinstance(completion, str) else str(completion[-1]["content"])
 
 
 def _score(line: bytes) -> tuple[int, float] | None:
     try:
-        found = json.loads(line)
-        number, value = int(found["item"]), float(found["value"])
+        answer = json.loads(line)
+        number, value = int(answer["item"]), float(answer["value"])
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # a header, or nothing that is meant
         return None
     return (number, value) if number >= 0 and math.isfinite(value) else None

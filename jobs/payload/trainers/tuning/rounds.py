@@ -83,8 +83,8 @@ class Rounds:
         """Take the model that is to write, and what it wrote before ``resume``."""
         self._model, self._card = model, card
         if resume is not None and (resume / WRITTEN).exists():
-            found = json.loads((resume / WRITTEN).read_bytes())
-            self._kept, self._told = found["records"], found["rounds"]
+            state = json.loads((resume / WRITTEN).read_bytes())
+            self._kept, self._told = state["records"], state["rounds"]
             self._keep()
 
     def step(self, step: int) -> list[int]:
@@ -124,20 +124,20 @@ class Rounds:
             try:
                 read = read_prompt(record)
                 check_words(list(read.messages) or read.prompt, marks)
-                said = self._said(read)
-                check_words(said, ())
+                prompt = self._said(read)
+                check_words(prompt, ())
             except OddRecord as odd:
                 tally.leave(place, str(odd))
                 tally.since(3, changed=isinstance(odd, LostPart))
             else:
                 tally.take("prompt")
                 tally.since(3, changed=has_more(record))
-                asked = {**record, "prompt": list(read.messages) or read.prompt}
-                tokens, room = self._tokens(asked, said), self._room
+                row = {**record, "prompt": list(read.messages) or read.prompt}
+                tokens, room = self._tokens(row, prompt), self._room
                 tally.cut += len(tokens) > room
                 tally.tokens += min(len(tokens), room)
                 self.highest_token = max(self.highest_token, *tokens)
-                yield asked, said
+                yield row, prompt
 
     def samples(self) -> list[str]:
         """Return up to three prompts, with a place for what the model writes and learns."""
@@ -148,8 +148,8 @@ class Rounds:
         """How many tokens of a prompt the model sees: its last ones."""
         return int(self._options.length - self._options.new_tokens)
 
-    def _tokens(self, record: dict[str, Any], said: str) -> list[int]:
-        tokens: list[int] = self._tokenizer(said, add_special_tokens=False)["input_ids"]
+    def _tokens(self, record: dict[str, Any], prompt: str) -> list[int]:
+        tokens: list[int] = self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
         return [*tokens_before(self._tokenizer), *tokens] if isinstance(record["prompt"], str) else tokens
 
     def _said(self, read: Record) -> str:
@@ -158,27 +158,27 @@ class Rounds:
         if not self._tokenizer.chat_template:
             raise OddRecord("its prompt is messages, and the tokenizer has no chat template")
         messages = [with_one_text(message) for message in read.messages]
-        answered = rendered(self._tokenizer, [*messages, {"role": ASSISTANT, "content": "a"}], asked=False)
+        answered = rendered(self._tokenizer, [*messages, {"role": ASSISTANT, "content": "a"}], for_answer=False)
         tokens = self._tokenizer(answered, add_special_tokens=False)["input_ids"]
         if why := endless(tokens, bytes([LEARNED]) * len(tokens), self._tokenizer, self._stops):
             raise OddRecord(why)
-        said = rendered(self._tokenizer, messages, asked=True)
-        check_read(messages, said, {})
-        return said
+        prompt = rendered(self._tokenizer, messages, for_answer=True)
+        check_read(messages, prompt, {})
+        return prompt
 
     def _write(self, number: int, step: int) -> None:
         """Write and judge texts of a round; each process writes for its part of the prompts."""
         tries, options = len(self._told), self._options
         order = Order(len(self._prompts), min(options.prompts, len(self._prompts)), self._training.seed)
-        asked = order.step(tries)
-        mine = asked[self._group.rank :: self._group.size]
+        chosen = order.step(tries)
+        mine = chosen[self._group.rank :: self._group.size]
         written = [(at, text) for at in mine for text in self._texts(at, draw_seed(self._training.seed, tries, at))]
         judged = self._judged(written)
-        found = sorted(
+        answers = sorted(
             (one for part in self._group.told(judged) for one in part), key=lambda one: (one["at"], one["number"])
         )
-        passed = [one for one in found if one["reward"] >= options.least]
-        known = {_named(one) for one in self._kept}
+        passed = [one for one in answers if one["reward"] >= options.least]
+        kept_names = {_named(one) for one in self._kept}
         for one in passed:
             prompt = self._prompts[one["at"]][0]["prompt"]
             answer = one["text"] if isinstance(prompt, str) else [{"role": ASSISTANT, "content": one["text"]}]
@@ -186,49 +186,55 @@ class Rounds:
                 "prompt": prompt, "completion": answer, "reward": one["reward"],
                 "round": number, "model": {"job": self._training.job, "step": step},
             }  # fmt: skip
-            if one["text"] and _named(record) not in known:
-                known.add(_named(record))
+            if one["text"] and _named(record) not in kept_names:
+                kept_names.add(_named(record))
                 self._kept.append(record)
-        mean = sum(one["reward"] for one in found) / len(found)
+        mean = sum(one["reward"] for one in answers) / len(answers)
         self._told.append(
-            {"round": number, "step": step, "written": len(found), "passed": len(passed) / len(found), "reward": mean}
+            {
+                "round": number,
+                "step": step,
+                "written": len(answers),
+                "passed": len(passed) / len(answers),
+                "reward": mean,
+            }
         )
         self._keep()
         if self._group.first:
             print(
-                f"finetune: round {number}: {len(passed)} of {len(found)} texts passed, reward {mean:.3f} in the mean, "
-                f"{len(self._kept)} are learned",
+                f"finetune: round {number}: {len(passed)} of {len(answers)} texts passed, "
+                f"reward {mean:.3f} on average, {len(self._kept)} are learned",
                 flush=True,
             )
         if not self._kept and tries + 1 >= _TRIES:
             raise Refused(
-                f"none of the texts for {_TRIES} times {len(asked)} prompts had a reward of {options.least:g} "
+                f"none of the texts for {_TRIES} times {len(chosen)} prompts had a reward of {options.least:g} "
                 "(--least): ask for less, write more (--generations), or train on records first"
             )
 
     def _texts(self, at: int, seed: int) -> list[str]:
         """Return what the model writes for a prompt."""
         device, whole, options = self._card.device, self._model.whole, self._options
-        record, said = self._prompts[at]
-        tokens = torch.tensor([self._tokens(record, said)[-self._room :]], device=device)
+        record, prompt = self._prompts[at]
+        tokens = torch.tensor([self._tokens(record, prompt)[-self._room :]], device=device)
         torch.manual_seed(seed)
         whole.eval()
         kind = "cuda" if self._card.accelerated else "cpu"
         with torch.no_grad(), torch.autocast(kind, self._card.dtype, enabled=self._card.precision != "fp32"):
-            found = whole.generate(
+            generated = whole.generate(
                 input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=True, top_k=0, top_p=1.0,
                 temperature=options.temperature, num_return_sequences=options.generations, use_cache=True,
                 max_new_tokens=options.new_tokens, pad_token_id=self._tokenizer.eos_token_id,
                 eos_token_id=sorted(self._stops),
             )  # fmt: skip
         whole.train()
-        return [self._tokenizer.decode(text, skip_special_tokens=True) for text in found[:, tokens.shape[1] :]]
+        return [self._tokenizer.decode(text, skip_special_tokens=True) for text in generated[:, tokens.shape[1] :]]
 
     def _judged(self, written: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
         if not written:
             return []
-        said, texts = [json.dumps(self._prompts[at][0]) for at, _ in written], [text for _, text in written]
-        values = [reward(said, texts, record=said) for reward in self._rewards]
+        prompts, texts = [json.dumps(self._prompts[at][0]) for at, _ in written], [text for _, text in written]
+        values = [reward(prompts, texts, record=prompts) for reward in self._rewards]
         return [
             {"at": at, "number": number, "text": text, "reward": float(sum(value[number] for value in values))}
             for number, (at, text) in enumerate(written)

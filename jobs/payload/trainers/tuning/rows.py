@@ -184,14 +184,14 @@ def encoded(
     before = tokens_before(tokenizer)
     tally.since(3, changed=tokenizer.eos_token_id in before)
     after = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
-    seen = 0
+    count = 0
     marks_of_tokenizer = special_texts(tokenizer)
     for some in _together(source):
         pieces = [piece for document in some for piece in document.pieces]
-        if seen < _ROUND_TRIPS:
+        if count < _ROUND_TRIPS:
             plain = (piece.text for piece in pieces if not any(mark in piece.text for mark in marks_of_tokenizer))
             lost = first_lost(tokenizer, islice(plain, _ROUND_TRIPS))
-            seen += len(some)
+            count += len(some)
             if lost is not None:
                 raise UnreadableData(f"the tokenizer turns {lost[0][:200]!r} of the corpus into {lost[1][:200]!r}")
         parts = iter(tokenizer([piece.text for piece in pieces], add_special_tokens=False, verbose=False)["input_ids"])
@@ -248,8 +248,8 @@ def _body(
         return tokens, b"".join(bytes([LEARNED if piece.learned else 0]) * len(part) for piece, part in marked)
     if len({piece.meant for piece in document.pieces}) > 1 or not getattr(tokenizer, "is_fast", False):
         return None
-    given = {} if document.pieces[0].meant else {"split_special_tokens": True}
-    whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False, **given)
+    arguments = {} if document.pieces[0].meant else {"split_special_tokens": True}
+    whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False, **arguments)
     if not _gives(tokenizer, whole["input_ids"], text, special):
         return None
     tally.since(2, changed=True)

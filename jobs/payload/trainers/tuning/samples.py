@@ -32,15 +32,15 @@ def describe(
     ``places``: for so many tokens there is room in the rows; 0 where that is not known before.
     """
     data = training_data(facts, size, places)
-    said = data
+    data_text = data
     for most in (_TEXT_MAX, 160, 80, 40, 20):  # a character may take twelve bytes
         reasons = [[why[:most][:_REASON_MAX], count, at[-most:][-_REASON_MAX:]] for why, count, at in data["left_out"]]
-        said = {**data, "left_out": reasons, "samples": [_cut(text, most) for text in texts]}
-        if len(json.dumps(said)) < _LINE_MAX:
+        data_text = {**data, "left_out": reasons, "samples": [_cut(text, most) for text in texts]}
+        if len(json.dumps(data_text)) < _LINE_MAX:
             break
-    training.describe_data(said)
-    shown = [f"sample {number}: {_cut(text, _TEXT_MAX)!r}" for number, text in enumerate(texts, 1)]
-    print("\n".join(f"finetune: {line}" for line in (facts_told(data), *shown)), flush=True)
+    training.describe_data(data_text)
+    lines = [f"sample {number}: {_cut(text, _TEXT_MAX)!r}" for number, text in enumerate(texts, 1)]
+    print("\n".join(f"finetune: {line}" for line in (facts_told(data), *lines)), flush=True)
 
 
 def spread(count: int) -> list[int]:
@@ -68,8 +68,8 @@ def learned_after(text: str, whole: str) -> str:
 def _marked(tokens: Any, learned: Any, tokenizer: Any) -> str:
     text = ""
     for is_learned, part in groupby(zip(tokens.tolist(), learned.tolist(), strict=True), key=lambda pair: pair[1]):
-        said = tokenizer.decode([token for token, _ in part], skip_special_tokens=False)
-        text += f"{_BEGIN}{said}{_END}" if is_learned else said
+        decoded = tokenizer.decode([token for token, _ in part], skip_special_tokens=False)
+        text += f"{_BEGIN}{decoded}{_END}" if is_learned else decoded
     return text
 
 

@@ -97,19 +97,19 @@ def _train(
         rows.begin(model, card, resume)
         order = rows
 
-    def whole(told: str) -> None:
+    def whole(name: str) -> None:
         if group.first:
-            print(f"finetune: {told}", flush=True)
+            print(f"finetune: {name}", flush=True)
             keep(options, facts, at_once)
 
     first_steps = FirstSteps(card, options.batch * options.accumulate * options.length, whole)
     work = Work(model, tokenizer, rows, order, held_out, at_once, now, first_steps)
     loop = Loop(options, training, group, card, work, start)
     if resume is not None and resumption is not None:
-        said = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
+        details = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
         # Of another program's checkpoint only the weights mean the same here, and of another optimiser's as well.
         alike = before is not None and before["job"]["optimizer"] == options.optimizer
-        loop.restore(resume, said, optimizer=alike)
+        loop.restore(resume, details, optimizer=alike)
         if group.first:
             print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.told()}", flush=True)
     loop.run()

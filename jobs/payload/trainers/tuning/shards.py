@@ -64,10 +64,10 @@ def load_in_turn(make: Callable[[], Model], weights: int, group: Group) -> Model
     in_turn = group.any(free_memory() < _COPIES * weights * group.size)[0]
     for _ in range(group.rank if in_turn else 0):
         group.wait()
-    made = make()
+    model = make()
     for _ in range(group.rank, group.size if in_turn else group.rank):
         group.wait()
-    return made
+    return model
 
 
 class Sharing:

@@ -95,20 +95,20 @@ class Snapshot:
             # The machine gives a page when it is first written to.
             self._kept[place] = torch.empty(shape, dtype=dtype).zero_()
 
-    def _copy(self, seen: dict[tuple[Any, ...], Any], value: Any, place: tuple[Any, ...]) -> Any:
+    def _copy(self, copies: dict[tuple[Any, ...], Any], value: Any, place: tuple[Any, ...]) -> Any:
         """Copy a part. What two names share (tied embeddings) stays one, or it would be saved twice."""
-        known = _identity(value, place)
+        identity = _identity(value, place)
         if is_part(value):
             value = value.full_tensor()  # all ask for all, also where one has it already
             if not self._first:
                 return None
-        if known not in seen:
+        if identity not in copies:
             buffer = self._kept.get(place)
             if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
                 # Not pinned: what is cannot be given back when the machine runs short, and takes long to get.
                 buffer = self._kept[place] = torch.empty(value.shape, dtype=value.dtype)
-            seen[known] = buffer.copy_(value.detach())
-        return seen[known]
+            copies[identity] = buffer.copy_(value.detach())
+        return copies[identity]
 
 
 def _mapped(value: Any, place: tuple[Any, ...], each: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
@@ -152,14 +152,14 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the bytes of memory that a program may still take: of the machine, and of its container if less."""
-    told = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
-    free = int(told["MemAvailable"].split()[0]) * 1024
+    meminfo = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+    free = int(meminfo["MemAvailable"].split()[0]) * 1024
     for limit, used, returned in _LIMITS:
         try:
             most = int((cgroup / limit).read_text())  # "max" where there is none
             kinds = dict(line.split() for line in (cgroup / limit).with_name("memory.stat").read_text().splitlines())
-            taken = int((cgroup / used).read_text()) - int(kinds[returned])
+            used_bytes = int((cgroup / used).read_text()) - int(kinds[returned])
         except (OSError, KeyError, ValueError):
             continue  # no container of this kind
-        free = min(free, most - taken)
+        free = min(free, most - used_bytes)
     return max(0, free)

@@ -88,9 +88,9 @@ def bytecode_kept(cache: Path) -> dict[str, str]:
     if sys.pycache_prefix is not None:  # somebody has chosen a place
         return {}
     variables = {"PYTHONDONTWRITEBYTECODE": ""}
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None or found.cached is None or Path(found.cached).exists():
+    module = importlib.util.find_spec("torch")
+    if module is None or module.origin is None or module.cached is None or Path(module.cached).exists():
         return variables
-    if not os.access(Path(found.origin).parent, os.W_OK):
+    if not os.access(Path(module.origin).parent, os.W_OK):
         variables["PYTHONPYCACHEPREFIX"] = str(cache / "bytecode")
     return variables

@@ -49,18 +49,18 @@ class Tally:
 def left_out(facts: dict[str, Any]) -> str:
     """Return which records are left out and why, in words; "" where none is."""
     left = sorted(facts["left_out"], key=lambda part: -part[1])
-    told = [f"{count:,}: {why} (first: {place})" for why, count, place in left[:_SHOWN]]
-    return "; ".join(told + ["..."] * (len(left) > _SHOWN))
+    reasons = [f"{count:,}: {why} (first: {place})" for why, count, place in left[:_SHOWN]]
+    return "; ".join(reasons + ["..."] * (len(left) > _SHOWN))
 
 
 def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
     """Raise UnreadableData where more than ``skip_at_most`` percent of the records are left out."""
-    gone = sum(count for _, count, _ in facts["left_out"])
-    total = gone + sum(facts["records"].values())
-    if total and 100 * gone > skip_at_most * total:
-        share = 100 * gone / total
+    dropped = sum(count for _, count, _ in facts["left_out"])
+    total = dropped + sum(facts["records"].values())
+    if total and 100 * dropped > skip_at_most * total:
+        share = 100 * dropped / total
         raise UnreadableData(
-            f"{gone:,} of {total:,} records of {where} would be left out ({share:.3g} %; --skip-at-most is "
+            f"{dropped:,} of {total:,} records of {where} would be left out ({share:.3g} %; --skip-at-most is "
             f"{skip_at_most:g} %). {left_out(facts)}. Repair or remove them, or allow it: "
             f"--skip-at-most {min(100, -(-share // 1)):g}"
         )
@@ -74,8 +74,8 @@ def training_data(facts: dict[str, Any], size: tuple[int, int], places: int) -> 
         reasons.append([_MORE, sum(count for _, count, _ in rest), rest[0][2]])
     rows, tokens = size
     padding = round(1 - tokens / places, 4) if places else None
-    told = {"records": facts["records"], "left_out": reasons, "cut": facts["cut"]}
-    return {**told, "rows": rows, "tokens": tokens, "padding": padding}
+    summary = {"records": facts["records"], "left_out": reasons, "cut": facts["cut"]}
+    return {**summary, "rows": rows, "tokens": tokens, "padding": padding}
 
 
 def facts_told(data: dict[str, Any]) -> str:

@@ -95,14 +95,14 @@ def stop_tokens(source: str, tokenizer: Any) -> frozenset[int]:
     """Return the tokens at which generation with a model stops, as its folder or name says."""
     from transformers import AutoConfig, GenerationConfig
 
-    said: list[Any] = []
+    tokens: list[Any] = []
     try:
-        said.append(GenerationConfig.from_pretrained(source).eos_token_id)
+        tokens.append(GenerationConfig.from_pretrained(source).eos_token_id)
     except (OSError, ValueError):  # it has none
-        said.append(getattr(AutoConfig.from_pretrained(source).get_text_config(), "eos_token_id", None))
+        tokens.append(getattr(AutoConfig.from_pretrained(source).get_text_config(), "eos_token_id", None))
     if tokenizer.eos_token is not None and tokenizer.eos_token in tokenizer.get_vocab():
-        said.append(tokenizer.eos_token_id)
-    stops = {stop for part in said for stop in (part if isinstance(part, list) else [part]) if isinstance(stop, int)}
+        tokens.append(tokenizer.eos_token_id)
+    stops = {stop for part in tokens for stop in (part if isinstance(part, list) else [part]) if isinstance(stop, int)}
     return frozenset(stops)
 
 
@@ -121,20 +121,20 @@ def check_vocabulary(source: str, tokenizer: Any, most: int) -> None:
     """Raise UnreadableData where the highest token of the data is none that the model knows."""
     from transformers import AutoConfig
 
-    known = int(AutoConfig.from_pretrained(source).get_text_config().vocab_size)
-    if most >= known:
+    size = int(AutoConfig.from_pretrained(source).get_text_config().vocab_size)
+    if most >= size:
         raise UnreadableData(
             f"the tokenizer writes token {most} ({tokenizer.decode([most])!r}), and the model in {source} knows "
-            f"{known:,} tokens: take the tokenizer of the model itself"
+            f"{size:,} tokens: take the tokenizer of the model itself"
         )
 
 
 def digest(tokenizer: Any) -> str:
     """Return what names a tokenizer: the sha256 of its whole definition and its special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    said = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    definition = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     special = json.dumps([tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template], sort_keys=True)
-    return hashlib.sha256(f"{said}\n{special}".encode()).hexdigest()
+    return hashlib.sha256(f"{definition}\n{special}".encode()).hexdigest()
 
 
 def _file(source: str) -> Path | None:
@@ -145,10 +145,10 @@ def _file(source: str) -> Path | None:
 def _specials(source: str) -> dict[str, Any]:
     """Return the special tokens that the configuration names; the class that it names is what went wrong."""
     path = Path(source) / "tokenizer_config.json"
-    said = json.loads(path.read_bytes()) if path.is_file() else {}
+    config = json.loads(path.read_bytes()) if path.is_file() else {}
     named = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
-        value = said.get(name)
+        value = config.get(name)
         if isinstance(value, dict):
             value = value.get("content")
         if isinstance(value, str):

@@ -204,8 +204,8 @@ class _Loss(torch.nn.Module):  # type: ignore[misc]  # not there where types are
         super().__init__()
         self.whole, self._compute = model.whole, model.compute
 
-    def forward(self, *batch: Any, **seen: Any) -> Any:
-        return self._compute(*batch, **seen)
+    def forward(self, *batch: Any, **inputs: Any) -> Any:
+        return self._compute(*batch, **inputs)
 
 
 def load_deepspeed() -> Any:

@@ -19,10 +19,10 @@ _BUCKET = 50_000_000  # values that travel together; DeepSpeed's own number take
 def read_file(path: str) -> dict[str, Any]:
     """Return what a ds_config.json says of ZeRO. Raises Refused for what is no such file, or asks for no stage."""
     try:
-        said = json.loads(Path(path).read_bytes())
+        config = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise Refused(f"--deepspeed {path}: {error}") from None
-    zero = said.get(_ZERO) if isinstance(said, dict) else None
+    zero = config.get(_ZERO) if isinstance(config, dict) else None
     if not isinstance(zero, dict) or zero.get("stage") not in (1, 2, 3):
         raise Refused(f'--deepspeed {path}: it has no "{_ZERO}" with a "stage" of 1, 2 or 3')
     for place in _PLACES:

@@ -52,8 +52,8 @@ def upgrade() -> None:
         *required(sa.Text(), "why"),
         one_of("state", "open", "closed"),
     )
-    if found := _conditions(tx):
-        op.bulk_insert(table, found)
+    if conditions := _conditions(tx):
+        op.bulk_insert(table, conditions)
 
 
 def _cause(tx: sa.Connection, pool: str, why: str) -> str:
@@ -79,7 +79,7 @@ def _conditions(tx: sa.Connection) -> list[dict[str, object]]:
     about = sa.text("SELECT kind, subject, at, data FROM events WHERE kind IN :kinds ORDER BY id").bindparams(
         sa.bindparam("kinds", [*CONDITIONS, *opens], expanding=True)
     )
-    found: dict[tuple[str, str, str], dict[str, object]] = {}
+    rows: dict[tuple[str, str, str], dict[str, object]] = {}
     for row in tx.execute(about):
         data = json.loads(row.data)
         kind, what = opens.get(row.kind, row.kind), str(data.get("what", ""))
@@ -87,13 +87,13 @@ def _conditions(tx: sa.Connection) -> list[dict[str, object]]:
         if row.kind in CONDITIONS:
             since, why = int(data.get("since", row.at)), str(data.get("why", ""))
             values = {"state": "open", "since": since, "why": why}
-            found[key] = {"kind": kind, "subject": row.subject, "what": what, **values}
-        elif key in found:
-            found[key]["state"] = "closed"
+            rows[key] = {"kind": kind, "subject": row.subject, "what": what, **values}
+        elif key in rows:
+            rows[key]["state"] = "closed"
     for row in tx.execute(sa.text("SELECT name, state_detail FROM jobs WHERE state = 'held'")):
         held = json.loads(row.state_detail)
         if held.get("by") == "the scheduler" and str(held.get("why")).startswith(_UNPLANNABLE):
             key = ("job.poisoned", row.name, "")
             values = {"state": "open", "since": int(held["since"]), "why": str(held["why"])}
-            found[key] = {"kind": "job.poisoned", "subject": row.name, "what": "", **values}
-    return list(found.values())
+            rows[key] = {"kind": "job.poisoned", "subject": row.name, "what": "", **values}
+    return list(rows.values())
