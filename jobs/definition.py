@@ -26,6 +26,7 @@ from jobs.spec import (
     Share,
     Stall,
     StartFrom,
+    StopRule,
 )
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ _INNER = ("after", "code", "evaluation", "inputs", "mixture", "needs", "requirem
 OLD_NAMES = {"weight": "priority", "gate": "after"}
 """Keys of a job by their old names, which still work."""
 
-KEYS = (*_PLAIN, *_INNER, "whole", *OLD_NAMES)
+KEYS = (*_PLAIN, *_INNER, "stop", "whole", *OLD_NAMES)
 _NEEDS: Keys = {"vram_gib": readers.number("needs.vram_gib"), "dtype": readers.dtype}
 _AFTER: Keys = {"job": readers.text, "fraction": readers.number("after.fraction")}
 _START: Keys = {"job": readers.text, "at": readers.start_point}
@@ -75,6 +76,13 @@ _STALL: Keys = {
     "checkpoint": readers.span_or_off,
     "loss_nan": readers.count_or_off(1, 1_000_000),
     "same_error": readers.count_or_off(2, 1_000),
+}
+_STOP: Keys = {
+    "metric": readers.text,
+    "patience": readers.patience,
+    "least": readers.number("stop.least"),
+    "value": readers.number("stop.value"),
+    "aim": readers.aim,
 }
 _EVALUATION: Keys = {
     "command": readers.words,
@@ -126,6 +134,7 @@ class Definition:
             "start_from": self._built(StartFrom, table, "start_from", _START),
             "share": self._built(Share, table, "share", _SHARE),
             "stall": self._built(Stall, table, "stall", _STALL) or Stall(),
+            "stop": self._built(StopRule, table, "stop", _STOP),
             "code": self._code(table),
             "inputs": self._inputs(table),
             "requirements": self._requirements(table),
@@ -201,6 +210,12 @@ class Definition:
         if values["evaluation"] and values["evaluation"].test_set.source == HELD_OUT and not values["mixture"]:
             why, remedy = "a job without a mixture has no corpus", "add mixture = {}, or name a file of items"
             self._wrong("evaluation.set", HELD_OUT, why, remedy)
+        stop = values["stop"]
+        if stop is not None and not stop.patience and stop.value is None:
+            why, remedy = "it never stops the job without patience or value", 'add patience = "3 checkpoints"'
+            self._wrong("stop", table["stop"], why, remedy)
+        if stop is not None and values["whole"]:
+            self._wrong("stop", table["stop"], "a job that is run whole saves no checkpoints", "remove it")
         start = values["start_from"]
         if start is not None and gate is not None:
             key = "after" if "after" in table else "gate"

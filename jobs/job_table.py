@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from jobs.duration import show_duration
-from jobs.spec import Evaluation, JobSpec, Mixture, Needs, Stall
+from jobs.spec import Evaluation, JobSpec, Mixture, Needs, Stall, StopRule
 
 
 def table_of(spec: JobSpec) -> dict[str, Any]:
@@ -42,6 +43,7 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         "sweep": spec.sweep,
         "expects": spec.expects,
         "stall": _stall(spec.stall),
+        "stop": _stop(spec.stop) if spec.stop else {},
     }
     table |= {key: value for key, value in perhaps.items() if value}
     if spec.code is not None:
@@ -105,6 +107,11 @@ def _stall(stall: Stall) -> dict[str, Any]:
     written = {name: show_duration(span) if span else "off" for name, span in found.items() if span is not None}
     counts = {name: getattr(stall, name) for name in ("loss_nan", "same_error")}
     return written | {name: n or "off" for name, n in counts.items() if n != getattr(Stall(), name)}
+
+
+def _stop(rule: StopRule) -> dict[str, Any]:
+    usual = StopRule("")
+    return {name: value for name, value in asdict(rule).items() if value != getattr(usual, name)}
 
 
 def toml_of(table: Mapping[str, Any]) -> str:

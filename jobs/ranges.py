@@ -56,6 +56,8 @@ RANGES = {
     "mixture.extra_share": Range(0, 1, "of the domain's data"),
     "after.fraction": Range(0, 1, "of the parent's target"),
     "share.percent": Range(1, 99, "% of the hours of both"),
+    "stop.least": Range(0, 10**9, ""),
+    "stop.value": Range(-(10**9), 10**9, ""),
     "not_before": Range(0, _YEAR_3000 - 1, "UTC seconds", whole=True),
     "deadline": Range(0, _YEAR_3000 - 1, "UTC seconds", whole=True),
 }

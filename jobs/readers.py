@@ -38,6 +38,7 @@ REPOSITORY = re.compile(
 )
 _KAGGLE = re.compile(r"kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?", re.ASCII)
 _IMAGE = re.compile(r"([A-Za-z0-9][!-~]{0,254})?")
+_PATIENCE = re.compile(r"(\d{1,4}) checkpoints?", re.ASCII)
 _PYTHON = re.compile(r"(3\.\d{1,2})?", re.ASCII)
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,62}(/|$)")
 _INPUTS_MAX = 20
@@ -117,6 +118,7 @@ renew = one_of(
 promote = one_of(
     PROMOTE_WORDS, "an accepted version is promoted by itself or by a person", 'write "automatic" or "person"'
 )
+aim = one_of(("low", "high"), "this says whether a lower or a higher metric is better", 'write "low" or "high"')
 corpus_version = matching(_CORPUS, "this is no version of a corpus", "write its 16 characters: schedctl corpus show")
 python = matching(_PYTHON, "this is no version of Python", 'write it like "3.12"')
 image = matching(
@@ -226,6 +228,15 @@ def parts(value: Any) -> tuple[float, ...]:
     if not found or not found[0]:
         raise Wrong("this must be a list of parts of the target", "write it like [0.5, 1.0]; 1.0 is when it is done")
     return found
+
+
+def patience(value: Any) -> int:
+    """Read a number of checkpoints, as a number or as ``3 checkpoints``."""
+    match = _PATIENCE.fullmatch(value) if isinstance(value, str) else None
+    count = int(match[1]) if match else value
+    if type(count) is not int or not 1 <= count <= 1_000:
+        raise Wrong("this must be a number of checkpoints", 'write one from 1 to 1000, like "3 checkpoints"')
+    return count
 
 
 def votes(value: Any) -> str:

@@ -97,6 +97,21 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class StopRule:
+    """When the job has learned enough: it then ends as done at its best checkpoint, before its target step.
+
+    ``metric`` is one that its checkpoints carry, and ``aim`` says where good is. Training ends when ``patience``
+    checkpoints in a row did not improve it by at least ``least``, or when it reaches ``value``; 0 and None: never.
+    """
+
+    metric: str
+    patience: int = 0
+    least: float = 0.0
+    value: float | None = None
+    aim: Literal["high", "low"] = "low"
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """The folder in which a job's command runs.
 
@@ -253,6 +268,7 @@ class JobSpec:
     not_before: int | None = None  # UTC seconds
     deadline: int | None = None  # UTC seconds
     stall: Stall = Stall()
+    stop: StopRule | None = None  # None: it trains to its target step
     code: Code | None = None  # None: the command starts in an empty folder
     inputs: tuple[Input, ...] = ()
     requirements: Requirements | None = None  # None: the image's own packages

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +18,7 @@ from jobs.payload.store.listing import CODE_LIMITS, BadListing, Entry, Kind, enc
 from jobs.spec import Code
 
 _RULES_BYTES_MAX = 1 << 20
+_DATABASE = b"scheduler.db"
 _KIND: dict[bytes, Kind] = {b"100644": "file", b"100664": "file", b"100755": "program", b"120000": "link"}
 _MODE = {"file": b"100644", "program": b"100755", "link": b"120000"}
 
@@ -64,7 +65,7 @@ def names(code: Code) -> frozenset[str]:
         return frozenset(os.fsdecode(name) for name in found)
     rules = _rules(folder)
     found_here = git.work(folder).names if git.has_git(folder) else plain_names(folder, rules.leaves_out)
-    paths = (os.fsdecode(name) for name in found_here)
+    paths = (os.fsdecode(name) for name in _without_state(found_here))
     return frozenset(path for path in paths if not rules.leaves_out(path))
 
 
@@ -93,7 +94,7 @@ def _of_folder(taken: _Taking, sink: BinaryIO) -> tuple[str, bool]:
     folder = taken.folder
     rules = _rules(folder)
     found = git.work(folder) if git.has_git(folder) else None
-    names = plain_names(folder, rules.leaves_out) if found is None else found.names
+    names = _without_state(plain_names(folder, rules.leaves_out) if found is None else found.names)
     wanted = [name for name in _in_order(names) if not rules.leaves_out(os.fsdecode(name))]
     if len(wanted) > CODE_LIMITS.files:
         raise too_many(folder)
@@ -141,6 +142,12 @@ def _rules(folder: Path) -> Ignore:
     return Ignore(
         "" if found is None or found[0] == "link" else found[1].decode("utf-8-sig", errors="replace"), str(folder)
     )
+
+
+def _without_state(names: Collection[bytes]) -> list[bytes]:
+    """Return names without those in a scheduler's own state folder, which changes all the time and is nobody's code."""
+    own = tuple(name.removesuffix(_DATABASE) for name in names if name.endswith(b"/" + _DATABASE))
+    return [name for name in names if not name.startswith(own)]
 
 
 def _in_order(names: Iterable[bytes]) -> list[bytes]:

@@ -9,9 +9,11 @@
                          Active --cancelled> Cancelled     a cancel was asked for
     Queued | Active --ask_hold / ask_cancel--> Held / Cancelled, or Active with the wish noted until its run ended
     Queued | Held | Failed --finish--> Done               its last checkpoint was found late
+    Active --ask_finish--> Active with the wish           its stop rule ends it; Done when its run ended
     Held | Failed | Cancelled --release--> Queued         Held | Failed --ask_cancel--> Cancelled
     Active with a wish --release--> Active                the hold or cancel that was only wished for is withdrawn
     Done --reopen--> Queued                               the checkpoint of its target step was lost
+    Done, stopped early --release--> Queued               a person wants the steps that were left
     Failed | Queued after a failure --retry--> Queued     at once, with a fresh count of failures
     Queued | Held | Done | Failed | Cancelled --remove--> Cancelled, and out of the queue: its name is free
     Cancelled --add_again--> Queued                       a new job takes the name of a removed one
@@ -24,7 +26,7 @@ from typing import Literal
 
 from jobs.problem import Refusal
 
-Wish = Literal["hold", "cancel"]
+Wish = Literal["hold", "cancel", "finish"]
 
 
 class IllegalArrow(Refusal):
@@ -67,9 +69,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Reached its target step."""
+    """Reached its target step, or stopped early for ``why``, where ``full_target_step`` is what it was to reach."""
 
     at: int
+    why: str = ""
+    full_target_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +112,24 @@ def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | 
             return Held(state.by, state.why, now)
         case "cancel":
             return Cancelled(state.by, now)
-        case None:
+        case "finish" | None:
             return Queued(now, retry_at)
 
 
-def finish(state: JobState, now: int) -> Done:
-    """Active -> Done: a verified checkpoint at the target step exists. Other states: it was found late."""
+def finish(state: JobState, now: int, why: str = "", full_target_step: int | None = None) -> Done:
+    """Active -> Done: a verified checkpoint at the target step exists. Other states: it was found late.
+
+    ``why`` and ``full_target_step`` are given when the job has learned enough before that.
+    """
     if isinstance(state, Active | Queued | Held | Failed):
-        return Done(now)
+        return Done(now, why, full_target_step)
+    raise IllegalArrow("finish", state)
+
+
+def ask_finish(state: JobState, why: str) -> Active:
+    """Have the running session save and end, and the job be done then. What a person asked for comes first."""
+    if isinstance(state, Active) and state.wish is None:
+        return replace(state, wish="finish", by="its stop rule", why=why)
     raise IllegalArrow("finish", state)
 
 
@@ -156,11 +170,11 @@ def ask_cancel(state: JobState, by: str, now: int) -> Cancelled | Active:
 
 
 def release(state: JobState, now: int) -> Queued | Active:
-    """Held, Failed or Cancelled -> Queued; a hold or a cancel that was only wished for is withdrawn."""
+    """Held, Failed, Cancelled or stopped early -> Queued; what was only wished for is withdrawn."""
     match state:
-        case Held() | Failed() | Cancelled():
+        case Held() | Failed() | Cancelled() | Done(full_target_step=int()):
             return Queued(now)
-        case Active(wish="hold" | "cancel"):
+        case Active(wish="hold" | "cancel" | "finish"):
             return replace(state, wish=None, by="", why="")
         case _:
             raise IllegalArrow("release", state)

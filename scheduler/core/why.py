@@ -18,6 +18,8 @@ def why(state: JobState, waits: Mapping[str, Any] | None, zone: str, now: int) -
             return _now(waits, now) or sentence(waits, zone) if waits else ""
         case Active(run=run, wish=None):
             return f"runs as {run}"
+        case Active(run=run, wish="finish", why=reason):
+            return f"runs as {run}, saves and ends early: {reason}"
         case Active(run=run, wish=wish):
             return f"runs as {run}, {wish} asked for"
         case Held(by=by, why=reason):
@@ -26,8 +28,8 @@ def why(state: JobState, waits: Mapping[str, Any] | None, zone: str, now: int) -
             return f"{reason}: {message}" if message else reason
         case Cancelled(by=by):
             return f"by {by}"
-        case Done():
-            return ""
+        case Done(why=reason):
+            return f"stopped early: {reason}" if reason else ""
         case _:
             assert_never(state)
 

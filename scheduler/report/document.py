@@ -138,7 +138,9 @@ def _models(report: Report) -> Section:
     found = [job for job in report.jobs if job.role != EVALUATE]  # those train nothing
     for job in found:
         gained = f" {counted(job.steps, 'step')}" if job.steps and job.step < job.target_step else ""
-        if job.steps and job.step >= job.target_step:
+        if job.state == "done" and job.why:
+            what, gained = "Stopped early", f" at step {job.step:,}"
+        elif job.steps and job.step >= job.target_step:
             what = "Finished"
         elif job.state == "failed":
             what = "Failed"

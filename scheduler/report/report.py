@@ -191,7 +191,7 @@ class JobReport:
 
     ``loss_before`` is the newest held-out loss at the beginning of the week, ``loss_best`` the least until its end.
 
-    ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``.
+    ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``; ``why`` explains its state.
     """
 
     name: str
@@ -208,6 +208,7 @@ class JobReport:
     resumed_elsewhere: int
     checkpoints: int
     starts_from: str | None
+    why: str
     losses: tuple[tuple[int, float], ...]
     loss_before: float | None
     loss_best: float | None
@@ -222,7 +223,7 @@ class JobReport:
         return self.forecast is None or self.forecast.latest > self.deadline
 
 
-_OF_FIGURES = ("name", "role", "state", "target_step", "runs", "resumes", "resumed_elsewhere", "starts_from")
+_OF_FIGURES = ("name", "role", "state", "target_step", "runs", "resumes", "resumed_elsewhere", "starts_from", "why")
 """What a job's report has of its figures as it is."""
 
 
@@ -414,9 +415,11 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
         saved = by_job.get(job.name, [])
         at = [(facts.seen_at.get(manifest.key, 0), manifest) for manifest in saved]
         here = [manifest for seen, manifest in at if start <= seen < end]
-        step = max((manifest.step for seen, manifest in at if seen < end), default=0)
-        step_start = max((manifest.step for seen, manifest in at if seen < start), default=0)
-        step_before = max((manifest.step for seen, manifest in at if seen < facts.before.start), default=0)
+        # Of a job that was stopped early the target is its best checkpoint, and it may have saved later ones.
+        step, step_start, step_before = (
+            min(job.target_step, max((manifest.step for seen, manifest in at if seen < instant), default=0))
+            for instant in (end, start, facts.before.start)
+        )
         told = [(seen, loss) for seen, one in at if (loss := one.metrics.get("held_out_loss")) is not None]
         speeds = measured[job.name]
         best = max(speeds, key=lambda speed: speed.steps_per_second, default=None)

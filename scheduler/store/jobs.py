@@ -60,6 +60,16 @@ class JobRecord:
     fenced_attempt: int = 0  # what attempts up to this one saved is of a removed job of this name
 
     @property
+    def stopped_early(self) -> bool:
+        """Whether its stop rule ended it before its target step."""
+        return isinstance(self.state, Done) and self.state.full_target_step is not None
+
+    @property
+    def furthest_step(self) -> int:
+        """The last step that its checkpoints can have: its target, or the one it had before it was stopped early."""
+        return getattr(self.state, "full_target_step", None) or self.spec.target_step
+
+    @property
     def result_lost(self) -> bool:
         """Whether the job is done, and the checkpoint of its target step has been found damaged since."""
         return isinstance(self.state, Done) and self.done_step < self.spec.target_step

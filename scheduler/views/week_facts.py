@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import Manifest
-from scheduler.core.job import Failed, Held
+from scheduler.core.job import Done, Failed, Held
 from scheduler.core.ledger import LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.why import why
@@ -65,7 +65,7 @@ def facts_within(
                 target_step=record.spec.target_step,
                 step=record.done_step,
                 state=type(record.state).__name__.lower(),
-                why=why(record.state, None, "UTC", 0) if isinstance(record.state, Held | Failed) else "",
+                why=why(record.state, None, "UTC", 0) if isinstance(record.state, Done | Failed | Held) else "",
                 starts_from=parents.get(record.spec.name),
             )
             for record in queue

@@ -54,6 +54,19 @@ def test_without_git_all_but_hidden_and_generated_files_are_taken(folder: Path) 
     assert names(Code(str(folder))) == set(entries)
 
 
+@pytest.mark.parametrize("has_git", [False, True])
+def test_a_state_folder_inside_is_no_code(folder: Path, git: Git, has_git: bool) -> None:
+    """Its database changes all the time, holds other jobs, and its sessions have pipes, which are refused."""
+    if has_git:
+        git("init")
+    before = names(Code(str(folder)))
+    (folder / "state" / "sessions").mkdir(parents=True)
+    (folder / "state" / "scheduler.db").write_bytes(b"rows")
+    os.mkfifo(folder / "state" / "sessions" / "progress")
+    assert names(Code(str(folder))) == before
+    assert set(taken(folder)[1]) == before
+
+
 def test_its_digest_tells_names_modes_links_and_bytes_and_nothing_else(folder: Path) -> None:
     first = taken(folder)[0].digest
     os.utime(folder / "train.py", (1, 1))

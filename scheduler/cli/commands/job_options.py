@@ -56,6 +56,16 @@ class JobOptions:
     ]
     deadline: Annotated[str | None, typer.Option("--deadline", help="Finish before, 2026-12-01T09:00:00Z.")]
     not_before: Annotated[str | None, typer.Option("--not-before", help="Start no earlier than this.")]
+    stop_on: Annotated[
+        str | None,
+        typer.Option(
+            "--stop-on", metavar="METRIC", help="Stop early when this metric of its checkpoints improves no more."
+        ),
+    ]
+    patience: Annotated[
+        int | None,
+        typer.Option("--patience", metavar="N", help="After so many checkpoints without an improvement. Default: 3."),
+    ]
     code: Annotated[
         str | None, typer.Option("--code", metavar="DIR", help="The folder its command runs in, kept as it is now.")
     ]
@@ -87,6 +97,7 @@ Expect = Annotated[
 ]
 
 
+_INSIDE = {"gpus", "vram_gib", "stop_on", "patience"}  # they stand in tables of their own
 NOTHING: dict[str, Any] = {}  # what a call without any of them has
 
 
@@ -98,14 +109,17 @@ def described(*names: str) -> Several:
 def table_of(given: dict[str, Any]) -> dict[str, Any]:
     """Return options as the table of a job file, without what was not given. Raises UsageFault."""
     needs = {"devices": given["gpus"], "vram_gib": given["vram_gib"]}
+    if given["patience"] is not None and given["stop_on"] is None:
+        raise UsageFault("--patience says nothing by itself", "no metric is named", "Add --stop-on held_out_loss")
     table = given | {
+        "stop": given["stop_on"] and {"metric": given["stop_on"], "patience": given["patience"] or 3},
         "needs": {key: value for key, value in needs.items() if value is not None} or None,
         "command": words_of(given.get("command")),
         "environment": pairs_of("--env", "KEY=VALUE", given["environment"]),
         "inputs": inputs_of(given["inputs"]),
         "requirements": given["requirements"] and _from_here(given["requirements"]),
     }
-    return {key: value for key, value in table.items() if value is not None and key not in {"gpus", "vram_gib"}}
+    return {key: value for key, value in table.items() if value is not None and key not in _INSIDE}
 
 
 def words_of(command: str | None) -> list[str] | None:

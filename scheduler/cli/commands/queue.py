@@ -81,7 +81,8 @@ def add(
         dict[str, Any],
         options.described(
             *("name", "command", "target_step", "steps_per_hour", "role", "priority", "pools", "gpus", "vram_gib"),
-            *("environment", "deadline", "not_before", "code", "inputs", "requirements", "secrets"),
+            *("environment", "deadline", "not_before", "stop_on", "patience", "code", "inputs", "requirements"),
+            "secrets",
         ),
     ] = options.NOTHING,
     go_on: Annotated[

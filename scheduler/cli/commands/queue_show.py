@@ -9,12 +9,14 @@ from jobs.job_table import whole_of
 from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.plural import counted
 from jobs.size import size
-from jobs.spec import Code, Input, Requirements, StartFrom
+from jobs.spec import Code, Input, Requirements, StartFrom, StopRule
 from scheduler.cli.parts.training_words import facts
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
+from scheduler.core.early_stop import Progress
 from scheduler.core.reasons import Reason
 from scheduler.core.why import why
+from scheduler.service.facts.early_stops import standing
 from scheduler.store import generations, jobs, plans, queue_waits, rates, runs, training_data
 from scheduler.store.generations import Generation
 from scheduler.store.jobs import JobRecord
@@ -36,12 +38,14 @@ def show_job(cli: Cli, name: str) -> None:
         lineage = generations.of_job(tx, name)
         share = share_now(tx, name)
         learned = training_data.of_job(tx, name)
+        gained = standing(tx, record.spec, record.fenced_attempt)
         beat = cli.app.settings.daemon.heartbeat_seconds
         live = queue_waits.shown(tx, runs.live(tx))
         (going,) = trainings(tx, [record], live, plans.newest(tx), cli.app.pools, beat, cli.now)
     document = job_json(record, waits)
     document["training"] = asdict(going)
     document["training_data"] = learned
+    document["stop"] = asdict(gained) if record.spec.stop else None
     document["share"] = asdict(share) if share else None
     document["generations"] = [asdict(generation) for generation in lineage]
     document["rates"] = [asdict(rate) for rate in speeds]
@@ -50,6 +54,7 @@ def show_job(cli: Cli, name: str) -> None:
     cli.out.facts(
         [
             *_facts(cli, record, going, waits, lineage),
+            ("stops early", stop_line(record.spec.stop, gained) if record.spec.stop else ""),
             ("share", share.words() if share else ""),
             ("learned", facts_told(learned) if learned else ""),
             *((f"sample {at}", repr(text)) for at, text in enumerate((learned or {}).get("samples", []), 1)),
@@ -98,6 +103,17 @@ def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
         return ""
     points = {"newest": "its newest checkpoint", "done": "its last checkpoint", "accepted": "its newest accepted one"}
     return f"{start.parent}, {points[start.at] if isinstance(start.at, str) else f'once it is at {start.at:.0%}'}"
+
+
+def stop_line(rule: StopRule, gained: Progress) -> str:
+    """Return when a job stops early by its rule, and how it stands by it."""
+    value = f"when {rule.metric} reaches {rule.value:g}" if rule.value is not None else ""
+    best = "highest" if rule.aim == "high" else "lowest"
+    rest = f"{counted(rule.patience, 'checkpoint')} after its {best} {rule.metric}" if rule.patience else ""
+    if gained.best is None:
+        return f"{' or '.join(filter(None, (value, rest)))}; no checkpoint has {rule.metric} yet"
+    so_far = f"{gained.best.value:.6g} at step {gained.best.step:,}, {counted(gained.since, 'checkpoint')} ago"
+    return f"{' or '.join(filter(None, (value, rest)))}; so far {so_far}"
 
 
 def _facts(

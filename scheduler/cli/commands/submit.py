@@ -33,7 +33,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         dict[str, Any],
         options.described(
             *("target_step", "whole", "name", "role", "pools", "gpus", "vram_gib", "environment", "priority"),
-            *("deadline", "steps_per_hour", "inputs", "requirements", "secrets"),
+            *("deadline", "steps_per_hour", "stop_on", "patience", "inputs", "requirements", "secrets"),
         ),
     ] = options.NOTHING,
     probe: Annotated[

@@ -159,7 +159,7 @@ def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
     """Read the session's reports. A heartbeat that is newer than the recorded one proves that it runs."""
     run, seen = one.run, Observation()
     with ports.database.read() as tx:
-        targets = {lane.job: record.spec.target_step for lane in run.lanes if (record := jobs.find(tx, lane.job))}
+        targets = {lane.job: record.furthest_step for lane in run.lanes if (record := jobs.find(tx, lane.job))}
         known = runs.heartbeats(tx, [run.key])
     left = 0
     news: dict[int, LaneReport] = {}

@@ -22,7 +22,7 @@ from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Lane, Outcome
 from scheduler.core.spans import Begin, Postpone
 from scheduler.core.throughput import PRIOR_SIGMA, Sample, learn, one_device_speed
 from scheduler.core.window import DAY, HOUR
-from scheduler.service.facts import spans
+from scheduler.service.facts import early_stops, spans
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.places import NEVER_BEGAN, rest
@@ -152,6 +152,8 @@ def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) 
         jobs.note_failures(tx, end.job, failures)
     if record.done_step >= record.spec.target_step:
         jobs.change_state(tx, end.job, state, arrows.finish(state, now), "finish", now, run=run.key)
+    elif state.wish == "finish":
+        early_stops.finish(ports, tx, record, state.why, now)
     elif why := _needs_person(ports, tx, record, run, end, failures, now):
         parked = arrows.park(state, "the scheduler", why[:500], now)
         jobs.change_state(tx, end.job, state, parked, "park", now, run=run.key)
@@ -211,14 +213,15 @@ def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: in
     record = jobs.find(tx, manifest.job)
     if record is None:
         return
-    if manifest.step <= record.done_step or manifest.attempt <= record.fenced_attempt:
-        # Of a removed job of this name. Or read late, after a newer one: progress never goes backwards, but if the
-        # newer one turns out to be damaged, this is what is left to resume from.
+    if manifest.step <= record.done_step or manifest.attempt <= record.fenced_attempt or record.stopped_early:
+        # Of a removed job of this name, or of one that ended at a better checkpoint. Or read late, after a newer one:
+        # progress never goes backwards, but if the newer one turns out to be damaged, this is left to resume from.
         checkpoints.record(tx, manifest, now)
         return
     if checkpoints.record(tx, manifest, now):
         jobs.note_progress(tx, manifest.job, manifest.step, manifest.key)
         _open_gates(tx, record, manifest.step, now)
+        early_stops.consider(ports, tx, manifest.job, now)
         # As one field: names that scripts choose must not become names of arguments.
         metrics = dict(manifest.metrics)
         ports.log.info("checkpoint.seen", job=manifest.job, step=manifest.step, run=manifest.run, metrics=metrics)

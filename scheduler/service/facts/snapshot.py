@@ -194,6 +194,8 @@ def job_view(
     match state:
         case Held(by=by, why=why):
             blocked = HeldByPerson(by, why)
+        case Active(wish="finish", by=by, why=why):
+            blocked = HeldByPerson(by, why)
         case Active(wish="hold" | "cancel" as wish, by=by):
             blocked = HeldByPerson(by, f"{wish} asked for while running")
         case _ if record.faults:

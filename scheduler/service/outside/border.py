@@ -159,7 +159,7 @@ class Makers:
 def makers(tx: Connection, job: str, ahead: int, now: int) -> Makers:
     """Return the attempts that may have written a job's manifests; our records may lack the newest ``ahead``."""
     record = jobs.get(tx, job)
-    return Makers(record.spec.target_step, runs.attempts(tx, job), record.attempts + ahead, now)
+    return Makers(record.furthest_step, runs.attempts(tx, job), record.attempts + ahead, now)
 
 
 # -- what platforms say ------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
+from scheduler.service.facts import early_stops
 from scheduler.service.launch.inputs import note
 from scheduler.store import checkpoints, jobs
 from scheduler.store.engine import Database
@@ -70,8 +71,8 @@ def hold(database: Database, name: str, why: str, now: int, by: str) -> JobRecor
 def release(database: Database, name: str, now: int, by: str) -> JobRecord:
     """Let a held, failed or cancelled job run again, with a fresh count of failures; withdraw what was only wished for.
 
-    A job that is done goes on where the checkpoint of its target step was lost. Raises UnknownJob, and Refusal also
-    when what a cancelled job saved is gone.
+    A job that is done goes on where the checkpoint of its target step was lost, or where its stop rule ended it, which
+    is removed with that. Raises UnknownJob, and Refusal also when what a cancelled job saved is gone.
     """
     with database.write() as tx:
         record = jobs.get(tx, name)
@@ -82,6 +83,7 @@ def release(database: Database, name: str, now: int, by: str) -> JobRecord:
                     f"what {name} saved is gone, it cannot continue",
                     remedy=f"To start from step 0: schedctl queue remove {name}, then schedctl queue add",
                 )
+        early_stops.undo(tx, record, now, by)
         arrow = arrows.reopen if record.result_lost else arrows.release
         return _changed(tx, record, "release", lambda state: arrow(state, now), now, by, fresh=True)
 

@@ -22,6 +22,7 @@ from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from scheduler.core.retention import Retention, SavedState, Verdict, may_be_read, verdicts
 from scheduler.core.run import Run
+from scheduler.service.facts.early_stops import standing
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, discards, generations, jobs, runs, trees, versions
@@ -127,7 +128,9 @@ def _verdicts(
     mine = [run for run in live if any(lane.job == job for lane in run.lanes)]
     readers = [may_be_read(saved, run.key, run.planned_start, checkpoints.RESTORABLE) for run in mine]
     read = dict.fromkeys(set().union(*readers), "a live session may read it")
-    needed = generations.kept(tx, job) | versions.kept(tx, job) | read
+    best = standing(tx, found.spec, found.fenced_attempt).best
+    result = {} if best is None else {best.key: "the best so far by the job's stop rule"}
+    needed = generations.kept(tx, job) | versions.kept(tx, job) | read | result
     return verdicts(saved, found.checkpoint, needed, found.spec.target_step, rule, now)
 
 

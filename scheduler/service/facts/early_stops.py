@@ -1,0 +1,62 @@
+"""Early stops: end jobs that have learned enough by their owner's rule, at their best checkpoint."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from jobs.spec import JobSpec
+from scheduler.core import job as arrows
+from scheduler.core.early_stop import Progress, Scored, progress
+from scheduler.core.job import Active, Done, Queued
+from scheduler.service.outside.ports import Ports
+from scheduler.store import checkpoints, jobs
+from scheduler.store.jobs import JobRecord
+
+
+def standing(tx: Connection, spec: JobSpec, fenced_attempt: int = 0) -> Progress:
+    """Return how a job stands by its stop rule; nothing has been seen of one without a rule."""
+    if spec.stop is None:
+        return Progress()
+    history = {}  # of a step that was trained twice, the later attempt
+    for record in reversed(checkpoints.everything(tx, spec.name)):
+        saved = record.manifest
+        value = saved.metrics.get(spec.stop.metric)
+        if value is not None and saved.attempt > fenced_attempt and record.state != "quarantined":
+            history[saved.step] = Scored(saved.key, saved.step, value, good=record.state == "good")
+    return progress(spec.stop, (history[step] for step in sorted(history)))
+
+
+def consider(ports: Ports, tx: Connection, name: str, now: int) -> None:
+    """End a job whose newest checkpoint shows that it has learned enough; a running session saves and leaves first."""
+    record = jobs.get(tx, name)
+    if record.spec.stop is None or record.done_step >= record.spec.target_step:
+        return
+    why = standing(tx, record.spec, record.fenced_attempt).why
+    if why and isinstance(record.state, Queued):
+        finish(ports, tx, record, why, now)
+    elif why and isinstance(record.state, Active) and record.state.wish is None:
+        jobs.change_state(tx, name, record.state, arrows.ask_finish(record.state, why), "ask_finish", now)
+
+
+def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) -> None:
+    """Make a job done at its best checkpoint, whose step becomes its target; what is left is not trained."""
+    name, full = record.spec.name, record.spec.target_step
+    best = standing(tx, record.spec, record.fenced_attempt).best
+    if best is None:  # found damaged since
+        newest = checkpoints.newest(tx, name, 1)[0].manifest
+        best = Scored(newest.key, newest.step, 0.0)
+    done = arrows.finish(record.state, now, why, full)
+    jobs.change_state(tx, name, record.state, done, "finish", now, why=why, step=best.step, full_target_step=full)
+    jobs.change_spec(tx, name, now, "daemon", target_step=best.step)
+    jobs.note_progress(tx, name, best.step, best.key, fork=True)
+    ports.log.info("job.stopped_early", job=name, step=best.step, left_steps=full - record.done_step, why=why)
+
+
+def undo(tx: Connection, record: JobRecord, now: int, by: str) -> None:
+    """Let a job that was stopped early go on to its full target from its newest checkpoint, without its stop rule."""
+    if isinstance(record.state, Done) and record.state.full_target_step is not None:
+        jobs.change_spec(tx, record.spec.name, now, by, target_step=record.state.full_target_step, stop=None)
+        if newest := checkpoints.newest(tx, record.spec.name, 1):
+            jobs.note_progress(tx, record.spec.name, newest[0].manifest.step, newest[0].manifest.key, fork=True)
+    elif isinstance(record.state, Active) and record.state.wish == "finish":
+        jobs.change_spec(tx, record.spec.name, now, by, stop=None)
