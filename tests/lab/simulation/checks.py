@@ -14,7 +14,7 @@ from scheduler.core.reasons import Outbid
 from scheduler.core.run import Ended, Running
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.quota.audit import SETTLED_SECONDS
-from scheduler.store import conditions, events, jobs, ledger, plans, rates, runs, schema, watched
+from scheduler.store import checkpoints, conditions, events, jobs, ledger, plans, rates, runs, schema, watched
 from scheduler.store.codec import run_state
 from tests.lab.planner.idle import idle
 from tests.lab.simulation.bills import calendar_windows, check_bills
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from jobs.spec import StopRule
     from scheduler.core.ledger import Charge
     from scheduler.core.plan import Plan
     from scheduler.core.run import Run
@@ -222,6 +223,7 @@ def check_at_rest(world: World, database: Database) -> None:
         suspected = [known.subject for known in conditions.standing(tx, conditions.SUSPECTED)]
         check_blame(world, tx)
         _check_parents(world, tx)
+        _check_early_stops(world, tx)
     if suspected:
         raise Violation("what is suspected is verified", f"{suspected} were never read")
     if late:
@@ -299,6 +301,32 @@ def _check_last_word(world: World, session: Session, booked: list[Bill], skew: i
             "nothing is booked past the last word",
             f"{session.key} ended by {latest} and is booked until {booked[-1][1]}",
         )
+
+
+def _check_early_stops(world: World, tx: Connection) -> None:
+    """Raise Violation when a job was stopped early that still learned, or ended at another checkpoint than its best."""
+    for record in jobs.everything(tx):
+        rule = record.spec.stop
+        if not record.stopped_early or rule is None or record.checkpoint is None:
+            continue
+        world.sometimes("stopped early")
+        saved = checkpoints.everything(tx, record.spec.name)[::-1]
+        losses = [one.manifest.metrics["loss"] for one in saved]
+        whole = all(one.state != "quarantined" for one in saved)
+        if whole and not any(_has_learned_enough(rule, losses[:last]) for last in range(1, len(losses) + 1)):
+            raise Violation("stops only by its rule", f"{record.spec.name} had {losses}, and was stopped by {rule}")
+        if any(one.seen_at > record.state.at for one in saved):  # type: ignore[union-attr] # it is done
+            continue  # what came later is no result
+        best = min(one.manifest.metrics["loss"] for one in saved if one.state == "good")
+        if checkpoints.get(tx, record.checkpoint).manifest.metrics["loss"] > best:
+            raise Violation("ends at its best", f"{record.spec.name} ended at {record.checkpoint}, the best is {best}")
+
+
+def _has_learned_enough(rule: StopRule, losses: Sequence[float]) -> bool:
+    if rule.value is not None:
+        return losses[-1] <= rule.value
+    earlier, last = losses[: -rule.patience], losses[-rule.patience :]
+    return bool(earlier) and min(last) > min(earlier) - rule.least
 
 
 def _check_told(world: World, tx: Connection) -> None:

@@ -62,6 +62,8 @@ MUST_BE_MET = (
     "started after all that was held",
     "parent damaged",
     "damaged parent",
+    "stopped early",
+    "stopped early, and undone",
     "stop flag followed",
     "ten days down",
     "throttled",

@@ -14,7 +14,7 @@ from scheduler.core.ledger import EntryKind
 from scheduler.core.reconcile import Finish, ForceStop, reconcile
 from scheduler.core.run import Reserved, Running, Stopping, Submitting
 from scheduler.service.cycle import cycle, late_sessions, stops
-from scheduler.service.facts import apply, observation, observe, parents, spans, verification
+from scheduler.service.facts import apply, early_stops, observation, observe, parents, spans, verification
 from scheduler.service.faults.postponements import Postponements
 from scheduler.service.launch import launch
 from scheduler.service.quota import audit
@@ -293,6 +293,19 @@ def _all_proven(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
     return [replace(step, proven=True) if isinstance(step, Finish) else step for step in steps]
 
 
+def _stops_at_once(real: Any) -> Any:
+    """Take the second checkpoint for one too many."""
+    return lambda rule, history: real(replace(rule, patience=1, least=9.0), history)
+
+
+def _best_is_the_newest(real: Any) -> Any:
+    def progress(rule: Any, history: Iterable[Any]) -> Any:
+        seen = list(history)
+        return replace(real(rule, seen), best=seen[-1] if seen else None)
+
+    return progress
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("no hold", "quota is not set aside", ledger, "append", _without(EntryKind.HOLD)),
     Mutant("no spend", "what ran is not charged", ledger, "append", _without(EntryKind.SPEND)),
@@ -346,6 +359,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("no watching", "a run settled without proof is not watched", watched, "add", _silent),
     Mutant("no fence", "an intent is given up without a stop flag", stops.Stops, "fenced", _unfenced),
     Mutant("deaf to signs of life", "what writes is given up", observation.Observation, "heard", _no),
+    Mutant("stops too early", "a job that still learns is stopped", early_stops, "progress", _stops_at_once),
+    Mutant("newest result", "a job ends at its newest checkpoint", early_stops, "progress", _best_is_the_newest),
     Mutant("letters again", "a delivery is not written down", outbox, "sent", _silent),
     Mutant("letters lost", "a report is due and not written", outbox, "add", _no),
     Mutant("nothing kept", "retention keeps no newest", retention, "verdicts", _nothing_stays),

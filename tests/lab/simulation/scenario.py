@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from jobs.spec import JobSpec, Needs, StartFrom
+from jobs.spec import JobSpec, Needs, StartFrom, StopRule
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
@@ -50,7 +50,7 @@ def draw_scenario(seed: int, weeks: float = 2.0) -> Scenario:
     start = (rng.choice(_FIRST_DAYS) if rng.random() < 0.6 else _ANY_DAY + rng.randrange(52) * WEEK) + rng.randrange(
         2 * DAY
     )
-    jobs = _draw_jobs(rng, pools, weeks)
+    jobs = _with_stop_rules(seed, _draw_jobs(rng, pools, weeks))
     return Scenario(
         seed=seed,
         zone=zone,
@@ -63,6 +63,13 @@ def draw_scenario(seed: int, weeks: float = 2.0) -> Scenario:
         policy=_policy(overdue, rng.choice((1, 2, 4)) * DAY),
         unlaunchable=_draw_unlaunchable(seed, jobs),
     )
+
+
+def _with_stop_rules(seed: int, jobs: tuple[JobSpec, ...]) -> tuple[JobSpec, ...]:
+    """Return jobs of which some stop early, by dice of their own."""
+    rng = Random(f"stop rules in {seed}")
+    rules = (StopRule("loss", patience=rng.choice((1, 3)), least=0.02), StopRule("loss", value=0.3))
+    return tuple(replace(job, stop=rng.choice(rules)) if rng.random() < 0.25 else job for job in jobs)
 
 
 def _draw_unlaunchable(seed: int, jobs: tuple[JobSpec, ...]) -> frozenset[str]:
