@@ -138,16 +138,15 @@ def _of_commit(taken: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool
 
 
 def _rules(folder: Path) -> Ignore:
-    found = read(folder, NAME.encode(), _RULES_BYTES_MAX)
-    return Ignore(
-        "" if found is None or found[0] == "link" else found[1].decode("utf-8-sig", errors="replace"), str(folder)
-    )
+    file = read(folder, NAME.encode(), _RULES_BYTES_MAX)
+    text = "" if file is None or file[0] == "link" else file[1].decode("utf-8-sig", errors="replace")
+    return Ignore(text, str(folder))
 
 
 def _without_state(names: Collection[bytes]) -> list[bytes]:
     """Return names without those in a scheduler's own state folder, which changes all the time and is nobody's code."""
-    own = tuple(name.removesuffix(_DATABASE) for name in names if name.endswith(b"/" + _DATABASE))
-    return [name for name in names if not name.startswith(own)]
+    states = tuple(name.removesuffix(_DATABASE) for name in names if name.endswith(b"/" + _DATABASE))
+    return [name for name in names if not name.startswith(states)]
 
 
 def _in_order(names: Iterable[bytes]) -> list[bytes]:

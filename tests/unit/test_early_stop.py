@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.catalogue import CatalogueError, job_from_table
+from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
+from jobs.problem import ProblemsFound
 from jobs.spec import StopRule
 from scheduler.core.early_stop import Scored, progress
 
@@ -74,7 +75,7 @@ def test_it_ends_when_the_last_checkpoints_gained_nothing_and_only_then(
 )
 def test_a_rule_that_means_nothing_is_refused(rule: dict[str, object], why: str) -> None:
     table = {"name": "ufm", "command": ["train"], "target_step": 10, "steps_per_hour": 1.0, "stop": rule}
-    with pytest.raises(CatalogueError, match=why.replace(".", r"\.")):
+    with pytest.raises(ProblemsFound, match=why.replace(".", r"\.")):
         job_from_table(table, "here")
 
 

@@ -106,7 +106,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
         str, typer.Option("--python", metavar="PATH", help="With --calibrate, --probe: the Python that has torch.")
     ] = "python3",
 ) -> None:
-    """Return whether a model fits a machine, with which settings, time and cost.
+    """Show whether a model fits a machine, with which settings, time and cost.
 
     Figures are computed, nothing is fetched, no card is needed. What was measured (--calibrate, --read, and the runs of
     your pools) counts more with every step. See docs/advice.md.
