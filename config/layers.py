@@ -70,9 +70,7 @@ def origin(key: str, origins: Mapping[str, str]) -> str:
 
 
 def read_layers(
-    path: Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    path: Path | None = None, environ: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Layers:
     """Merge all layers. ``path`` replaces the file that ``SCHEDCTL_CONFIG`` or the system names.
 

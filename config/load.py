@@ -29,9 +29,7 @@ _DEFAULTS = str(shipped("defaults.toml"))
 
 
 def load(
-    path: Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    path: Path | None = None, environ: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
     """Return the settings.
 

@@ -100,8 +100,7 @@ def _formatter(
         renderers = [
             _escape_controls,
             structlog.dev.ConsoleRenderer(
-                colors=colours and "NO_COLOR" not in os.environ,
-                exception_formatter=structlog.dev.plain_traceback,
+                colors=colours and "NO_COLOR" not in os.environ, exception_formatter=structlog.dev.plain_traceback
             ),
         ]
     return RedactingFormatter(

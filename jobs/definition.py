@@ -335,12 +335,7 @@ class Definition:
                 self._wrong(f"{prefix}{key}", None, "there is no such key", did_you_mean(key, known))
 
     def _read(
-        self,
-        table: Mapping[str, Any],
-        key: str,
-        parse: Callable[[Any], Any],
-        default: Any = _NOTHING,
-        prefix: str = "",
+        self, table: Mapping[str, Any], key: str, parse: Callable[[Any], Any], default: Any = _NOTHING, prefix: str = ""
     ) -> Any:
         if key not in table:
             if default is _NOTHING:

@@ -40,10 +40,7 @@ _SHIPPED: Mapping[str, Mapping[str, str]] = {
         "files": "platforms.sagemaker.settings:files",
         "secret_way": "platforms.sagemaker.settings:secret_way",
     },
-    "skypilot": {
-        "load": "platforms.skypilot.adapter:SkyPilotPlatform",
-        "checkup": "platforms.skypilot.checkup:checks",
-    },
+    "skypilot": {"load": "platforms.skypilot.adapter:SkyPilotPlatform", "checkup": "platforms.skypilot.checkup:checks"},
     "slurm": {"load": "platforms.slurm.adapter:SlurmPlatform", "checkup": "platforms.slurm.checkup:checks"},
 }
 

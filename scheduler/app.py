@@ -367,11 +367,7 @@ def _quota(settings: QuotaSettings) -> Quota:
     match kind:
         case "day" | "week" | "month":
             return CalendarQuota(
-                settings.name,
-                settings.limit_seconds,
-                Calendar(kind, *resets),
-                by_device=by_device,
-                **provenance,
+                settings.name, settings.limit_seconds, Calendar(kind, *resets), by_device=by_device, **provenance
             )
         case "rolling":
             limit, span = settings.limit_seconds, settings.span_seconds

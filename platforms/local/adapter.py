@@ -105,11 +105,7 @@ class LocalPlatform(Adapter):
         """Start a session; see Platform.launch. Refuses a session above ``sessions_max``."""
         if not is_folder_name(request.key):
             raise Refused(
-                "local",
-                "launch",
-                f"{request.key!r} cannot be a folder's name",
-                "Use A-Z a-z 0-9 . _ -",
-                permanent=True,
+                "local", "launch", f"{request.key!r} cannot be a folder's name", "Use A-Z a-z 0-9 . _ -", permanent=True
             )
         agent = Path(request.bundle or self._context.bundle).absolute() / "payload" / "agent.py"
         if not agent.is_file():

@@ -38,11 +38,7 @@ def enter(text: str) -> None:
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", _NEW_USER | _NEW_MOUNTS)
-        for name, words in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
+        for name, words in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib costs the session more than its work
                 file.write(words)
         _mount("none", "/", _RECURSIVE | _SLAVE)

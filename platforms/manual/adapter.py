@@ -116,8 +116,7 @@ class HandOver:
     def offer(self) -> Offer | None:
         """Return what was offered, or None when there is no such hand-over."""
         return self._read(
-            OFFER,
-            lambda found: Offer(**{**found, "jobs": tuple(found["jobs"]), "files": tuple(found["files"])}),
+            OFFER, lambda found: Offer(**{**found, "jobs": tuple(found["jobs"]), "files": tuple(found["files"])})
         )
 
     def claim(self) -> Taken | Withdrawn | None:

@@ -325,15 +325,7 @@ class SlurmPlatform(RemoteSessions):
         limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
         agent = f"../.payload/{digest}/payload/agent.py"
         nodes = self._settings.nodes
-        order = Order(
-            request.key,
-            until,
-            limit,
-            self._settings.python,
-            agent,
-            nodes,
-            request.devices // nodes,
-        )
+        order = Order(request.key, until, limit, self._settings.python, agent, nodes, request.devices // nodes)
         words = [
             f"--comment={comment(request.key, self._settings.owner, until)}",
             "--no-requeue",

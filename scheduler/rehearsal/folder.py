@@ -89,11 +89,7 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
     document["state_dir"] = str(rehearsal.state)
     document["database_url"] = ""
     document["artifacts"] = base.get("artifacts") or _folder_store(rehearsal)
-    document["clock"] = {
-        "scale": rehearsal.scale,
-        "epoch": float(rehearsal.epoch),
-        "origin": rehearsal.origin,
-    }
+    document["clock"] = {"scale": rehearsal.scale, "epoch": float(rehearsal.epoch), "origin": rehearsal.origin}
     document["daemon"] = {
         **dict(base.get("daemon", {})),
         "cycle": _seconds(rehearsal, _CYCLE_WALL),

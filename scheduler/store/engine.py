@@ -476,10 +476,7 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
         "spec": lambda row: codec.spec(SimpleNamespace(**row)),  # type: ignore[arg-type]
         "role": lambda row: ROLES.index(row["role"]),
     },
-    "runs": {
-        "state_detail": lambda row: codec.run_state(row["state"], row["state_detail"]),
-        **_objects("planned"),
-    },
+    "runs": {"state_detail": lambda row: codec.run_state(row["state"], row["state_detail"]), **_objects("planned")},
     "lanes": {
         "devices": lambda row: codec.devices(row["devices"]),
         "trees": lambda row: codec.texts(row["trees"]),

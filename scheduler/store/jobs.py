@@ -207,14 +207,7 @@ def first_added(tx: Connection) -> int | None:
 
 
 def change_state(
-    tx: Connection,
-    name: str,
-    old: JobState,
-    new: JobState,
-    arrow: str,
-    now: int,
-    by: str = "daemon",
-    **detail: Any,
+    tx: Connection, name: str, old: JobState, new: JobState, arrow: str, now: int, by: str = "daemon", **detail: Any
 ) -> None:
     """Store the new state if the job is still exactly in the old one; event ``job.<arrow>``. Raises Stale."""
     if not tx.execute(_one(name).where(*codec.is_in(jobs, old)).values(codec.state_columns(new))).rowcount:

@@ -60,13 +60,7 @@ def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
 
 
 def close_pool(
-    tx: Connection,
-    pool: str,
-    until: int | None,
-    why: str,
-    now: int,
-    by: str = "daemon",
-    cause: Cause = Cause.PERSON,
+    tx: Connection, pool: str, until: int | None, why: str, now: int, by: str = "daemon", cause: Cause = Cause.PERSON
 ) -> None:
     """Keep a pool unused until an instant, or (None) until it is opened; event ``pool.closed``.
 

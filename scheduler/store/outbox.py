@@ -30,9 +30,7 @@ class Letter:
 
 
 _KNOWN = select(outbox.c.id).where(
-    outbox.c.kind == bindparam("kind"),
-    outbox.c.period == bindparam("period"),
-    outbox.c.channel == bindparam("channel"),
+    outbox.c.kind == bindparam("kind"), outbox.c.period == bindparam("period"), outbox.c.channel == bindparam("channel")
 )
 _OF_KIND = select(outbox.c.period, outbox.c.channel, outbox.c.sent_at).where(outbox.c.kind == bindparam("kind"))
 _WORDS = _KNOWN.with_only_columns(outbox.c.sent_at, outbox.c.body)

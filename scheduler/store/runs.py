@@ -155,14 +155,7 @@ def given(tx: Connection, key: str, job: str) -> list[str] | None:
 
 
 def change_state(
-    tx: Connection,
-    key: str,
-    old: RunState,
-    new: RunState,
-    arrow: str,
-    now: int,
-    by: str = "daemon",
-    **detail: Any,
+    tx: Connection, key: str, old: RunState, new: RunState, arrow: str, now: int, by: str = "daemon", **detail: Any
 ) -> None:
     """Store the new state if the run is still exactly in the old one; event ``run.<arrow>``. Raises Stale.
 

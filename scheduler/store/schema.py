@@ -282,13 +282,7 @@ watched = Table(
     CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name="booked"),
 )
 
-pruned = Table(
-    "pruned",
-    metadata,
-    *key(Words, "name"),
-    *required(Whole, "up_to"),
-    one_of("name", "events"),
-)
+pruned = Table("pruned", metadata, *key(Words, "name"), *required(Whole, "up_to"), one_of("name", "events"))
 
 plans = Table(
     "plans",
@@ -348,12 +342,7 @@ lease = Table(
     CheckConstraint("id = 1", name="one_row"),
 )
 
-due = Table(
-    "due",
-    metadata,
-    *key(Words, "name"),
-    *required(Whole, "at"),
-)
+due = Table("due", metadata, *key(Words, "name"), *required(Whole, "at"))
 
 outbox = Table(
     "outbox",

@@ -113,12 +113,7 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
         progress(Progress("clustering", 0, len(ids), loader.bytes_read))
         cluster_of = [ids[root] for root in clusters([entry.signature for entry in entries])]
         held_out = held_out_clusters(
-            cluster_of,
-            [entry.text_bytes for entry in entries],
-            domains_of,
-            held_out_fraction,
-            seed,
-            held_out_wanted,
+            cluster_of, [entry.text_bytes for entry in entries], domains_of, held_out_fraction, seed, held_out_wanted
         )
         kept_apart = [cluster in held_out for cluster in cluster_of]
         folder = scratch / "corpus"
@@ -354,12 +349,7 @@ class Spool:
 
 
 def _row(name: str, text: str, document: Document) -> bytes:
-    row: dict[str, Any] = {
-        "id": name,
-        "text": text,
-        "source": document.source,
-        **_cleaned(document.fields),
-    }
+    row: dict[str, Any] = {"id": name, "text": text, "source": document.source, **_cleaned(document.fields)}
     if document.metadata:
         row["metadata"] = document.metadata
     # ASCII, because metadata may hold lone surrogates, which JSON can carry and UTF-8 cannot. Sorted,

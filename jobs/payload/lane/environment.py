@@ -150,12 +150,7 @@ class _Build:
     """One environment in the making."""
 
     def __init__(
-        self,
-        place: Path,
-        lock: Lock,
-        pins: Mapping[str, Pin],
-        image: Mapping[str, metadata.Distribution],
-        tool: Tool,
+        self, place: Path, lock: Lock, pins: Mapping[str, Pin], image: Mapping[str, metadata.Distribution], tool: Tool
     ) -> None:
         self._place, self._lock, self._pins, self._image = place, lock, pins, image
         self._tool, self._lane = tool, tool.lane

@@ -226,10 +226,7 @@ class Lane:
         self._asked_at = None
         self._set_phase("training")
         times = checkpoint_times(
-            self._launch.closing_at - now,
-            0.0,
-            self._meter.expected_checkpoint_seconds,
-            1 / self._launch.mtbf_seconds,
+            self._launch.closing_at - now, 0.0, self._meter.expected_checkpoint_seconds, 1 / self._launch.mtbf_seconds
         )
         self._ask_at = now + times[0] if len(times) > 1 else math.inf
 

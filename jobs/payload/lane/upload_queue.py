@@ -114,18 +114,12 @@ class UploadQueue:
 
     def _refuse(self, folder: Path, step: int, newest: Manifest) -> None:
         if step < newest.step:
-            log(
-                self._order.lane,
-                f"{folder.name} is older than {newest.key}: steps never go backwards; dropped",
-            )
+            log(self._order.lane, f"{folder.name} is older than {newest.key}: steps never go backwards; dropped")
             self._drop(folder)
             return
         self._done.add(folder)
         if not same_content(folder, newest):
-            log(
-                self._order.lane,
-                f"{folder.name} differs from {newest.key}, which stays: steps never go backwards",
-            )
+            log(self._order.lane, f"{folder.name} differs from {newest.key}, which stays: steps never go backwards")
 
     def _drop(self, folder: Path) -> None:
         self._done.discard(folder)

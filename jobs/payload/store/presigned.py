@@ -199,9 +199,7 @@ def _pieces(source: HTTPResponse | IO[bytes], deadline: Deadline) -> Iterator[by
 
 
 def _patiently(
-    key: str,
-    request: Callable[[Deadline], urllib.request.Request],
-    take: Callable[[HTTPResponse, Deadline], _Answer],
+    key: str, request: Callable[[Deadline], urllib.request.Request], take: Callable[[HTTPResponse, Deadline], _Answer]
 ) -> _Answer:
     """Ask, again if the answer may be another one next time. Raises OSError of the kind that Transport promises."""
     for pause in _PAUSES:
@@ -213,9 +211,7 @@ def _patiently(
 
 
 def _ask(
-    key: str,
-    request: Callable[[Deadline], urllib.request.Request],
-    take: Callable[[HTTPResponse, Deadline], _Answer],
+    key: str, request: Callable[[Deadline], urllib.request.Request], take: Callable[[HTTPResponse, Deadline], _Answer]
 ) -> _Answer:
     try:
         with Deadline(_PIECE_SECONDS) as deadline:

@@ -11,15 +11,7 @@ from typing import NamedTuple
 
 from ..bounds import measures, read_json
 from ..log import hidden
-from .manifest import (
-    BadManifest,
-    Component,
-    Manifest,
-    blob_key,
-    parse_manifest,
-    sha256_file,
-    valid_component_name,
-)
+from .manifest import BadManifest, Component, Manifest, blob_key, parse_manifest, sha256_file, valid_component_name
 from .transport import Transport
 
 _FOLDER = re.compile(r"step-(\d{8,12})")

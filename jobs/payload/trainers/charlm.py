@@ -64,13 +64,7 @@ class Shape(NamedTuple):
     def sizes(self) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the parameters, in the order in which they lie in the flat vector."""
         inputs = self.context * self.embedding
-        return (
-            (ALPHABET, self.embedding),
-            (inputs, self.width),
-            (self.width,),
-            (self.width, ALPHABET),
-            (ALPHABET,),
-        )
+        return ((ALPHABET, self.embedding), (inputs, self.width), (self.width,), (self.width, ALPHABET), (ALPHABET,))
 
 
 class Model:

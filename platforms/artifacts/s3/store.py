@@ -15,15 +15,7 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from platforms.artifacts.base import (
-    Grant,
-    Missing,
-    StoreError,
-    StoreUnreachable,
-    check_key,
-    check_prefix,
-    is_key,
-)
+from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
 from platforms.artifacts.s3.client import ACCESS, BUCKET, CONTENDED, TAKEN, code_of, connect, translated
 from platforms.artifacts.s3.transfer import PART_BYTES, Uploader, download, sha256_base64
 

@@ -189,11 +189,7 @@ class Uploader:
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="upload") as threads:
             parts = list(threads.map(lambda number: self._part(name, source, upload, number, sent), numbers))
         self._client.complete_multipart_upload(
-            Bucket=self._bucket,
-            Key=name,
-            UploadId=upload.upload_id,
-            MultipartUpload={"Parts": parts},
-            **conditions,
+            Bucket=self._bucket, Key=name, UploadId=upload.upload_id, MultipartUpload={"Parts": parts}, **conditions
         )
 
     def _part(

@@ -107,10 +107,7 @@ def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Ca
             return f"{base}/v1/{path}"
 
     return Client(
-        env=KaggleEnv.LOCAL if emulator else None,
-        verbose=False,
-        user_agent="uff-scheduler",
-        response_processor=heard,
+        env=KaggleEnv.LOCAL if emulator else None, verbose=False, user_agent="uff-scheduler", response_processor=heard
     )
 
 

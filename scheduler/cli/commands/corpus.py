@@ -77,8 +77,7 @@ def verify(
 
 @command(app, "schedctl corpus add ~/garden/episodes")
 def add(
-    cli: Cli,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or stdlib.")],
+    cli: Cli, source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or stdlib.")]
 ) -> None:
     """Add a source to those of the settings. The next version that is built has it."""
     from jobs.corpus.read.sources import parse_source
@@ -93,10 +92,7 @@ def add(
 
 
 @command(app, "schedctl corpus drop ~/garden/episodes")
-def drop(
-    cli: Cli,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="One that corpus add added.")],
-) -> None:
+def drop(cli: Cli, source: Annotated[str, typer.Argument(metavar="SOURCE", help="One that corpus add added.")]) -> None:
     """Take an added source out again. Versions that were built with it stay as they are."""
     from jobs.problem import NotFound, Refusal
     from scheduler.cli.shell.names import meant

@@ -169,8 +169,7 @@ def diff(
 def what_if(
     cli: Cli,
     add_job: Annotated[
-        list[Path] | None,
-        typer.Option("--add-job", metavar="FILE", help="With the job of this file; may be repeated."),
+        list[Path] | None, typer.Option("--add-job", metavar="FILE", help="With the job of this file; may be repeated.")
     ] = None,
     pool: Annotated[
         list[str] | None,

@@ -58,8 +58,7 @@ def close(
     cli: Cli,
     name: Name,
     length: Annotated[
-        int | None,
-        typer.Option("--for", parser=parsed(parse_duration), metavar="DURATION", help="Such as 90m or 2d."),
+        int | None, typer.Option("--for", parser=parsed(parse_duration), metavar="DURATION", help="Such as 90m or 2d.")
     ] = None,
     why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = "closed by hand",
 ) -> None:

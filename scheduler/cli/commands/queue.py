@@ -283,12 +283,7 @@ def cancel(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = Fal
 
 
 @command(app, "schedctl queue hold ufm --reason 'data are being cleaned'", "schedctl queue hold --all")
-def hold(
-    cli: Cli,
-    names: Jobs = None,
-    why: Reason = "",
-    everything: All = False,
-) -> None:
+def hold(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = False) -> None:
     """Keep jobs from starting; a running session saves and ends."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
@@ -331,9 +326,7 @@ def priority(
 
 @command(app, "schedctl queue move ufm 1")
 def move(
-    cli: Cli,
-    job: Job,
-    place: Annotated[int, typer.Argument(metavar="POSITION", min=1, help="1 is the front.")],
+    cli: Cli, job: Job, place: Annotated[int, typer.Argument(metavar="POSITION", min=1, help="1 is the front.")]
 ) -> None:
     """Move a job in the queue. The position decides between jobs of equal value."""
     from scheduler.service.requests import queue

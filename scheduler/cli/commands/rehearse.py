@@ -15,12 +15,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import Output
 from scheduler.rehearsal import slurm_pool, stand_ins
-from scheduler.rehearsal.folder import (
-    Rehearsal,
-    clear,
-    reopen,
-    stop_clock,
-)
+from scheduler.rehearsal.folder import Rehearsal, clear, reopen, stop_clock
 from scheduler.rehearsal.run import (
     DEFAULT_EPOCH,
     instant_of,

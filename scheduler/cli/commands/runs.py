@@ -36,8 +36,7 @@ Key = Annotated[
     str, typer.Argument(metavar="RUN", help="ID of the run, as runs list shows it.", autocompletion=run_keys)
 ]
 RunOrJob = Annotated[
-    str,
-    typer.Argument(metavar="RUN|JOB", help="ID of the run, or a job: its newest run.", autocompletion=run_keys),
+    str, typer.Argument(metavar="RUN|JOB", help="ID of the run, or a job: its newest run.", autocompletion=run_keys)
 ]
 _LOOK_AGAIN_SECONDS = 1.0
 
@@ -201,8 +200,7 @@ def lost(
     cli: Cli,
     key: Key,
     proof: Annotated[
-        str,
-        typer.Option("--proof", callback=_said, help="How you know that the session is dead; kept for ever."),
+        str, typer.Option("--proof", callback=_said, help="How you know that the session is dead; kept for ever.")
     ],
     ended: Annotated[
         int | None,

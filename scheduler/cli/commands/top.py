@@ -33,14 +33,7 @@ _LINES_OF_ALL = 40  # of a terminal that has room for what is over
 _LINES_OF_FEW = 30  # of a terminal where every line counts: no blank ones, and sessions stand with their jobs
 _TITLE_LINES, _TITLE_LINES_OF_FEW = 3, 2  # a blank line, the title, the names of the columns
 # What may be left out when room is short comes last.
-_SHARES = {
-    "Actions required": 0.25,
-    _JOBS: 0.5,
-    _SESSIONS: 0.3,
-    "Pools": 0.35,
-    "Under way": 0.2,
-    OVER: 0.2,
-}
+_SHARES = {"Actions required": 0.25, _JOBS: 0.5, _SESSIONS: 0.3, "Pools": 0.35, "Under way": 0.2, OVER: 0.2}
 _ROWS_MIN = 2
 _JOBS_MIN = 8  # where sessions are not shown
 _KEYS = "q quit   ? keys   e explain   l log   s order"

@@ -18,12 +18,7 @@ from typer.main import get_command
 from jobs.problem import Refusal
 from scheduler.cli.shell.context import Cli
 
-_JOB_FILE = (
-    'name = "tiny"',
-    'command = ["{python}", "train.py"]',
-    "target_step = 500",
-    "steps_per_hour = 1000",
-)
+_JOB_FILE = ('name = "tiny"', 'command = ["{python}", "train.py"]', "target_step = 500", "steps_per_hour = 1000")
 
 _SCRIPT = (
     "from trainer_kit import Training",
@@ -231,8 +226,7 @@ def _all_options() -> tuple[Any, ...]:
     @app.command()
     def declare(
         config: Annotated[
-            Path | None,
-            _shared("--config", "Read settings from FILE (or set SCHEDCTL_CONFIG).", metavar="FILE"),
+            Path | None, _shared("--config", "Read settings from FILE (or set SCHEDCTL_CONFIG).", metavar="FILE")
         ] = None,
         json: Annotated[bool, _shared("--json", "Write JSON to standard output.")] = False,
         no_color: Annotated[bool, _shared("--no-color", "Use no colours.")] = False,

@@ -109,8 +109,7 @@ def _kept(
     """Return which columns stay: those without a word go first, then those that may, the last of them first."""
     kept = list(shown)
     may_go = sorted(
-        (index for index in kept if columns[index].goes),
-        key=lambda index: (index in empty, columns[index].goes, index),
+        (index for index in kept if columns[index].goes), key=lambda index: (index in empty, columns[index].goes, index)
     )
     while may_go and sum(_roomy(columns[index], natural[index]) + len(_GAP) for index in kept) - len(_GAP) > width:
         kept.remove(may_go.pop())

@@ -286,8 +286,7 @@ class Cycle:
             },
             wishes=loaded.wishes,
             visibility_seconds=max(
-                platform.capabilities.visibility_seconds if platform else 0,
-                pool.visibility_seconds if pool else 0,
+                platform.capabilities.visibility_seconds if platform else 0, pool.visibility_seconds if pool else 0
             ),
             overdue_seconds=ports.policy.overdue_seconds,
             complete=seen.is_complete(run),

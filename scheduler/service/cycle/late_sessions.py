@@ -205,9 +205,7 @@ def _collected(ports: Ports, one: Watched, now: int) -> bool:
     """Collect the outputs of the session; return False if that may still succeed."""
     try:
         border.asked(
-            one.run.pool,
-            "collect",
-            lambda: ports.platforms[one.run.pool].collect(one.run.key, ports.artifacts, now),
+            one.run.pool, "collect", lambda: ports.platforms[one.run.pool].collect(one.run.key, ports.artifacts, now)
         )
     except Refused as error:
         ports.log.error("collect.refused", run=one.run.key, why=str(error))

@@ -41,12 +41,7 @@ _SURPRISE = 0.1  # a speed that is off by more is told again while the session r
 
 
 def apply(
-    ports: Ports,
-    tx: Connection,
-    live: Sequence[Run],
-    seen: Observation,
-    steps: Sequence[Step],
-    now: int,
+    ports: Ports, tx: Connection, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int
 ) -> None:
     """Record checkpoints, heartbeats and what they teach, then carry out ``steps`` in the database.
 
@@ -319,13 +314,7 @@ def _is_warm(report: LaneReport) -> bool:
 
 
 def _sample(
-    ports: Ports,
-    pool: Pool,
-    run: Run,
-    lane: Lane,
-    record: JobRecord,
-    report: LaneReport,
-    known: RateRecord | None,
+    ports: Ports, pool: Pool, run: Run, lane: Lane, record: JobRecord, report: LaneReport, known: RateRecord | None
 ) -> Sample:
     """Return what a report shows."""
     speed, setup = report.steps_per_second, report.setup_seconds

@@ -136,12 +136,7 @@ def _stage(run: Run, seen: Observation, now: int) -> str:
 
 
 def _ask_for_reports(
-    ports: Ports,
-    asked: Sequence[Run],
-    known: Known,
-    seen: Observation,
-    stages: Mapping[str, str],
-    home: Homecoming,
+    ports: Ports, asked: Sequence[Run], known: Known, seen: Observation, stages: Mapping[str, str], home: Homecoming
 ) -> None:
     def read(run: Run) -> Observation:
         found = Observation()

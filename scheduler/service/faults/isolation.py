@@ -96,12 +96,7 @@ def ready(
     return [placement for placement, needed in zip(due, wanted, strict=True) if all(done.get(name) for name in needed)]
 
 
-def each_alone(
-    ports: Ports,
-    found: Sequence[Run],
-    suspects: Collection[str],
-    write: Write,
-) -> dict[str, str]:
+def each_alone(ports: Ports, found: Sequence[Run], suspects: Collection[str], write: Write) -> dict[str, str]:
     """Write all runs except ``suspects`` in one transaction; if that fails, each run in its own.
 
     ``write`` is told whether to regard what sessions said: where that cannot be written, a run is settled without it.

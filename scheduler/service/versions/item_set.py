@@ -23,11 +23,7 @@ TEXT_CHARACTERS = 1_000  # of an item, its beginning
 
 
 def set_for(
-    spec: JobSpec,
-    database: Database,
-    artifacts: BlobStore,
-    corpora: Callable[[], CorpusFolder] | None,
-    delete_at: int,
+    spec: JobSpec, database: Database, artifacts: BlobStore, corpora: Callable[[], CorpusFolder] | None, delete_at: int
 ) -> Input:
     """Return what a model is evaluated on now, stored; it goes after ``delete_at`` if no job names it by then.
 

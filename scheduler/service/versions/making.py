@@ -106,11 +106,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
     """Return the job that evaluates a version: with all that its model's jobs are given, but another command."""
     wanted = spec.evaluation
     assert wanted is not None  # noqa: S101 - the caller has seen to it
-    data = {
-        "EVALUATION_MODEL": version.model,
-        "EVALUATION_CHECKPOINT": version.digest,
-        "EVALUATION_SCORER": scorer,
-    }
+    data = {"EVALUATION_MODEL": version.model, "EVALUATION_CHECKPOINT": version.digest, "EVALUATION_SCORER": scorer}
     return replace(
         spec,
         name=name,

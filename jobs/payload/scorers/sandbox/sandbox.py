@@ -121,16 +121,7 @@ class Sandbox:
             *_system(self.python),
             *(("--proc", "/proc") if self.has_proc else ()),
             *("--dev", "/dev"),
-            *(
-                "--size",
-                str(limits.file_bytes),
-                "--tmpfs",
-                _TMP,
-                "--size",
-                str(limits.file_bytes),
-                "--tmpfs",
-                "/box",
-            ),
+            *("--size", str(limits.file_bytes), "--tmpfs", _TMP, "--size", str(limits.file_bytes), "--tmpfs", "/box"),
             *_given(files),
             # Last, so that nothing is writable but the two above.
             *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/box"),

@@ -77,11 +77,7 @@ RECORD = "record"  # the column that carries a whole record to the reward
 
 
 def train(
-    options: argparse.Namespace,
-    training: Training,
-    local_rank: int,
-    no_corpus: str,
-    callback: Callable[..., Any],
+    options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str, callback: Callable[..., Any]
 ) -> None:
     """Train until the target step, or until asked to stop. Raises Refused and UnreadableData."""
     from transformers import AutoConfig

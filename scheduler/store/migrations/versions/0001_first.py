@@ -160,11 +160,7 @@ def make_housekeeping() -> None:
         *required(sa.BigInteger(), "epoch", "until"),
         sa.CheckConstraint("id = 1", name="one_row"),
     )
-    op.create_table(
-        "due",
-        *key(sa.Text(), "name"),
-        *required(sa.BigInteger(), "at"),
-    )
+    op.create_table("due", *key(sa.Text(), "name"), *required(sa.BigInteger(), "at"))
     op.create_table(
         "outbox",
         sa.Column("id", Serial, primary_key=True),

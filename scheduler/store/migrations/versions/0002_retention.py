@@ -22,12 +22,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job"], ["jobs.name"]),
     )
     op.create_index("ix_discards_job", "discards", ["job"])
-    op.create_table(
-        "pruned",
-        *key(sa.Text(), "name"),
-        *required(sa.BigInteger(), "up_to"),
-        one_of("name", "events"),
-    )
+    op.create_table("pruned", *key(sa.Text(), "name"), *required(sa.BigInteger(), "up_to"), one_of("name", "events"))
     op.execute("INSERT INTO pruned (name, up_to) VALUES ('events', 0)")
     if op.get_context().dialect.name == "sqlite":
         guard_sqlite()

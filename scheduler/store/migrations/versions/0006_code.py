@@ -15,8 +15,5 @@ def upgrade() -> None:
     """Add what is empty for every job and lane so far."""
     op.add_column("lanes", sa.Column("code", sa.Text(), nullable=True))
     op.create_table(
-        "codes",
-        *key(sa.Text(), "digest"),
-        *optional(sa.BigInteger(), "delete_at"),
-        *required(sa.Boolean(), "going"),
+        "codes", *key(sa.Text(), "digest"), *optional(sa.BigInteger(), "delete_at"), *required(sa.Boolean(), "going")
     )
