@@ -24,7 +24,7 @@ from tests.lab.simulation.database import Laboratory
 from tests.lab.simulation.faults import Fate
 from tests.lab.simulation.modes import Tally, exhaustive, pairs, points_of, swarm
 from tests.lab.simulation.mutants import MUTANTS, hunt
-from tests.lab.simulation.scenario import draw_scenario, steady_scenario
+from tests.lab.simulation.scenario import steady_scenario, swarm_scenario
 from tests.lab.simulation.simulation import Failure, Simulation
 from tests.lab.simulation.workers import Task, Workers, laboratory
 
@@ -198,7 +198,7 @@ def _portions(inputs: Iterable[int]) -> list[list[int]]:
 def _replay(arguments: argparse.Namespace) -> int:
     forced = (entry.split(":") for entry in arguments.at)
     script = {int(point): Fate(fate) for point, fate in forced}
-    scenario = steady_scenario(arguments.weeks) if arguments.steady else draw_scenario(arguments.seed, arguments.weeks)
+    scenario = steady_scenario(arguments.weeks) if arguments.steady else swarm_scenario(arguments.seed, arguments.weeks)
     with Laboratory() as laboratory:
         try:
             print(Simulation(laboratory, scenario, script).run())

@@ -6,7 +6,7 @@ payloads wrote is read too: a field that is missing was not said. docs/your-own-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
@@ -38,7 +38,7 @@ ERROR_CLASSES = frozenset(get_args(ErrorClass))
 _DEVICES_MAX = 64
 _ACCUSED_MAX = 20
 _WHY_MAX = 500
-_LAST_WORD = ("outcome", "why", "error_class", "trained_seconds", "ended_at")
+_LAST_WORD = ("outcome", "why", "error_class", "trained_seconds", "ended_at", "waits_until")
 
 
 def _said(*reader: Any) -> Any:
@@ -60,7 +60,8 @@ class LaneReport:
 
     ``setup_seconds`` end with the first step, ``checkpoint_seconds`` are a save's mean; the command began at
     ``command_at``. ``padding`` is a share of the tokens, and nine in ten steps took at most ``step_seconds_p90``.
-    ``longest_quiet_seconds`` lay between two new steps. ``outcome`` and what follows it stand in a last word only.
+    ``longest_quiet_seconds`` lay between two new steps. ``outcome`` and what follows it stand in a last word only:
+    ``waits_until`` is how long the lane waits for the next job's order; None for runners that take none.
     """
 
     run: str
@@ -96,6 +97,7 @@ class LaneReport:
     error_class: str | None = _said(word, ERROR_CLASSES)
     trained_seconds: int | None = _said(whole, 0, SPAN_MAX)
     ended_at: int | None = _said(whole, 0, INSTANT_MAX)
+    waits_until: int | None = _said(whole, 0, INSTANT_MAX)
 
     def document(self) -> dict[str, Any]:
         """Return it as the payload writes it, in plain JSON types."""
@@ -142,6 +144,12 @@ def read_report(
     if last_word:
         report = _last_word(reader, report, document.get("outcome"))
     return report, reader.refused
+
+
+def longest_wait(reports: Iterable[LaneReport]) -> int:
+    """Return the most seconds that a session stays after its last job, because lanes wait for orders."""
+    waits = (report.waits_until - report.ended_at for report in reports if report.waits_until and report.ended_at)
+    return max(waits, default=0)
 
 
 def kept_report(document: Any, run: str, lane: int, job: str) -> LaneReport | None:

@@ -81,6 +81,7 @@ class Capabilities:
     sees_stop_flag: bool = (
         True  # every session sees the artifact store's stop flag; else Observed.stop_channel tells which
     )
+    takes_orders: bool = False  # a session whose job is over finds the next one's order in the artifact store
     needs_person: bool = False  # nothing runs before a person takes the session in hand
     finds_orphans: bool = False  # orphans() finds sessions of ours that our books do not name
     tells_price: bool = False  # read_quota may tell what an hour costs as well

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from .lane.chain import Busy, newest, next_order, refuse_orders
 from .lane.ending import Ending
 from .lane.lane import Lane
 from .lane.launch import BadLaunch, LaneOrder, Launch, read_launch
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_BAD_LAUNCH
     orders = [order for order in launch.lanes if only in (None, order.lane)]
     if len(orders) == 1:
-        return EXIT_OK if Lane(launch, orders[0]).run() else EXIT_NO_RESULT
+        return EXIT_OK if _live(launch, orders[0]) else EXIT_NO_RESULT
     if not orders:
         log(None, f"{path} has no lane {only}")
         return EXIT_BAD_LAUNCH
@@ -82,15 +83,30 @@ def _be_lane(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
     try:
         os.setpgid(0, 0)
         os.close(hold)
-        code = EXIT_OK if Lane(launch, order, leash).run() else EXIT_NO_RESULT
+        code = EXIT_OK if _live(launch, order, leash) else EXIT_NO_RESULT
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 
 
+def _live(launch: Launch, order: LaneOrder, leash: int | None = None) -> bool:
+    """Live as one lane, then as each that continues after it; return whether all left a result."""
+    complete = True
+    while True:
+        busy, lane = Busy(launch), Lane(launch, order, leash)
+        complete &= lane.run()
+        busy.end()
+        following = next_order(launch, order, lane.waits_until, leash)
+        if following is None:
+            return complete
+        launch, order = following, following.lanes[0]
+
+
 def _has_result(launch: Launch, order: LaneOrder) -> bool:
-    """Make sure that a lane whose process has ended left a result."""
+    """Make sure that a lane whose process has ended left a result, and that no further order is given to it."""
+    launch, order = newest(launch, order)
+    refuse_orders(launch, order)
     transport, prefix = launch.transport(), lane_prefix(launch.run, order.lane)
     folder = launch.lane_dir(order)
     with suppress(OSError):

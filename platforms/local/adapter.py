@@ -88,8 +88,6 @@ class LocalPlatform(Adapter):
     the machine lets this user hide files; then they see what the user sees.
     """
 
-    capabilities = Capabilities(tails_logs=True)
-
     def __init__(self, settings: Mapping[str, str], context: PlatformContext, runner: str = "") -> None:
         self._settings = read_options("local", Settings, settings)
         self._context = context
@@ -100,6 +98,13 @@ class LocalPlatform(Adapter):
         if not Path("/proc/self/stat").exists():
             raise Misconfigured("local", "load", "there is no /proc", "It needs Linux")
         self._folders = Folders("local", context.state_folder.absolute())
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do. A view of a store's folder shows what its session was launched with, and nothing later."""
+        return Capabilities(
+            tails_logs=True, takes_orders=self._context.store_kind not in {"", "directory"} or not self._has_views()
+        )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a session; see Platform.launch. Refuses a session above ``sessions_max``."""
@@ -200,14 +205,17 @@ class LocalPlatform(Adapter):
 
     def _view(self, request: LaunchRequest, agent: Path) -> str:
         """Return the view of a new session; empty where sessions see all files."""
-        hidden = self._context.hidden()
-        if not hidden or (not self._runner and obstacle()):
+        if not self._has_views():
             return ""
+        hidden = self._context.hidden()
         (self._folders.root / CACHE).mkdir(mode=0o700, exist_ok=True)
         programs = [Path(sys.prefix), Path(sys.base_prefix), Path(platforms.__file__).parent, agent.parent]
         folder = self._folders.root / request.key
         hidden = [*hidden, *outside(os.environ, self._runner), self._folders.root]
         return view_of(folder, hidden, programs, request.launch.get("store", {}))
+
+    def _has_views(self) -> bool:
+        return bool(self._context.hidden()) and (bool(self._runner) or not obstacle())
 
     def _share(self, request: LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
         """Return the machine's devices that a new session gets: none when the pool names none."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
-from jobs.lane_report import LaneReport
+from jobs.lane_report import LaneReport, longest_wait
 from scheduler.core.job import Wish
 from scheduler.core.run import CLOCKS_SECONDS, Ended, Lane, Outcome, Reserved, Run, Running, Stopping, Submitting, Wait
 from scheduler.core.spans import Begin, Postpone, deadline_of, moved_span, started_of
@@ -322,11 +322,12 @@ def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
     # The platform's list may be as old as its visibility delay.
     ran = 0 if fact.ran_at is None else fact.ran_at - fact.visibility_seconds
     latest = min(now, max(ran, run.held_until) if sighting.ended is None else sighting.ended)
-    words = [fact.results[lane.index].ended_at for lane in run.lanes if lane.index in fact.results]
+    results = [fact.results[lane.index] for lane in run.lanes if lane.index in fact.results]
+    words = [result.ended_at for result in results]
     # A report from shortly before the start comes from another clock; it counts as the start.
     ends = [max(word, started) for word in words if word is not None and word >= started - CLOCKS_SECONDS]
     if len(ends) == len(run.lanes):
-        latest = min(latest, max(ran, max(ends) + run.held_until - run.deadline))
+        latest = min(latest, max(ran, max(ends) + longest_wait(results) + run.held_until - run.deadline))
     return max(started, latest)
 
 
@@ -353,7 +354,7 @@ def _reported_end(lane: Lane, result: LaneReport | None, fact: Facts, sighting: 
             return LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, why)
         if lane.index not in fact.begun:
             why = f"ended before its command had begun. {detail}".strip()
-            failed = fact.declared is None and not isinstance(run.state, Stopping)
+            failed = fact.declared is None and not isinstance(run.state, Stopping) and lane.begun_at is None
             return LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, why, place_failed=failed)
         return LaneEnd(lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip())
     lines = [line for line in result.message.splitlines() if line.strip()]

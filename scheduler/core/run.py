@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
@@ -104,7 +104,11 @@ RunState = Reserved | Submitting | Running | Stopping | Ended
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One job's lane in a run. ``restore_step`` is the step that it resumed from; until reported, the planned one."""
+    """One job's lane in a run. ``restore_step`` is the step that it resumed from; until reported, the planned one.
+
+    ``begun_at`` is when it was to continue in a session that ran already, on devices of a lane that had ended; None if
+    it began with the session.
+    """
 
     index: int
     job: str
@@ -118,6 +122,11 @@ class Lane:
     code: str | None = None  # the digest of its code
     # Its other folders in the artifact store, by purpose: {"input.base": "input/<digest>"}.
     trees: Mapping[str, str] = field(default_factory=dict)
+    begun_at: int | None = None
+
+    def continues(self, other: Lane) -> bool:
+        """Return whether this lane uses devices that ``other`` had before it in the same session."""
+        return self.begun_at is not None and other.index < self.index and set(self.devices) <= set(other.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +163,28 @@ class Run:
 
     @property
     def devices(self) -> int:
-        """The sum of the devices of all lanes."""
-        return sum(len(lane.devices) for lane in self.lanes)
+        """The sum of the devices of all lanes, each device once."""
+        return sum(len(lane.devices) for lane in self.lanes if lane.begun_at is None)
+
+    def continued_by(self, job: str) -> str:
+        """Return the words that a job continues in another's session; empty if the session began with it."""
+        lane = next((lane for lane in reversed(self.lanes) if lane.job == job), None)
+        return f"continues in the session of {self.lanes[0].job}" if lane and lane.begun_at is not None else ""
+
+
+def lane_seconds(lanes: Sequence[Lane], start: int, end: int) -> dict[int, int]:
+    """Return by index the device seconds of each lane within [start, end) of a session.
+
+    On each device a lane has the time until the next one continues there, so that nothing is counted twice.
+    """
+    seconds = dict.fromkeys((lane.index for lane in lanes), 0)
+    for lane in lanes:
+        since = start if lane.begun_at is None else lane.begun_at
+        for device in lane.devices or (None,):
+            later = [other.begun_at for other in lanes if other.continues(lane) and device in other.devices]
+            until = min((at for at in later if at is not None), default=end)
+            seconds[lane.index] += max(0, min(until, end) - max(since, start))
+    return seconds
 
 
 def launch_key(prefix: str, job: str, attempt: int) -> str:

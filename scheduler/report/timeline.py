@@ -31,12 +31,17 @@ _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class LaneBar:
-    """One job's place in a session: devices [first, first + devices) of its row of the pool."""
+    """One job's place in a session: devices [first, first + devices) of its row of the pool.
+
+    It has them from ``since`` until ``until``; None for the start and the end of the session.
+    """
 
     job: str
     first: int
     devices: int
     bad: bool = False
+    since: int | None = None
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ def timeline_of(
         for entry in sorted(entries, key=lambda entry: (entry.start, entry.phase == "planned", entry.key or "")):
             if entry.ends <= span.start or entry.start >= span.end:
                 continue
-            tall = sum(bar.devices for bar in entry.lanes) if pool.device_counts else 1
+            tall = sum(bar.devices for bar in entry.lanes if bar.since is None) if pool.device_counts else 1
             fits = (n for n in range(len(free)) if all(at <= entry.start for at in free[n : n + tall]))
             slot = next(fits, len(free))
             free[slot : slot + tall] = [entry.ends] * tall
@@ -110,7 +115,9 @@ def upcoming(plan: Plan | None, runs: Sequence[Run], pool: str, now: int) -> lis
     def started(place: Placement) -> bool:
         jobs = {bar.job for bar in place.lanes}
         return any(
-            {lane.job for lane in run.lanes} == jobs and run.planned_start < place.end and place.start < run.deadline
+            {lane.job for lane in run.lanes if lane.begun_at is None} == jobs
+            and run.planned_start < place.end
+            and place.start < run.deadline
             for run in runs
         )
 
@@ -174,7 +181,14 @@ def _tall(pool: Pool) -> int:
 
 def _of_run(run: Run, now: int) -> Session | None:
     lanes = tuple(
-        LaneBar(lane.job, min(lane.devices, default=0), max(1, len(lane.devices)), lane.outcome in _BAD)
+        LaneBar(
+            lane.job,
+            min(lane.devices, default=0),
+            max(1, len(lane.devices)),
+            lane.outcome in _BAD,
+            lane.begun_at,
+            min((other.begun_at for other in run.lanes if other.begun_at and other.continues(lane)), default=None),
+        )
         for lane in run.lanes
     )
     match run.state:
@@ -232,12 +246,15 @@ def _bars(
     frame: Frame, timeline: Timeline, session: Session, pool: Pool, first: float, zone: str, link: str
 ) -> Iterator[str]:
     span = timeline.end - timeline.start
-    start, ends = max(session.start, timeline.start), min(session.ends, timeline.end)
-    left, wide = (start - timeline.start) / span, (ends - start) / span
-    done = ends if session.phase != "running" else min(max(timeline.now, start), ends)
     at = f"{local(session.start, zone, '%a %H:%M')} to {local(session.ends, zone, '%a %H:%M')}"
     length = (session.ends - session.start) / 3_600
     for shown in session.lanes:
+        start = max(session.start if shown.since is None else shown.since, timeline.start)
+        ends = min(session.ends if shown.until is None else shown.until, timeline.end)
+        if ends <= start:
+            continue
+        left, wide = (start - timeline.start) / span, (ends - start) / span
+        done = ends if session.phase != "running" else min(max(timeline.now, start), ends)
         devices = _tall(pool)
         row = session.slot * devices + min(shown.first, devices - 1)
         tall = shown.devices if pool.device_counts else min(shown.devices, devices - min(shown.first, devices - 1))

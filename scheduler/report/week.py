@@ -14,13 +14,13 @@ from scheduler.core.ledger import Charge, cost_within, fold, seconds_within
 from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota, Quota, RollingQuota, charged_within, displayed_charges, limit_at, windows
 from scheduler.core.reasons import show
-from scheduler.core.run import Ended, Lane, Outcome, Run
+from scheduler.core.run import Ended, Lane, Outcome, Run, lane_seconds
 from scheduler.core.window import Window
 from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.useful import metered, useful_by_run
 
 _WHY_CHARACTERS = 300
-_OF_LANES = ("job", "attempt", "devices", "restore_step", "end_step", "outcome")  # in the JSON of a run
+_OF_LANES = ("job", "attempt", "devices", "begun_at", "restore_step", "end_step", "outcome")  # in the JSON of a run
 _REFUSED_MIN = 2  # one may be chance: an account that was busy
 
 
@@ -108,8 +108,14 @@ class Week:
 
     @property
     def shared_runs(self) -> int:
-        """Sessions that trained more than one job."""
-        return sum(1 for run in self.runs if len(run.lanes) > 1 and metered(run) is not None)
+        """Sessions that trained more than one job at once."""
+        began = (sum(lane.begun_at is None for lane in run.lanes) for run in self.runs if metered(run) is not None)
+        return sum(lanes > 1 for lanes in began)
+
+    @property
+    def continued(self) -> int:
+        """How often a job continued in a running session, after one that was over."""
+        return sum(lane.begun_at is not None for run in self.runs for lane in run.lanes)
 
 
 def week_of(facts: WeekFacts) -> Week:
@@ -170,10 +176,10 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
         cost_microdollars=cost_within(charges, week),
         useful_seconds=round(sum(useful_by_run(facts, pool, charges).values())),
         lane_seconds=sum(
-            interval[1] - interval[0]
+            lane_seconds(run.lanes, *interval)[lane.index] // max(1, len(lane.devices))
             for run in facts.runs
             if run.pool == pool.name and (interval := metered(run))
-            for _ in run.lanes
+            for lane in run.lanes
         ),
         windows=shown,
         launches=launches_on(pool.name, facts.runs, facts.closed.get(pool.name)),

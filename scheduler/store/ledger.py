@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
-from scheduler.core.run import Run
+from scheduler.core.run import Lane, Run, lane_seconds
 from scheduler.core.window import DAY
 from scheduler.store import codec
 from scheduler.store.schema import lanes, ledger, runs
@@ -21,11 +21,14 @@ from scheduler.store.schema import lanes, ledger, runs
 _devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()
 _ALL = select(ledger, _devices.label("devices")).order_by(ledger.c.id)
 _OF_RUNS = _ALL.where(ledger.c.run.in_(bindparam("runs", expanding=True)))
-_OF_JOBS = (
-    select(lanes.c.job, lanes.c.run, lanes.c.devices)
+_of_jobs = (
+    select(lanes.c.run)
     .join_from(lanes, runs)
     .where(lanes.c.job.in_(bindparam("jobs", expanding=True)), runs.c.reserved_at >= bindparam("since"))
 )
+_SESSIONS_OF_JOBS = select(
+    lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.attempt, lanes.c.devices, lanes.c.begun_at
+).where(lanes.c.run.in_(_of_jobs))
 _NEWEST_FIRST = _ALL.order_by(None).order_by(ledger.c.id.desc())
 _NEWEST = select(func.max(ledger.c.id))
 _AFTER = _ALL.where(ledger.c.id > bindparam("number"))
@@ -96,17 +99,23 @@ def of_runs(tx: Connection, keys: Sequence[str]) -> list[LedgerEntry]:
 def device_seconds(tx: Connection, jobs: Collection[str], since: int) -> dict[str, int]:
     """Return by job the device seconds of its runs reserved from ``since`` on: what their sessions were charged.
 
-    Live ones count as they are held. A lane has its session's seconds on each of its devices.
+    Live ones count as they are held. A lane has its session's seconds on each of its devices, until another continues.
     """
-    devices: dict[str, list[tuple[str, int]]] = {}
-    for job, run, data in tx.execute(_OF_JOBS, {"jobs": sorted(jobs), "since": since}):
-        devices.setdefault(run, []).append((job, max(1, len(codec.devices(data)))))
-    seconds = dict.fromkeys(jobs, 0)
-    for charges_of_pool in fold(of_runs(tx, sorted(devices))).values():
+    sessions: dict[str, list[Lane]] = {}
+    for run, index, job, attempt, devices, begun_at in tx.execute(
+        _SESSIONS_OF_JOBS, {"jobs": sorted(jobs), "since": since}
+    ):
+        lane = Lane(index, job, attempt, codec.devices(devices), None, begun_at=begun_at)
+        sessions.setdefault(run, []).append(lane)
+    total = dict.fromkeys(jobs, 0)
+    for charges_of_pool in fold(of_runs(tx, sorted(sessions))).values():
         for charge in charges_of_pool:
-            for job, count in devices.get(charge.run or "", ()):
-                seconds[job] += charge.sign * (charge.end - charge.start) * count
-    return seconds
+            session = sessions.get(charge.run or "", ())
+            seconds = lane_seconds(session, charge.start, charge.end)
+            for lane in session:
+                if lane.job in total:
+                    total[lane.job] += charge.sign * seconds[lane.index]
+    return total
 
 
 def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:

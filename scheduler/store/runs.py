@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, true, 
 
 from jobs.lane_report import LaneReport, kept_report
 from jobs.problem import NotFound
-from scheduler.core.run import Ended, Lane, Outcome, Run, RunState
+from scheduler.core.run import Ended, Lane, Outcome, Run, Running, RunState
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
 from scheduler.store.schema import lanes, runs
@@ -86,6 +86,18 @@ def insert(tx: Connection, run: Run, now: int) -> None:
     events.append(tx, "run.reserved", run.key, now, to=to, pool=run.pool, jobs=jobs)
 
 
+def add_lane(tx: Connection, run: Run, lane: Lane, restore: Collection[str], now: int) -> None:
+    """Store a job that is to continue in a running session; event ``run.chain``. Raises Stale for a run that is not.
+
+    ``restore`` are the manifests that it may start from. The database refuses what it refuses of a new run.
+    """
+    if not isinstance(run.state, Running) or get(tx, run.key) != replace(run, wait=None):
+        raise Stale(f"run {run.key}", repr(run), "another state")
+    tx.execute(sa.insert(lanes), [_row_of_lane(run, lane)])
+    offered, which = {lane.job: list(restore)}, {"lane": lane.index, "job": lane.job, "attempt": lane.attempt}
+    events.write(tx, "run.chain", run.key, now, "daemon", {**which, "restore": offered})
+
+
 def get(tx: Connection, key: str) -> Run:
     """Return one run. Raises UnknownRun."""
     records = _runs(tx.execute(_ONE, {"key": key}))
@@ -148,9 +160,10 @@ def attempts(tx: Connection, job: str) -> dict[int, Attempt]:
 
 def given(tx: Connection, key: str, job: str) -> list[str] | None:
     """Return the manifests that a lane was told it may start from; None when that was not written down."""
-    for event in events.tail(tx, limit=1, kinds=["run.submit"], subject=key):
+    for event in reversed(events.tail(tx, kinds=["run.submit", "run.chain"], subject=key)):
         restore = event.data.get("restore")
-        return None if restore is None else list(restore.get(job, ()))
+        if restore is None or job in restore or event.kind == "run.submit":
+            return None if restore is None else list(restore.get(job, ()))
     return None
 
 

@@ -130,7 +130,7 @@ deployments = Table(
 )
 
 
-REVISIONS = tuple(f"{number:04}" for number in range(1, 15))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 16))
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
@@ -186,6 +186,7 @@ lanes = Table(
     *optional(Words, "error_class"),
     *required(Words, "message"),
     *optional(Words, "heartbeat", "code", "trees"),
+    *optional(Whole, "begun_at"),  # of a lane that continues in a session that ran already
     UniqueConstraint("job", "attempt"),
     CheckConstraint("NOT live OR outcome IS NULL", name="live"),
 )

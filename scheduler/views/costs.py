@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
+from scheduler.core.run import lane_seconds
 from scheduler.core.window import Calendar, Window
 from scheduler.store import ledger, plans, prices, runs
 
@@ -21,7 +22,7 @@ OTHERS = ""
 class Cost:
     """What a job costs on a pool in the week that starts at ``week``; seconds of sessions, micro-dollars.
 
-    Jobs that share a session share its cost by their devices, so that the rows add up to the bill.
+    Jobs that share a session share its cost by their time on its devices, so that the rows add up to the bill.
     """
 
     week: int
@@ -38,11 +39,14 @@ def costs(tx: Connection, pools: Mapping[str, Pool], since: int, zone: str, now:
     calendar = Calendar("week", zone)
     first = calendar.window_at(since).start
     spent: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0, 0, 0, 0])
-    shares = {run.key: _shares([(lane.job, len(lane.devices)) for lane in run.lanes]) for run in runs.since(tx, first)}
+    lanes = {run.key: run.lanes for run in runs.since(tx, first)}
     for pool, charges in ledger.charges(tx, first).items():
         for charge in charges:
             for week in _weeks(calendar, max(charge.start, first), charge.end):
-                _add(spent, pool, charge, week, shares.get(charge.run or "", {OTHERS: 1.0}))
+                mine = lanes.get(charge.run or "", ())
+                used = lane_seconds(mine, max(charge.start, week.start), min(charge.end, week.end))
+                shares = _shares([(lane.job, used[lane.index]) for lane in mine]) or {OTHERS: 1.0}
+                _add(spent, pool, charge, week, shares)
     plan, known = plans.newest(tx), prices.priced(tx, pools)
     for placement in plan.placements if plan else ():
         price = known[placement.pool].price_microdollars_per_hour if placement.pool in known else 0
@@ -72,7 +76,7 @@ def _weeks(calendar: Calendar, start: int, end: int) -> Iterator[Window]:
 
 
 def _shares(devices: Sequence[tuple[str, int]]) -> dict[str, float]:
-    """Return the share of each job in a session, by its devices."""
+    """Return the share of each job in a session, by its devices, or its seconds on them."""
     total = sum(count for _, count in devices)
     result: dict[str, float] = defaultdict(float)
     for job, count in devices:

@@ -64,7 +64,7 @@ def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple
     changes: list[SessionChange] = []
     runs: dict[tuple[str, frozenset[str]], list[Run]] = {}
     for run in launched:
-        runs.setdefault((run.pool, frozenset(lane.job for lane in run.lanes)), []).append(run)
+        runs.setdefault((run.pool, frozenset(lane.job for lane in run.lanes if lane.begun_at is None)), []).append(run)
     new = dict(enumerate(sorted(after.placements, key=_by_start)))
     same: dict[object, list[int]] = {}
     alike: dict[frozenset[str], list[int]] = {}

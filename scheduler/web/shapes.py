@@ -122,7 +122,10 @@ class Queue(Paged):
 
 
 class LaneRow(Shape):
-    """One job's lane in a run, with its newest heartbeat."""
+    """One job's lane in a run, with its newest heartbeat.
+
+    ``begun_at`` is when it continued in the session, after a job that was over; null if it began with the session.
+    """
 
     index: int
     job: str
@@ -135,6 +138,7 @@ class LaneRow(Shape):
     message: str
     code: str | None
     trees: dict[str, str]
+    begun_at: int | None
     heartbeat: Data | None = None
 
 

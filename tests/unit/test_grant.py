@@ -35,7 +35,7 @@ def test_a_session_writes_its_own_and_reads_what_it_starts_from() -> None:
         MANIFEST.key,
         f"jobs/ufm/blobs/{'a' * 64}",
         "runs/uff-ufm-0007/stop",
-        *(f"runs/uff-ufm-0007/lane-{lane}/{name}.json" for lane in (0, 1) for name in ("heartbeat", "result")),
+        *(f"runs/uff-ufm-0007/lane-{lane}/{name}.json" for lane in (0, 1) for name in ("heartbeat", "result", "next")),
     }
 
 

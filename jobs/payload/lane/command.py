@@ -235,7 +235,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
     if order.nodes is not None:
         words, told = spread(words, order.nodes)
         environment |= told
-    prefix = f"{order.job}| " if len(launch.lanes) > 1 else ""
+    prefix = f"{order.job}| " if len(launch.lanes) > 1 or order.lane else ""
     return Spec(words, environment, folder / "command", prefix)
 
 

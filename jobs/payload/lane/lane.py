@@ -22,6 +22,7 @@ from typing import Any
 from ..log import log
 from ..store.publish import BadCheckpoint, Published
 from .cadence import checkpoint_times
+from .chain import waits_until
 from .command import Command, Progress, Relay, training_command
 from .ending import DEADLINE, Ending, Facts, Phase, Stop, judge, read_stop
 from .failure import ErrorClass, Failure
@@ -69,6 +70,7 @@ class Lane:
         self._store_fails = False  # the newest publication failed, and may yet succeed
         self._stop: Stop | None = None
         self._failure: Failure | None = None
+        self.waits_until: int | None = None  # after the end: for an order of the job that continues here
         self._asked_at: float | None = None  # the checkpoint asked for that is not published yet
         self._beat_at = self._look_at = -math.inf
         self._ask_at = self._kill_at = math.inf
@@ -94,7 +96,10 @@ class Lane:
         finally:
             if self._command:
                 self._command.kill()
-        document = encode(self._status.result(self._meter, ending, self._clock.now()))
+        now = self._clock.now()
+        if not (self._wakeup.terminated or (self._stop and self._stop.at_deadline)):
+            self.waits_until = waits_until(self._launch, self._transport, ending, now)
+        document = encode(self._status.result(self._meter, ending, now) | {"waits_until": self.waits_until})
         log(self._order.lane, f"{ending.outcome}: {ending.why}")
         return leave_result(self._transport, self._status.prefix, self._folder, document, self._order.lane)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..bounds import read_json
 from ..clock import Clock
 from ..store.transport import DirectoryTransport, Transport
 from .meter import CLOSING
@@ -67,6 +68,13 @@ class LaneOrder(NamedTuple):
     nodes: Nodes | None = None  # None: it runs on the agent's
 
 
+class Chain(NamedTuple):
+    """How a lane that is over waits for the next job, in scheduled seconds: for how long, and with what least rest."""
+
+    wait_seconds: float
+    least_seconds: float
+
+
 class Devices(NamedTuple):
     """The accelerators the session must have."""
 
@@ -94,6 +102,8 @@ class Launch(NamedTuple):
     lanes: tuple[LaneOrder, ...]
     secret_store: SecretStore | None = None  # where it asks for its secrets; None: they are given to it
     given: Mapping[str, str] = {}  # the secrets that came with it, of all lanes; never in the document
+    chain: Chain | None = None  # None: the session ends with its lanes
+    document: Mapping[str, Any] = {}  # the text that was read, parsed
 
     @property
     def closing_at(self) -> float:
@@ -134,7 +144,25 @@ def read_launch(path: Path) -> Launch:
         raise BadLaunch(path, f"not a launch document: {error}") from None
 
 
-def _launch(document: dict[str, Any], folder: Path) -> Launch:
+def read_order(data: bytes, launch: Launch, before: LaneOrder) -> Launch | None:
+    """Return the session as the lane that continues after ``before`` sees it; None if no job does.
+
+    It has devices of the lane before it, and its own addresses in the store. Raises ValueError, KeyError, TypeError.
+    """
+    order = read_json(data)
+    if (order["format"], order["run"], order["after"]) != (FORMAT, launch.run, before.lane):
+        raise ValueError("an order of another lane or format")
+    if order["lane"] is None:
+        return None
+    entry = {**order["lane"], "devices": before.devices[: len(order["lane"]["devices"])]}
+    session = {**launch.document, "lanes": [entry], "store": order["store"], "started_at": None}
+    following = _launch(session, launch.folder)
+    if following.lanes[0].lane <= before.lane:
+        raise ValueError(f"lane {following.lanes[0].lane} cannot continue lane {before.lane}")
+    return following._replace(given=launch.given)
+
+
+def _launch(document: Mapping[str, Any], folder: Path) -> Launch:
     clock = Clock(**{name: float(document["clock"][name]) for name in ("epoch", "origin", "scale")})
     if clock.scale <= 0:
         raise ValueError("clock.scale must be above 0")
@@ -161,6 +189,8 @@ def _launch(document: dict[str, Any], folder: Path) -> Launch:
         expected_devices=devices and Devices(int(devices["count"]), str(devices["name"])),
         lanes=lanes,
         secret_store=_secret_store(document.get("secret_store")),
+        chain=_chain(document.get("chain")),
+        document=document,
     )
     launch.transport()  # a store that cannot be reached is better told now than by every lane
     return launch
@@ -194,6 +224,10 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         secrets=tuple(str(name) for name in entry.get("secrets") or ()),
         nodes=read_nodes(entry.get("nodes")),
     )
+
+
+def _chain(entry: Any) -> Chain | None:
+    return Chain(*(float(entry[name]) for name in Chain._fields)) if entry else None
 
 
 def _secret_store(entry: Any) -> SecretStore | None:

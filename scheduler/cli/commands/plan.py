@@ -90,6 +90,8 @@ def explain(cli: Cli, job: Job) -> None:
     ]
     own = next(((run, wait) for run, wait in queues if _is_of(record, run.key)), None)
     answer = f"active, {_in_queue(cli, *own)}" if own else _answer(cli, record, reason, planned, plan)
+    if continues := next((run.continued_by(job) for key, run in live.items() if _is_of(record, key)), ""):
+        answer += f": it {continues}"
     counts = _counts(cli, job)
     document: dict[str, Any] = {
         "job": job,

@@ -128,7 +128,8 @@ def show_week(out: Output, week: Week, folder: Path) -> None:
     out.line()
     out.line(
         f"goodput: {week.goodput:.1%} of {_hours(week.charged_seconds)} billed hours were productive; "
-        f"{counted(week.shared_runs, 'session')} trained two jobs at once"
+        f"{counted(week.shared_runs, 'session')} trained two jobs at once, "
+        f"{counted(week.continued, 'job')} continued in a running session"
     )
     if week.violations:
         out.line(f"{len(week.violations)} rules were broken:")

@@ -111,7 +111,10 @@ def show(cli: Cli, name: RunOrJob) -> None:
         (">lane", "job", "---code", "-->from step", ">step", "->loss", "-->steps/h", "phase", "outcome", "~message"),
         [
             _lane_row(
-                lane, heartbeats.get((key, lane.index)) or LaneReport(key, lane.index, lane.job), parents.get(lane.job)
+                lane,
+                heartbeats.get((key, lane.index)) or LaneReport(key, lane.index, lane.job),
+                parents.get(lane.job),
+                run.continued_by(lane.job),
             )
             for lane in run.lanes
         ],
@@ -249,7 +252,7 @@ def _write_line(cli: Cli, line: bytes, *, raw: bool) -> None:
     sys.stdout.flush()
 
 
-def _lane_row(lane: Lane, said: LaneReport, start: Generation | None) -> tuple[str, ...]:
+def _lane_row(lane: Lane, said: LaneReport, start: Generation | None, continues: str) -> tuple[str, ...]:
     speed, loss = said.steps_per_second, said.loss
     step = said.step if lane.end_step is None else lane.end_step
     return (
@@ -262,7 +265,7 @@ def _lane_row(lane: Lane, said: LaneReport, start: Generation | None) -> tuple[s
         "" if speed is None else f"{speed * 3_600:.0f}",
         said.phase,
         OUTCOMES.get(lane.outcome or "", lane.outcome or ""),
-        f"{lane.error_class}: {lane.message}" if lane.error_class else lane.message,
+        f"{lane.error_class}: {lane.message}" if lane.error_class else lane.message or continues,
     )
 
 

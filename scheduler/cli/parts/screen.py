@@ -207,7 +207,8 @@ def _job(job: JobRecord, going: Training, found: Overview, out: Output) -> tuple
         if run is not None and run.wait is not None:
             told = in_queue(run.pool, run.key, run.wait, out.zone)
         elif run is not None:
-            told = f"{run.pool} until {when(run.deadline, found.at, out.zone)}"
+            words = (f"{run.pool} until {when(run.deadline, found.at, out.zone)}", run.continued_by(name))
+            told = ", ".join(filter(None, words))
     state = "waiting" if going.health == "waits" else type(job.state).__name__.lower()
     drawn = bar(going.saved_step, going.step, going.target_step)
     done = share(going.step, going.target_step)

@@ -49,6 +49,7 @@ from scheduler.service.faults.isolation import (
 )
 from scheduler.service.faults.places import Places
 from scheduler.service.faults.postponements import LaunchNews, Postponements
+from scheduler.service.launch.chain import continue_sessions
 from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
@@ -301,6 +302,8 @@ class Cycle:
         if self._postponements.record(*self._news.drain(), now):  # of launches that took long
             self._plan_at = min(self._plan_at, now)
         work = self._wanted_plan(now)
+        if continue_sessions(ports, self._incumbent, now, self._places.unopened, news=work is not None):
+            work = self._wanted_plan(now)
         made = ports.calls.gather("plan", {"": work}).get("") if work else None
         self._planning = work is not None and made is None
         if made is None:

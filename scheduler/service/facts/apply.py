@@ -80,7 +80,7 @@ def _carry_out(ports: Ports, tx: Connection, step: Step, now: int) -> None:
         case Begin():
             spans.begin(tx, step, now)
         case CloseLane(run=run, end=end):
-            _close_lane(ports, tx, run, end, now)
+            close_lane(ports, tx, run, end, now)
         case Finish():
             _finish(ports, tx, step, now)
         case AskStop(lane=int()):
@@ -101,7 +101,7 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
         runs.change_state(tx, run.key, state, accepted, "accept", now, found_by_key=True)
         state = accepted
     for lane_end in step.lanes:
-        _close_lane(ports, tx, run, lane_end, now)
+        close_lane(ports, tx, run, lane_end, now)
     ended = run_arrows.end(state, step.outcome, step.ended, step.started)
     runs.change_state(tx, run.key, state, ended, f"end_{step.outcome}", now, why=step.why)
     pool = ports.pools.get(run.pool)
@@ -120,7 +120,8 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
         watched.add(tx, run.key, now + LINGERS_SECONDS, booked)
 
 
-def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
+def close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
+    """Store how a lane ended, and what that means for its job and its pool. Raises Stale."""
     lane = next(lane for lane in runs.get(tx, run.key).lanes if lane.index == end.index)
     runs.close_lane(tx, run.key, end.index, end.outcome, end.step, end.error_class, end.message, now)
     blamed = _blames_pool(ports, run, end)
@@ -320,13 +321,14 @@ def _sample(
     speed, setup = report.steps_per_second, report.setup_seconds
     started, ended = report.started_at, report.ended_at
     platform = ports.platforms.get(run.pool)
-    # How long a person lets an offered session lie says nothing of the next one.
+    # How long a person lets an offered session lie says nothing of the next one; a running session has no delay.
     waits_for_person = platform is not None and platform.capabilities.needs_person
+    knows_no_delay = waits_for_person or lane.begun_at is not None
     return Sample(
         steps_per_second=_alone(speed, run, lane, record, pool) if speed else None,
         setup_seconds=setup,
         checkpoint_seconds=report.checkpoint_seconds,
-        delay_seconds=None if started is None or waits_for_person else float(max(0, started - run.planned_start)),
+        delay_seconds=None if started is None or knows_no_delay else float(max(0, started - run.planned_start)),
         setup_at_least=float(max(0, ended - started))
         if setup is None and started is not None and ended is not None and _was_cut_off(report, known)
         else None,
@@ -364,5 +366,5 @@ def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: 
             if isinstance(record.state, Active) and record.state.run == run.key:
                 parked = arrows.park(record.state, park, why[:500], now)
                 jobs.change_state(tx, lane.job, record.state, parked, "park", now, run=run.key)
-        _close_lane(ports, tx, run, end, now)
+        close_lane(ports, tx, run, end, now)
     _finish(ports, tx, Finish(run, Outcome.REJECTED, None, now, (), why), now)

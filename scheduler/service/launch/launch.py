@@ -15,6 +15,7 @@ from jobs.spec import JobSpec
 from platforms.artifacts.base import Grant, StoreError
 from platforms.base import LaunchRequest, Misconfigured, Observed, PlatformError, Refused, SessionState
 from platforms.image import options_for
+from scheduler.clock import at_least
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
@@ -48,6 +49,8 @@ from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.jobs import JobRecord
 
 _WHOLE = 0.98  # of the planned time must be left for a job that is run in one piece
+# How long a session without work waits for an order; without a next job the daemon ends the wait at once.
+_ORDER_SECONDS, _ORDER_WALL_SECONDS = 180, 3.0
 _REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
 _CHECKS: tuple[tuple[Precondition, Callable[[Ports, Sequence[Placement]], list[Placement]]], ...] = (
     (Precondition.DATA, with_data),
@@ -167,17 +170,8 @@ def _reserve_one(
     lanes: list[Lane] = []
     device = 0
     for index, (planned_lane, record) in enumerate(zip(placement.lanes, records, strict=True)):
-        lanes.append(
-            Lane(
-                index=index,
-                job=planned_lane.job,
-                attempt=jobs.note_launch(tx, planned_lane.job, pool.name),
-                devices=tuple(range(device, device + planned_lane.devices)),
-                restore_step=record.done_step if record.checkpoint else None,
-                code=record.spec.code.digest if record.spec.code else None,
-                trees={**(given[index] or {}), **package_trees(record.spec, pool)},
-            )
-        )
+        devices = tuple(range(device, device + planned_lane.devices))
+        lanes.append(new_lane(tx, record, pool, index, devices, given[index] or {}))
         device += planned_lane.devices
     key = launch_key(ports.policy.launch_prefix, lanes[0].job, lanes[0].attempt)
     run = Run(
@@ -195,6 +189,21 @@ def _reserve_one(
         active = job_arrows.activate(record.state, key, now)
         jobs.change_state(tx, record.spec.name, record.state, active, "activate", now, run=key)
     return run
+
+
+def new_lane(
+    tx: Connection, record: JobRecord, pool: Pool, index: int, devices: tuple[int, ...], inputs: Mapping[str, str]
+) -> Lane:
+    """Return a lane for the next attempt of a job, which is counted; ``inputs`` are its folders in the store."""
+    return Lane(
+        index=index,
+        job=record.spec.name,
+        attempt=jobs.note_launch(tx, record.spec.name, pool.name),
+        devices=devices,
+        restore_step=record.done_step if record.checkpoint else None,
+        code=record.spec.code.digest if record.spec.code else None,
+        trees={**inputs, **package_trees(record.spec, pool)},
+    )
 
 
 def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], now: int) -> int:
@@ -244,23 +253,14 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
     now = ports.clock.now()
     submitting = run_arrows.submit(reserved.state, now)
     with ports.write() as tx:
-        names = [lane.job for lane in reserved.lanes]
-        records = {name: jobs.get(tx, name) for name in names}
-        parents = {name: parent_of(tx, record) for name, record in records.items()}
-        order = Order(
-            records=records,
-            overheads=Overheads(rates.everything(tx)),
-            quiet={name: quiet_seconds(runs.reports_of_good_sessions(tx, name)) for name in names},
-            restore={name: [record.manifest for record in checkpoints.newest(tx, name)] for name in names},
-            parents={name: manifest for name, manifest in parents.items() if manifest is not None},
-        )
+        order = order_of(tx, [lane.job for lane in reserved.lanes])
         given = {name: [manifest.key for manifest in found] for name, found in order.restore.items()}
         begins = {name: manifest.key for name, manifest in order.parents.items()}
         code = {lane.job: lane.code for lane in reserved.lanes if lane.code}
         shown = {lane.job: dict(lane.trees) for lane in reserved.lanes if lane.trees}
         runs.change_state(
             tx, reserved.key, reserved.state, submitting, "submit", now,
-            restore=given, parents=begins, code=code, trees=shown,
+            restore=given, parents=begins, code=code, trees=shown, secrets=order.secrets,
         )  # fmt: skip
     return replace(reserved, state=submitting), order
 
@@ -392,17 +392,20 @@ def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int) -> None:
 
 # See to it that what a plan wants to start now has all that it needs before quota is set aside.
 def prepare(
-    ports: Ports, due: Sequence[Placement], unopened: Collection[str]
+    ports: Ports, due: Sequence[Placement], unopened: Collection[str], *, quota: bool = True
 ) -> tuple[list[Placement], list[Obstacle]]:
     """Return the placements all of whose jobs have what they need, and what the others lack.
 
-    Work that brings it is begun, or goes on. Pools that are ``unopened`` have no platform yet.
+    Work that brings it is begun, or goes on. Pools that are ``unopened`` have no platform yet. ``quota`` says that the
+    platform's usage records must have been read.
     """
     each = {id(placement): [replace(placement, lanes=(lane,)) for lane in placement.lanes] for placement in due}
     lanes = [lane for alone in each.values() for lane in alone]
     obstacles = [_obstacle(lane, Precondition.PLATFORM) for lane in lanes if lane.pool in unopened]
     lanes = [lane for lane in lanes if lane.pool not in unopened]
     for precondition, check in _CHECKS:
+        if precondition is Precondition.QUOTA_READING and not quota:
+            continue
         kept = {id(lane) for lane in check(ports, lanes)} if lanes else set()
         obstacles += [_obstacle(lane, precondition) for lane in lanes if id(lane) not in kept]
         lanes = [lane for lane in lanes if id(lane) in kept]
@@ -462,6 +465,24 @@ class Order:
     restore: Mapping[str, Sequence[Manifest]]
     parents: Mapping[str, Manifest]  # what a job without a checkpoint of its own starts from
 
+    @property
+    def secrets(self) -> list[str]:
+        """The names of all secrets that the jobs are given."""
+        return sorted({name for record in self.records.values() for name in record.spec.secrets})
+
+
+def order_of(tx: Connection, names: Sequence[str]) -> Order:
+    """Return what sessions need to know of these jobs, now."""
+    records = {name: jobs.get(tx, name) for name in names}
+    parents = {name: parent_of(tx, record) for name, record in records.items()}
+    return Order(
+        records=records,
+        overheads=Overheads(rates.everything(tx)),
+        quiet={name: quiet_seconds(runs.reports_of_good_sessions(tx, name)) for name in names},
+        restore={name: [record.manifest for record in checkpoints.newest(tx, name)] for name in names},
+        parents={name: manifest for name, manifest in parents.items() if manifest is not None},
+    )
+
 
 def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
     """Describe the session to its platform. Raises StoreError, and ConfigError for a secret that is not there."""
@@ -474,6 +495,8 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
     folders += [prefix for lane in run.lanes for prefix in lane.trees.values()]
     manifests = [*(manifest for found in restore.values() for manifest in found), *order.parents.values()]
     wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
+    waits = at_least(ports.clock, _ORDER_SECONDS, _ORDER_WALL_SECONDS)
+    chains, least = ports.platforms[run.pool].capabilities.takes_orders, pool.setup_seconds + pool.session_seconds_min
     document = launch_document(
         run=run,
         pool=pool,
@@ -497,6 +520,7 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
         store=ports.artifacts.payload_address(grant(run, manifests, folders, wall_seconds)),
         clock=clock,
         policy=ports.policy,
+        chain={"wait_seconds": waits, "least_seconds": least} if chains else None,
     )
     return LaunchRequest(
         key=run.key,
@@ -523,7 +547,7 @@ def grant(run: Run, restore: Iterable[Manifest], data: Iterable[str], wall_secon
     """
     reads = {stop_flag_key(run.key)}
     for lane in run.lanes:
-        reads |= {f"runs/{run.key}/lane-{lane.index}/{name}.json" for name in ("heartbeat", "result")}
+        reads |= {f"runs/{run.key}/lane-{lane.index}/{name}.json" for name in ("heartbeat", "result", "next")}
     for manifest in restore:
         reads.add(manifest.key)
         reads |= {blob_key(manifest.job, component.sha256) for component in manifest.components}

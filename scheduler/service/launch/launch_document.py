@@ -30,8 +30,12 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
     store: Mapping[str, str],
     clock: Mapping[str, float],
     policy: Policy,
+    chain: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Return the launch document of a run as plain JSON types; mappings are keyed by job name."""
+    """Return the launch document of a run as plain JSON types; mappings are keyed by job name.
+
+    ``chain`` says how long a lane that ended waits for the next job; None where sessions take no orders.
+    """
     return {
         "format": FORMAT,
         "run": run.key,
@@ -44,6 +48,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "store": dict(store),
         "image": specs[run.lanes[0].job].image,  # of all of them: others have a session of their own
         "expected_devices": _expected_devices(pool, run),
+        "chain": chain,
         "lanes": [
             {
                 **_lane(lane, specs[lane.job], overheads[lane.job], restore[lane.job], data[lane.job]),

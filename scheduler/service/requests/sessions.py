@@ -159,10 +159,13 @@ def lane_lines(pieces: Iterable[bytes], run: Run, index: int) -> Iterator[bytes]
     if lane is None:
         listing = ", ".join(str(lane.index) for lane in run.lanes)
         raise Refusal(f"{run.key} has no lane {index}, only {listing}", remedy=f"See: schedctl runs show {run.key}")
-    if len(run.lanes) == 1:
-        yield from lines(pieces)
-        return
     printed, agent = f"{lane.job}| ".encode(), f"[agent lane {index}] ".encode()
+    if [other for other in run.lanes if other.begun_at is None] == [lane]:
+        # It was alone when it began, so its lines have no mark; those of jobs that continued after it have.
+        later = [other for other in run.lanes if other is not lane]
+        marks = [mark for other in later for mark in (f"{other.job}| ", f"[agent lane {other.index}] ")]
+        yield from (line for line in lines(pieces) if not line.startswith(tuple(mark.encode() for mark in marks)))
+        return
     for line in lines(pieces):
         if line.startswith(printed):
             yield line.removeprefix(printed)

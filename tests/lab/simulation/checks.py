@@ -11,7 +11,7 @@ from sqlalchemy import select
 from scheduler.core.job import Active, Held, Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.reasons import Outbid
-from scheduler.core.run import Ended, Running
+from scheduler.core.run import Ended, Running, lane_seconds
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.quota.audit import SETTLED_SECONDS
 from scheduler.store import checkpoints, conditions, events, jobs, ledger, plans, rates, runs, schema, watched
@@ -240,11 +240,13 @@ def check_at_rest(world: World, database: Database) -> None:
         _check_waits(world, place, charges.get(place.name, ()), over, spent_at)
         booked = {key: net for key, mine in by_run.items() if (net := net_of(mine))}
         for key, session in place.sessions.items():
+            _check_parts(world, session, over.get(key))
             billed = _must_be_booked(session, over.get(key))
             skew = None if place.tells_times else _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
             mine = booked.pop(key, [])
             _compare(f"{place.name}: {key}", skew, billed, mine)
-            if skew is not None and mood.honest and not mood.rates.stall:
+            untaken = key in over and len(over[key].lanes) > len(session.lanes)  # for all we know it was
+            if skew is not None and mood.honest and not mood.rates.stall and not untaken:
                 _check_last_word(world, session, mine, skew)
         if booked:
             raise Violation("ledger equals the bill", f"{place.name}: {booked} was never billed")
@@ -295,7 +297,8 @@ def _check_last_word(world: World, session: Session, booked: list[Bill], skew: i
     bill = session.bill()
     if not booked or bill is None or not said or not all(said):
         return
-    latest = bill[1] + session.place.pool.overrun_seconds + 2 * skew
+    waits = session.chain["wait_seconds"] if session.chain else 0  # it may have left sooner, told that nothing follows
+    latest = bill[1] + waits + session.place.pool.overrun_seconds + 2 * skew
     if booked[-1][1] > latest:
         raise Violation(
             "nothing is booked past the last word",
@@ -354,6 +357,24 @@ def net_of(charges: Sequence[Charge]) -> list[Bill]:
         elif density:
             found.append((start, end))
     return found
+
+
+def _check_parts(world: World, session: Session, run: Run | None) -> None:
+    """Raise Violation unless the jobs of a session share its bill to the second, each from where the last one left."""
+    bill = session.bill()
+    if bill is None or run is None:
+        return
+    parts = lane_seconds(run.lanes, *bill)
+    if sum(parts.values()) != run.devices * (bill[1] - bill[0]):
+        raise Violation("the parts are the bill", f"{session.key} was billed {bill}, its lanes {parts}")
+    skew = 2 * _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
+    lanes = {lane.index: lane for lane in session.lanes}
+    for lane in run.lanes:
+        world.sometimes("chained lane", lane.begun_at is not None)
+        before = [lanes[other.index] for other in run.lanes if lane.continues(other) and other.index in lanes]
+        left = max((other.left_at for other in before if other.left_at is not None), default=None)
+        if lane.begun_at is not None and (left is None or lane.begun_at + skew < left):
+            raise Violation("who works is charged", f"{session.key}: {lane.job} pays from {lane.begun_at}, not {left}")
 
 
 def _must_be_booked(session: Session, run: Run | None) -> list[Bill]:

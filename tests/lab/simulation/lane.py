@@ -53,6 +53,7 @@ class LaneFate:
     store_unreadable: bool = False  # cannot reach the checkpoints it was told to start from
     deaf: bool = False  # follows neither stop flags nor its own deadline
     forgets_result: bool = False  # its result never reaches the store
+    dies_waiting: bool = False  # its process is gone after its end, and takes no order of another job
 
 
 class Lane:
@@ -74,6 +75,8 @@ class Lane:
         self.parent: str | None = None
         self.bad: list[dict[str, str]] = []
         self.left_at: int | None = None  # with a last word
+        self.waits = False  # for the order of a job that continues here
+        self.began = session.starts_at if len(session.lanes) < len(session.orders) else world.now
         self.speed = world.true_speed(self.job, session.place.name, len(order["devices"]), len(session.orders))
 
     def begin(self) -> None:
@@ -255,8 +258,7 @@ class Lane:
         self.open = False
 
     def _stop_asked(self) -> bool:
-        flag = self.world.shelves.objects.get(f"runs/{self.session.key}/stop")
-        return flag is not None and json.loads(flag)["lane"] in (None, self.index)
+        return self.session.stop_asked(self.index)
 
     def _step(self) -> int:
         if self.trains_since is None:
@@ -306,15 +308,15 @@ class Lane:
             "lane": self.index,
             "job": self.job,
             "at": self.world.now,
-            "started_at": self.session.starts_at,
+            "started_at": self.began,
             "phase": phase,
             "step": self._step(),
             "steps_per_second": self.speed if self.trains_since is not None else None,
-            "setup_seconds": None if self.trains_since is None else self.trains_since - self.session.starts_at,
+            "setup_seconds": None if self.trains_since is None else self.trains_since - self.began,
             "checkpoint_seconds": SAVE_SECONDS,
             "checkpoint_step": self.published_step,
             "restored_step": self.first_step or None,
-            "command_at": self.session.starts_at if self.fate.sick else None,
+            "command_at": self.began if self.fate.sick else None,
             "bad_manifests": self.bad,
             **more,
         }
@@ -327,7 +329,9 @@ class Lane:
 
     def _leave(self, outcome: str, why: str, error_class: str | None = None) -> None:
         self.open = False
+        until = self.session.waits_until(outcome, why, error_class)
         said = {"outcome": outcome, "why": why, "error_class": error_class, "message": "", "ended_at": self.world.now}
+        said["waits_until"], self.waits = until, until is not None and not self.fate.dies_waiting
         document = self._beat("ended", **said)
         self.left_at = self.world.now
         if not self.fate.forgets_result and self.session.can_write:

@@ -9,7 +9,7 @@ from time import process_time
 from typing import TYPE_CHECKING
 
 from tests.lab.simulation.faults import Fate
-from tests.lab.simulation.scenario import draw_scenario, steady_scenario
+from tests.lab.simulation.scenario import steady_scenario, swarm_scenario
 from tests.lab.simulation.simulation import Failure, Simulation
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def swarm(
     for seed in seeds:
         if enough is not None and enough(tally):
             break
-        tally.run(Simulation(laboratory, draw_scenario(seed, weeks)))
+        tally.run(Simulation(laboratory, swarm_scenario(seed, weeks)))
     return tally
 
 

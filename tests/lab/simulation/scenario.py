@@ -105,6 +105,31 @@ def steady_scenario(weeks: float = 2.0, seed: int = 0) -> Scenario:
     )
 
 
+def swarm_scenario(seed: int, weeks: float = 2.0) -> Scenario:
+    """Return what the swarm simulates: every second seed has short jobs as well."""
+    return draw_scenario(seed, weeks) if seed % 2 else chained_scenario(seed, weeks)
+
+
+def chained_scenario(seed: int, weeks: float = 2.0) -> Scenario:
+    """Return the scenario of a seed with short jobs that come by and by, whose sessions have time for others."""
+    drawn = draw_scenario(seed, weeks)
+    rng = Random(f"short jobs in {seed}")
+    short = [
+        JobSpec(
+            name=f"short-{number}",
+            role="manager",
+            command=("train",),
+            target_step=max(10, int(600 * rng.uniform(0.1, 1.5))),
+            steps_per_hour=600,
+            weight=rng.choice((0.5, 1.0, 4.0)),
+            not_before=drawn.start + int(rng.random() ** 2 * weeks * WEEK),
+            setup_seconds=rng.choice((60, 600)),
+        )
+        for number in range(rng.choice((3, 6, 12)))
+    ]
+    return replace(drawn, jobs=(*drawn.jobs, *short))
+
+
 def counted_scenario(seed: int, weeks: float = 2.0) -> Scenario:
     """Return the scenario of a seed with pools whose sessions ask for their devices, and jobs that are due."""
     drawn = draw_scenario(seed, weeks)

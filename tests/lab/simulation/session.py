@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from platforms.base import InQueue, Observed, SessionState
+from scheduler.core.run import WRONG_DEVICE
 from tests.lab.simulation.faults import Violation
 from tests.lab.simulation.lane import LEAVE_SECONDS, Lane, LaneFate
 
@@ -43,6 +45,8 @@ class Session:
         self.deadline = request.deadline
         self.places = place.pool.places_of(request.devices)
         self.orders: list[dict[str, Any]] = request.launch["lanes"]
+        self.chain: dict[str, int] | None = request.launch.get("chain")
+        self.waiting_since = 0  # when its last lane that worked left
         self.closes_at: int = request.deadline - request.launch["stop_margin_seconds"]
         self.length = request.deadline - asked_at
         self.checkpoint_every = fate.checkpoint_every
@@ -153,11 +157,65 @@ class Session:
         """Whether its wait in the queue made it shorter than planned: nobody moved its deadline on."""
         return self.deadline < self.starts_at + self.length
 
+    def waits_until(self, outcome: str, why: str, error_class: str | None) -> int | None:
+        """Return until when a lane that ends now waits for an order; None when it does not."""
+        of_session = error_class in {"store", "device", WRONG_DEVICE} or outcome == "preempted" or "deadline" in why
+        of_session |= self.stop_asked(None)
+        latest = self.closes_at - (self.chain or {}).get("least_seconds", 0)
+        if self.chain is None or of_session or self.world.now >= latest:
+            return None
+        return min(latest, self.world.now + self.chain["wait_seconds"])
+
     def lane_left(self) -> None:
-        """A lane has said its last word; the session ends after the last one."""
-        if not any(lane.open for lane in self.lanes):
-            leaves = self.world.now + LEAVE_SECONDS + self.fate.stays_seconds
-            self.world.agenda.add(leaves, lambda: self.end("complete"))
+        """A lane has said its last word; the session ends after the last one, unless one waits for another job."""
+        if self.ended_at is not None or any(lane.open for lane in self.lanes):
+            return
+        self.waiting_since = since = self.world.now
+        leaves = self.world.now
+        if self.chain and any(lane.waits for lane in self.lanes):
+            latest = self.closes_at - self.chain["least_seconds"]
+            leaves = max(leaves, min(latest, leaves + self.chain["wait_seconds"]))
+        leaves += LEAVE_SECONDS + self.fate.stays_seconds
+        self.world.agenda.add(leaves, lambda: self._leave(since))
+
+    def _leave(self, since: int) -> None:
+        """End, unless another job has continued here meanwhile."""
+        if self.waiting_since == since and not any(lane.open for lane in self.lanes):
+            self.end("complete")
+
+    def notice_order(self, before: int) -> None:
+        """Let a lane that waits look at what follows it."""
+        key = f"runs/{self.key}/lane-{before}/next.json"
+        lane = next((lane for lane in self.lanes if lane.index == before), None)
+        if self.ended_at is not None or lane is None or lane.open or self.world.shelves.down:
+            return
+        document = json.loads(self.world.shelves.objects[key])
+        if not lane.waits:
+            if lane.fate.dies_waiting and any(other.open for other in self.lanes) and document["lane"] is not None:
+                self.world.sometimes("order refused")
+                self.world.shelves.put(key, json.dumps({**document, "lane": None}).encode())
+            return
+        lane.waits = False
+        if document["lane"] is None:
+            self.world.sometimes("nothing continues")
+            self.lane_left()
+        elif self.chain is not None and self.world.now < self.closes_at - self.chain["least_seconds"]:
+            self._continue(lane, document)
+
+    def _continue(self, before: Lane, document: dict[str, Any]) -> None:
+        order = document["lane"]
+        if (document["run"], document["after"]) != (self.key, before.index):
+            raise Violation("an order is for one lane", f"{self.key} was given {document}")
+        if any(lane.index == order["index"] for lane in self.lanes):
+            raise Violation("an order is taken once", f"{self.key} has lane {order['index']} already")
+        if not set(order["devices"]) <= set(before.order["devices"]):
+            raise Violation("a chain keeps its devices", f"{self.key} gives {order['devices']} to {order['job']}")
+        self.world.sometimes("continued")
+        lane = Lane(self.world, self, order, self.world.chained_fate(self, order))
+        self.lanes.append(lane)
+        lane.begin()
+        if lane.open:
+            self._claim_seat(lane.job)
 
     def end(self, detail: str) -> None:
         """End the session now, if it has not ended."""
@@ -185,7 +243,16 @@ class Session:
         if self.live and not self.began:
             self.deadline, self.closes_at = deadline, self.closes_at + deadline - self.deadline
 
+    def stop_asked(self, lane: int | None) -> bool:
+        """Whether the flag is there and asks this lane to end; None: all of them."""
+        flag = self.world.shelves.objects.get(f"runs/{self.key}/stop")
+        return flag is not None and json.loads(flag)["lane"] in (None, lane)
+
     def notice_stop(self) -> None:
-        """Let the lanes look at the stop flag."""
-        for lane in self.lanes:
+        """Let the lanes look at the stop flag; one for all lanes ends the wait for orders."""
+        for lane in list(self.lanes):
             lane.notice_stop()
+        if self.stop_asked(None) and any(lane.waits for lane in self.lanes):
+            for lane in self.lanes:
+                lane.waits = False
+            self.lane_left()

@@ -20,7 +20,8 @@ from tests.lab.simulation.place import Place
 from tests.lab.simulation.session import SessionFate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
     from platforms.base import LaunchRequest
     from tests.lab.simulation.scenario import Scenario
@@ -188,11 +189,18 @@ class World:
                 session = place.sessions.get(parts[1])
                 if session is not None:
                     self.agenda.add(self.now + self.rng.randint(1, _NOTICE_SECONDS), session.notice_stop)
+        if parts[-1] == "next.json":
+            dice = Random(f"order {key} in {self.scenario.seed}")
+            for place in self.places.values():
+                session = place.sessions.get(parts[1])
+                if session is not None:
+                    look = partial(session.notice_order, int(parts[2].removeprefix("lane-")))
+                    self.agenda.add(self.now + dice.randint(1, _NOTICE_SECONDS), look)
 
     # -- dice --------------------------------------------------------------------------------------------------------
 
-    def _chance(self, probability: float) -> bool:
-        return probability > 0 and self.rng.random() < probability
+    def _chance(self, probability: float, dice: Random | None = None) -> bool:
+        return probability > 0 and (dice or self.rng).random() < probability
 
     def true_speed(self, job: str, pool: str, devices: int, lanes: int) -> float:
         """Return the steps per second a lane really makes."""
@@ -240,15 +248,22 @@ class World:
             },
         )
 
-    def _lane_fate(self, length: int) -> LaneFate:
-        mood, rng = self.mood, self.rng
+    def chained_fate(self, session: Session, order: Mapping[str, Any]) -> LaneFate:
+        """Decide what will become of a job that continues in a session, from dice of its own."""
+        dice = Random(f"chain of {session.key} {order['index']} in {self.scenario.seed}")
+        fate = self._lane_fate(max(1, session.deadline - self.now), dice)
+        return replace(fate, sick=self.sickness.get(order["job"]))
+
+    def _lane_fate(self, length: int, dice: Random | None = None) -> LaneFate:
+        mood, rng = self.mood, dice or self.rng
         return LaneFate(
-            fails_after=rng.randint(1, length) if self._chance(mood.fails) else None,
+            fails_after=rng.randint(1, length) if self._chance(mood.fails, rng) else None,
             error_class=rng.choice(("code", "oom", "device", "data")),
             saves_when_failing=rng.random() < 0.5,
-            store_unreadable=self._chance(mood.store_unreadable),
-            deaf=self._chance(mood.deaf),
-            forgets_result=self._chance(mood.forgets_result),
+            store_unreadable=self._chance(mood.store_unreadable, rng),
+            deaf=self._chance(mood.deaf, rng),
+            forgets_result=self._chance(mood.forgets_result, rng),
+            dies_waiting=self._chance(mood.dies, self._later),
         )
 
     def damage_at_random(self, manifest: str, blob: str, objects: dict[str, bytes]) -> None:

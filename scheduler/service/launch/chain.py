@@ -1,0 +1,248 @@
+"""Chains: the next job of the plan continues in a running session whose lane is over.
+
+Its lane is stored as a part of the run before its order is put. The order is an object of the artifact store, under
+a key that names the lane before it, and is created once. A session that never takes it ends, and the job waits again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection
+
+from config.errors import ConfigError
+from jobs.lane_report import LaneReport, longest_wait
+from jobs.payload.bounds import read_json
+from jobs.spec import JobSpec
+from platforms.artifacts.base import StoreError
+from platforms.image import options_for
+from scheduler.core import job as job_arrows
+from scheduler.core.job import Queued
+from scheduler.core.plan import Placement, Plan
+from scheduler.core.pool import Pool
+from scheduler.core.reconcile import LaneEnd
+from scheduler.core.run import Lane, Outcome, Run, Running
+from scheduler.core.snapshot import JobView, PoolView, Snapshot
+from scheduler.service.facts.apply import close_lane
+from scheduler.service.facts.snapshot import gives_secrets, load_snapshot
+from scheduler.service.faults.isolation import apart
+from scheduler.service.launch.inputs import trees_of
+from scheduler.service.launch.lanes import note_lanes
+from scheduler.service.launch.launch import launch_request, new_lane, order_of, pin_parent, prepare
+from scheduler.service.launch.launch_document import FORMAT
+from scheduler.service.outside.ports import Ports
+from scheduler.store import events, jobs, limits, runs, trees
+
+_ORDER_BYTES = 16 << 20
+_AGAIN_SECONDS = 1_800  # a job that is planned on another pool by then is left to that plan
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The devices of a lane that is over, in a session that waits for an order; ``idle`` if none of its lanes works."""
+
+    run: Run
+    before: Lane
+    idle: bool
+
+
+def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Collection[str], *, news: bool) -> bool:
+    """Store which jobs continue in running sessions, and put their orders; return whether anything was changed.
+
+    A session without work and without a next job gets an order to end; without ``news`` only these are looked at.
+    """
+    with ports.database.read() as tx:
+        live = [run for run in runs.live(tx) if _may_chain(ports, run, unopened)]
+        reports = runs.heartbeats(tx, [run.key for run in live])
+        slots = [slot for slot in open_slots(live, reports, now) if news or slot.idle]
+        snapshot = None
+        if slots and limits.paused(tx) is None:
+            snapshot = load_snapshot(tx, ports.pools, now, ports.policy.horizon_seconds)
+    sessions = {run.key: run for run in live}
+    orders = [(run.key, lane) for run in live for lane in run.lanes if _is_unheard(run, lane, reports)]
+    told_to_end = {(slot.run.key, slot.before.index) for slot in slots if slot.idle}
+    chained = set[str]()
+    for slot in slots:
+        barred = {lane.job for _, lane in orders}
+        placement = None if snapshot is None else next_job(snapshot, plan, slot, barred)
+        if placement is None:
+            continue
+        told_to_end.discard((slot.run.key, slot.before.index))  # what it needs may still be on its way
+        if prepare(ports, [placement], (), quota=False)[0]:
+            reserve = partial(_reserve, ports, sessions[slot.run.key], slot.before, placement, now)
+            if (lane := apart(ports, "chain.failed", reserve, None, run=slot.run.key)) is not None:
+                orders.append((slot.run.key, lane))
+                chained.add(slot.run.key)
+                sessions[slot.run.key] = replace(slot.run, lanes=(*sessions[slot.run.key].lanes, lane))
+    work = {f"{key} {lane.index}": partial(_put_order, ports, sessions[key], lane) for key, lane in orders}
+    ends = {(key, before) for key, before in told_to_end if key not in chained}
+    work |= {f"{key} {before} ends": partial(_put_end, ports, sessions[key], before) for key, before in ends}
+    open_ = ports.calls.gather("order", work) if work else {}
+    closed = [(key, lane) for key, lane in orders if open_.get(f"{key} {lane.index}") is False]
+    for key, lane in closed:
+        apart(ports, "chain.failed", partial(_withdraw, ports, key, lane, now), None, run=key)
+    return bool(chained or closed)
+
+
+def _may_chain(ports: Ports, run: Run, unopened: Collection[str]) -> bool:
+    platform = ports.platforms.get(run.pool)
+    able = platform is not None and run.pool in ports.pools and run.pool not in unopened
+    is_new = isinstance(run.state, Running) and any(lane.outcome is not None or lane.begun_at for lane in run.lanes)
+    return able and is_new and platform is not None and platform.capabilities.takes_orders
+
+
+def _is_unheard(run: Run, lane: Lane, reports: Mapping[tuple[str, int], LaneReport]) -> bool:
+    """Return whether a lane continues in a session that has not said that it does."""
+    return lane.begun_at is not None and lane.outcome is None and (run.key, lane.index) not in reports
+
+
+def open_slots(live: Iterable[Run], reports: Mapping[tuple[str, int], LaneReport], now: int) -> list[Slot]:
+    """Return the lanes after which a job can continue. Only a runner that said that it waits gets an order."""
+    slots = []
+    for run in live:
+        works = any(lane.outcome is None for lane in run.lanes)
+        heard = [report for lane in run.lanes if (report := reports.get((run.key, lane.index))) and report.ended_at]
+        left = max((report.ended_at or 0 for report in heard), default=0) + longest_wait(heard)
+        if (works and now < run.deadline) or (not works and now <= left):
+            waiting = {report.lane for report in heard if report.waits_until is not None}
+            ended = [lane for lane in run.lanes if lane.outcome is not None and lane.index in waiting]
+            free = [lane for lane in ended if not any(other.continues(lane) for other in run.lanes)]
+            slots += [Slot(run, lane, not works) for lane in free]
+    return slots
+
+
+def next_job(snapshot: Snapshot, plan: Plan | None, slot: Slot, barred: Collection[str] = ()) -> Placement | None:
+    """Return which job continues in a slot, as a session until the slot's end; None when none can use it.
+
+    Jobs that are planned on this pool come first, since that saves a session, then those that nothing else takes soon.
+    Among them the dispatcher decides, as for a pool of the slot's devices that costs nothing.
+    """
+    view = next(view for view in snapshot.pools if view.pool.name == slot.run.pool)
+    if view.closed_until is not None:
+        return None
+    left, name = slot.run.deadline - snapshot.now, slot.run.pool
+    place = replace(
+        view.pool,
+        quotas=(),
+        hours=(),
+        sessions_max=1,
+        device_counts=(),
+        devices_per_session=max(1, len(slot.before.devices)),
+        session_cap_seconds=max(0, min(left, view.pool.session_cap_seconds)),
+        overrun_seconds=0,
+    )
+    barred = {lane.job for lane in slot.run.lanes}.union(barred)
+    waiting = [job for job in snapshot.jobs if job.running is None and job.blocked is None and job.name not in barred]
+    planned = _first_placements(plan)
+
+    def is_here(job: JobView) -> bool:
+        return job.name in planned and planned[job.name].pool == name
+
+    def is_free(job: JobView) -> bool:
+        return job.name not in planned or planned[job.name].start > snapshot.now + _AGAIN_SECONDS
+
+    for wanted in ([job for job in waiting if is_here(job)], [job for job in waiting if is_free(job)]):
+        placement = _dispatched(snapshot, PoolView(place), wanted, left)
+        if placement is not None:
+            return placement
+    return None
+
+
+def _first_placements(plan: Plan | None) -> dict[str, Placement]:
+    first: dict[str, Placement] = {}
+    for placement in sorted(plan.placements if plan else (), key=lambda one: one.start, reverse=True):
+        first |= dict.fromkeys((lane.job for lane in placement.lanes), placement)
+    return first
+
+
+def _dispatched(snapshot: Snapshot, place: PoolView, wanted: Sequence[JobView], left: int) -> Placement | None:
+    from scheduler.planner.dispatch.dispatcher import dispatch
+
+    if not wanted or left <= 0:
+        return None
+    progress = {job.name: done for job in snapshot.jobs if (done := snapshot.progress(job.name)) is not None}
+    names = {job.name for job in wanted}
+    finished = {name: done for name, done in {**snapshot.finished, **progress}.items() if name not in names}
+    alone = Snapshot(snapshot.now, tuple(wanted), (place,), left, finished)
+    return next(iter(dispatch(alone).due_now), None)
+
+
+def _reserve(ports: Ports, run: Run, before: Lane, placement: Placement, now: int) -> Lane | None:
+    """Store that a job continues after a lane, unless something that it needs is not there or has changed."""
+    pool, planned = ports.pools[run.pool], placement.lanes[0]
+    able = replace(ports.platforms[pool.name].capabilities, mounts=frozenset())  # nothing is attached to what runs
+    with ports.write() as tx:
+        record = jobs.get(tx, planned.job)
+        inputs = trees_of(record.spec, trees.copies(tx), able)
+        if not isinstance(record.state, Queued) or inputs is None or not _fits_session(tx, run, pool, record.spec):
+            return None
+        if planned.job in ports.calls.under_way("components") or not pin_parent(ports, tx, record, now):
+            return None
+        index = 1 + max(lane.index for lane in run.lanes)
+        lane = new_lane(tx, record, pool, index, before.devices[: planned.devices], inputs)
+        lane = replace(lane, begun_at=now)
+        restore = [manifest.key for manifest in order_of(tx, [planned.job]).restore[planned.job]]
+        runs.add_lane(tx, run, lane, restore, now)
+        active = job_arrows.activate(record.state, run.key, now)
+        jobs.change_state(tx, planned.job, record.state, active, "activate", now, run=run.key)
+    ports.log.info("run.chain", run=run.key, job=planned.job, lane=lane.index, after=before.job)
+    return lane
+
+
+def _withdraw(ports: Ports, key: str, lane: Lane, now: int) -> None:
+    """Let a job wait again whose session says that it took no order: it is leaving, or its runner is gone."""
+    with ports.write() as tx:
+        run = runs.get(tx, key)
+        if any(mine.index == lane.index and mine.outcome is None for mine in run.lanes):
+            end = LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, "its session took no further order")
+            close_lane(ports, tx, run, end, now)
+
+
+def _fits_session(tx: Connection, run: Run, pool: Pool, spec: JobSpec) -> bool:
+    """Return whether a session has the image and the secrets that a job needs."""
+    first = jobs.get(tx, run.lanes[0].job).spec
+    images = [options_for(one, pool.platform, pool.options).get("image") for one in (spec, first)]
+    if images[0] != images[1] or not spec.secrets or not gives_secrets(pool):
+        return images[0] == images[1]
+    launched = events.tail(tx, limit=1, kinds=["run.submit"], subject=run.key)
+    return bool(launched) and set(spec.secrets) <= set(launched[0].data.get("secrets", ()))
+
+
+def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
+    """Put the order of a lane that is stored; return whether it is there. May be repeated: what came first stays."""
+    before = max((other for other in run.lanes if lane.continues(other)), key=lambda other: other.index)
+    with ports.database.read() as tx:
+        order = order_of(tx, [lane.job])
+    try:
+        note_lanes(ports.artifacts, run)
+        launch = launch_request(ports, replace(run, lanes=(lane,)), order).launch
+    except (StoreError, ConfigError) as error:
+        ports.log.warning("order.failed", run=run.key, lane=lane.index, why=str(error))
+        return True
+    return _put(ports, run, before.index, {"lane": launch["lanes"][0], "store": launch["store"]})
+
+
+def _put_end(ports: Ports, run: Run, before: int) -> bool:
+    """Tell a session that nothing continues after a lane."""
+    return _put(ports, run, before, {"lane": None})
+
+
+def _put(ports: Ports, run: Run, before: int, what: Mapping[str, Any]) -> bool:
+    """Put an order unless there is one; return False where the session was told, or says, that nothing continues."""
+    key, document = order_key(run.key, before), {"format": FORMAT, "run": run.key, "after": before, **what}
+    try:
+        if ports.artifacts.create(key, json.dumps(document).encode()):
+            return True
+        return read_json(ports.artifacts.read(key, _ORDER_BYTES))["lane"] is not None
+    except (StoreError, ValueError, KeyError, TypeError) as error:  # again as long as the session has not got it
+        ports.log.warning("order.failed", run=run.key, lane=before, why=str(error))
+        return True
+
+
+def order_key(run: str, before: int) -> str:
+    """Return where the session of a run looks for what continues after a lane."""
+    return f"runs/{run}/lane-{before}/next.json"
