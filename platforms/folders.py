@@ -68,22 +68,22 @@ class Folders:
         result = {}
         for key in filter(is_folder_name, keys):
             try:
-                seen = observe(key)
+                session = observe(key)
             except DamagedRecord as error:
-                seen = unclear(key, error)
-            if seen is not None:
-                result[key] = seen
+                session = unclear(key, error)
+            if session is not None:
+                result[key] = session
         return result
 
     def live(self, observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
         """Return the sessions that hold a lane: those that wait, run, or may run for all that their records say."""
-        seen = self.observed(self.keys(), observe)
-        return {key: one for key, one in seen.items() if one.state not in _OVER}
+        sessions = self.observed(self.keys(), observe)
+        return {key: one for key, one in sessions.items() if one.state not in _OVER}
 
     def over(self, keys: Collection[str], observe: Callable[[str], Observed | None]) -> list[str]:
         """Return those of ``keys`` whose folders are kept though their sessions ended or never started, sorted."""
-        seen = self.observed(sorted(self.keys() & set(keys)), observe)
-        return [key for key, one in seen.items() if one.state in _OVER]
+        sessions = self.observed(sorted(self.keys() & set(keys)), observe)
+        return [key for key, one in sessions.items() if one.state in _OVER]
 
     def make(self, key: str, fill: Callable[[Path], object]) -> None:
         """Let a session's folder appear as ``fill`` fills it, or not at all. The caller holds the lock."""

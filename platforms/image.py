@@ -54,8 +54,8 @@ def image_of(platform: str, options: Mapping[str, str]) -> Image:
     # Those of our own stand-ins run in the interpreter that runs this as well.
     own = here() if traits.runs_here or options.get("emulator") or options.get("endpoint") else None
     if not python and own is None:
-        found = _IN_IMAGE_NAME.search(options.get("image", "")) if traits.is_chosen else None
-        python = f"3.{found[1]}" if found else traits.python
+        match = _IN_IMAGE_NAME.search(options.get("image", "")) if traits.is_chosen else None
+        python = f"3.{match[1]}" if match else traits.python
     internet = options.get("internet", "on")
     if internet not in {"on", "off"}:
         raise Misconfigured(platform, "load", f"internet = {internet!r} is none of on, off")

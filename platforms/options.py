@@ -63,13 +63,13 @@ def read_options(platform: str, kind: type[_Settings], options: Mapping[str, str
 def declared_options(kind: Any) -> tuple[Declared, ...]:
     """Return the fields of a dataclass; to look at its types takes longer than to read what was written."""
     plain, hints = get_type_hints(kind), get_type_hints(kind, include_extras=True)
-    found = []
+    options = []
     for field in fields(kind):
         marks = (mark for mark in get_args(hints[field.name])[1:] if isinstance(mark, Written))
         how = next(marks, Written())
         name = how.name or field.name
-        found.append(Declared(field.name, name, plain[field.name], field.default, how))
-    return tuple(found)
+        options.append(Declared(field.name, name, plain[field.name], field.default, how))
+    return tuple(options)
 
 
 def _read(platform: str, name: str, options: Mapping[str, str], kind: Any, how: Written) -> object:

@@ -35,13 +35,13 @@ def fingerprint(paths: Iterable[Path]) -> str:
 
 def _look(path: Path) -> str:
     try:
-        found = path.stat()
-        told = f"{found.st_mode} {found.st_uid} {found.st_gid}"
-        if stat.S_ISREG(found.st_mode) and found.st_size <= _BYTES_MAX:
-            return f"{told} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        status = path.stat()
+        owner = f"{status.st_mode} {status.st_uid} {status.st_gid}"
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _BYTES_MAX:
+            return f"{owner} {hashlib.sha256(path.read_bytes()).hexdigest()}"
     except OSError as error:
         return f"errno {error.errno}"
-    return f"{told} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+    return f"{owner} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
 
 @contextmanager

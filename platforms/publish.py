@@ -82,11 +82,13 @@ def publish_in_mlflow(folder: Path, name: str, version: str, facts: Mapping[str,
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        for known in client.search_model_versions(f"name='{name}'"):
-            if known.tags.get(_DIGEST) == digest:
-                return f"models:/{name}/{known.version}"
-        found = client.get_experiment_by_name(_RUNS)
-        experiment = found.experiment_id if found is not None else client.create_experiment(_RUNS)
+        for earlier in client.search_model_versions(f"name='{name}'"):
+            if earlier.tags.get(_DIGEST) == digest:
+                return f"models:/{name}/{earlier.version}"
+        experiment_of_runs = client.get_experiment_by_name(_RUNS)
+        experiment = (
+            experiment_of_runs.experiment_id if experiment_of_runs is not None else client.create_experiment(_RUNS)
+        )
         run = client.create_run(experiment, run_name=version)
         client.log_artifacts(run.info.run_id, str(folder), "model")
         for metric, value in _measured(facts).items():
@@ -94,18 +96,18 @@ def publish_in_mlflow(folder: Path, name: str, version: str, facts: Mapping[str,
         client.set_terminated(run.info.run_id)
         tags = {"uff.version": version, _DIGEST: digest, "uff.state": str(facts["state"])}
         source = f"{run.info.artifact_uri}/model"
-        made = client.create_model_version(name, source, run.info.run_id, tags=tags, await_creation_for=0)
+        created = client.create_model_version(name, source, run.info.run_id, tags=tags, await_creation_for=0)
     except MlflowException as error:
         words = " ".join(str(error).split())[:300]
         kind = TargetError if error.get_http_status_code() in {400, 401, 403, 404} else TargetUnreachable
         raise kind(f"mlflow:{name}", "publish there", words, f"Look at {address}") from None
     except OSError as error:
         raise TargetUnreachable(f"mlflow:{name}", "publish there", str(error)[:300], f"Look at {address}") from None
-    return f"models:/{name}/{made.version}"
+    return f"models:/{name}/{created.version}"
 
 
 def _measured(facts: Mapping[str, Any]) -> dict[str, float]:
     """Return what the newest verdict measured, by metric."""
     verdicts = facts.get("verdicts") or ()
     findings = verdicts[-1]["evidence"].get("findings", ()) if verdicts else ()
-    return {found["gate"]["metric"]: float(found["value"]) for found in findings if found["value"] is not None}
+    return {finding["gate"]["metric"]: float(finding["value"]) for finding in findings if finding["value"] is not None}

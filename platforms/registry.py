@@ -97,11 +97,11 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
     Raises Misconfigured for an unknown name, a missing library or a bad setting.
     """
     with _needs_library(platform, "load"):
-        found: Platform = _function(platform, "load", "load")(settings, context)
-    if context.device_counts and not found.capabilities.device_counts:
+        adapter: Platform = _function(platform, "load", "load")(settings, context)
+    if context.device_counts and not adapter.capabilities.device_counts:
         why = "device_counts: its sessions cannot ask for a number of devices"
         raise Misconfigured(platform, "load", why, "Set devices_per_session and sessions_max instead")
-    return found
+    return adapter
 
 
 def late(
@@ -133,8 +133,8 @@ def publisher() -> str:
 def published(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> Published:
     """Return what an account at the platform may see of what it holds. Raises Misconfigured."""
     with _needs_library(platform, "fetch"):
-        found: Published = _function(platform, "published", "fetch")(settings, environ)
-    return found
+        files: Published = _function(platform, "published", "fetch")(settings, environ)
+    return files
 
 
 def account_name(platform: str, settings: Mapping[str, str], environ: Mapping[str, str], state_folder: Path) -> str:
@@ -174,10 +174,10 @@ def _function(platform: str, name: str, action: str) -> Any:
     if platform in _SHIPPED:
         module, _, function = _SHIPPED[platform].get(name, "").partition(":")
         return getattr(import_module(module), function) if module else None
-    found = plugin.find(platform)
-    if found is None:
+    distribution = plugin.find(platform)
+    if distribution is None:
         raise Misconfigured(platform, action, "there is no such platform", f"Known platforms: {', '.join(known())}")
-    return getattr(found, name)
+    return getattr(distribution, name)
 
 
 @contextmanager

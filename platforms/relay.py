@@ -135,8 +135,8 @@ def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, 
 
 
 def _until_attached(candidates: Sequence[str], attached: set[str]) -> list[str]:
-    found = next((place for place, key in enumerate(candidates) if key in attached), len(candidates))
-    return list(candidates[: found + 1])
+    position = next((place for place, key in enumerate(candidates) if key in attached), len(candidates))
+    return list(candidates[: position + 1])
 
 
 def pack_objects(store: BlobStore, keys: Iterable[str], archive: Path) -> None:

@@ -106,26 +106,26 @@ class Records:
             price_microdollars_per_hour=end.price, taken=end.taken,
         )  # fmt: skip
 
-    def keep_output(self, key: str, said: bytes) -> None:
+    def keep_output(self, key: str, output: bytes) -> None:
         """Keep what a session has printed so far; it only grows."""
         kept = self._folders.root / key / OUTPUT
-        if said and not (kept.exists() and kept.stat().st_size > len(said)):
+        if output and not (kept.exists() and kept.stat().st_size > len(output)):
             fresh = kept.with_name(f".{OUTPUT}")
-            fresh.write_bytes(said)
+            fresh.write_bytes(output)
             fresh.replace(kept)
 
     def forget(self, keys: Collection[str]) -> None:
         """Let go of what is remembered of sessions whose folders are gone."""
-        self._known = {place: found for place, found in self._known.items() if place[0] not in keys}
+        self._known = {place: record for place, record in self._known.items() if place[0] not in keys}
 
     def _read(self, key: str, name: str, kind: type[_Record]) -> _Record:
-        found = self._known.get((key, name))
-        if not isinstance(found, kind):
-            found = read_record(self._folders.root, f"{key}/{name}", lambda document: kind(**document))
-            if found is None:
+        record = self._known.get((key, name))
+        if not isinstance(record, kind):
+            record = read_record(self._folders.root, f"{key}/{name}", lambda document: kind(**document))
+            if record is None:
                 raise DamagedRecord(f"{self._folders.root / key / name} is gone")
-            self._known[key, name] = found
-        return found
+            self._known[key, name] = record
+        return record
 
 
 class RemoteSessions(Adapter):
@@ -142,18 +142,18 @@ class RemoteSessions(Adapter):
         """Return the folder of the payload. Raises Misconfigured."""
         return payload_of(self._platform, request, self._context)
 
-    def _standing(self, request: LaunchRequest, seen: Mapping[str, Observed], now: int) -> Observed | None:
-        """Return the session of a launch when it is among those that were ``seen``.
+    def _standing(self, request: LaunchRequest, sessions: Mapping[str, Observed], now: int) -> Observed | None:
+        """Return the session of a launch when it is among those that were ``sessions``.
 
         Raises Refused when it is not, and there is no room for it; Unreachable when nobody can tell.
         """
-        if (known := seen.get(request.key)) is not None:
-            if known.state is SessionState.UNCLEAR:
-                raise Unreachable(self._platform, "launch", known.detail)
-            return known
+        if (observed := sessions.get(request.key)) is not None:
+            if observed.state is SessionState.UNCLEAR:
+                raise Unreachable(self._platform, "launch", observed.detail)
+            return observed
         if request.deadline <= now:
             raise Refused(self._platform, "launch", f"the deadline {request.deadline} is not after {now}")
-        live = sum(map(is_live, seen.values()))
+        live = sum(map(is_live, sessions.values()))
         if live >= self._context.sessions_max:
             why = f"{live} of at most {self._context.sessions_max} sessions are live"
             raise Refused(self._platform, "launch", why, "Wait until one ends")
@@ -166,9 +166,9 @@ class RemoteSessions(Adapter):
         return self._clock.origin + (scheduled - self._clock.epoch) / self._clock.scale
 
 
-def is_live(seen: Observed) -> bool:
+def is_live(session: Observed) -> bool:
     """Return whether a session waits, runs, or may run for all that is known."""
-    return seen.state not in _OVER
+    return session.state not in _OVER
 
 
 def payload_of(platform: str, request: LaunchRequest, context: PlatformContext) -> Path:

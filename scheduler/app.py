@@ -257,14 +257,14 @@ class App:
         mail, slack = self.settings.report.smtp, self.settings.report.slack
         password = mail.password.get_secret_value()
         webhook, token = slack.webhook_token_url.get_secret_value(), slack.bot_token.get_secret_value()
-        found: dict[str, Channel] = {}
+        channels: dict[str, Channel] = {}
         if mail.host:
             server = (mail.host, mail.port, mail.starttls, mail.user, password, mail.sender)
-            found |= email_channels(EmailChannel(*server, mail.recipients, mail.timeout_seconds))
+            channels |= email_channels(EmailChannel(*server, mail.recipients, mail.timeout_seconds))
         if webhook or token:
-            found["slack"] = SlackChannel(webhook, token, slack.channel, slack.timeout_seconds)
+            channels["slack"] = SlackChannel(webhook, token, slack.channel, slack.timeout_seconds)
         others = [AppriseChannel(url.get_secret_value()) for url in self.settings.report.apprise.token_urls]
-        return found | {channel.name: channel for channel in others}
+        return channels | {channel.name: channel for channel in others}
 
     @cached_property
     def mailing(self) -> Mailing:
@@ -387,12 +387,12 @@ def private_places(
 ) -> list[Path]:
     """Return the state folder, the store, the settings, the ``database`` with its side files, and ``secrets``."""
     files = [*settings.files, own_file(None, environ), SYSTEM_FILE, *secrets]
-    found = [settings.state_dir, settings.artifacts.root]
-    found += [file.parent if file.parent.name in _FOLDERS else file for file in files if file.parent != _SHIPPED]
+    folders = [settings.state_dir, settings.artifacts.root]
+    folders += [file.parent if file.parent.name in _FOLDERS else file for file in files if file.parent != _SHIPPED]
     if database is not None:
-        found += [Path(f"{database}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
+        folders += [Path(f"{database}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
     elif settings.database_url:
         # The server believes the user behind a socket.
         hosts = re.findall(r"[?&\s]host=([^&\s]+)", settings.database_url) or [_SOCKETS]
-        found += [Path(place) for place in map(unquote, hosts) if place.startswith("/")]
-    return [place.absolute() for place in found]
+        folders += [Path(place) for place in map(unquote, hosts) if place.startswith("/")]
+    return [place.absolute() for place in folders]

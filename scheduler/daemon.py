@@ -279,8 +279,8 @@ class Daemon:
                         look_now()
                     elif news is not None:
                         self._bring_forward(timer, news)
-                    if (found := self._credentials()) != handed_over and self.load is not None:
-                        handed_over = found
+                    if (credentials := self._credentials()) != handed_over and self.load is not None:
+                        handed_over = credentials
                         self.log.info("credentials.changed", next="the settings are read again")
                         self._news.put(_RELOAD)
                     if abs(jump := watch.jump()) > _JUMP_SECONDS:

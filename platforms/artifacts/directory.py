@@ -112,12 +112,12 @@ class DirectoryStore:
             self._root.stat()  # an unmounted disk must not look like an empty store
             try:
                 with folder_below(self._root, prefix) as folder:
-                    found = list(_walk(folder, prefix))
+                    entries = list(_walk(folder, prefix))
             except OSError as error:
                 if error.errno not in _NOTHING:
                     raise
-                found = []
-        yield from sorted(found)
+                entries = []
+        yield from sorted(entries)
 
     def delete(self, key: str) -> bool:
         """Remove an object; return whether there was one."""
@@ -204,10 +204,10 @@ def _split(action: str, key: str) -> tuple[str, str]:
 def _size(folder: int, name: str) -> int | None:
     """Return the size of a plain file; None for anything else."""
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _changed(folder: int, name: str) -> float:
@@ -217,10 +217,10 @@ def _changed(folder: int, name: str) -> float:
 def _walk(folder: int, prefix: str) -> Iterator[str]:
     """Yield the keys of the plain files in an open folder and below it; what has no name of ours is not ours."""
     with os.scandir(folder) as entries:
-        found = [
+        names = [
             (entry.name, entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)) for entry in entries
         ]
-    for name, is_folder, is_plain in found:
+    for name, is_folder, is_plain in names:
         if not is_key(f"{prefix}{name}"):
             continue
         if is_plain:

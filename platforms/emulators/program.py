@@ -65,10 +65,10 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def end_unknown(folder: Path, known: Collection[str]) -> None:
-    """End every kernel that works below ``folder``, except in the folders ``known``."""
+def end_unknown(folder: Path, keys: Collection[str]) -> None:
+    """End every kernel that works below ``folder``, except in the folders ``keys``."""
     for _ in range(_ROUNDS):
-        pids = _kernels(folder, known)
+        pids = _kernels(folder, keys)
         if not pids:
             break
         for pid in pids:
@@ -81,9 +81,9 @@ def end_unknown(folder: Path, known: Collection[str]) -> None:
                 os.close(descriptor)
 
 
-def _kernels(folder: Path, known: Collection[str] = ()) -> list[int]:
+def _kernels(folder: Path, keys: Collection[str] = ()) -> list[int]:
     mark = f"{MARK}={folder}/".encode()
-    passed_over = {f"{MARK}={session}".encode() for session in known}
+    passed_over = {f"{MARK}={session}".encode() for session in keys}
     result = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

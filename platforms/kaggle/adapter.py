@@ -92,8 +92,8 @@ class Collector:
             )
 
     def _wanted(self, slug: str) -> Sequence[tuple[str, str]]:
-        found: dict[str, str] = {}
-        seen, page = 0, ""
+        result: dict[str, str] = {}
+        count, page = 0, ""
         for _ in range(_PAGES_MAX):
             try:
                 output = self._client.output(slug, page)
@@ -102,16 +102,16 @@ class Collector:
             if output is None:
                 raise Unreachable("kaggle", "collect", f"{slug} is over, and what it left is not shown")
             for name, url in output.files:
-                seen += 1
+                count += 1
                 key = name.removeprefix(_STORE)
                 if name.startswith(_STORE) and self._intake.rank(key) is not None:
-                    found[key] = url
-            if seen > self._caps.files:
+                    result[key] = url
+            if count > self._caps.files:
                 raise Refused("kaggle", "collect", f"{slug} left more than {self._caps.files} files", permanent=True)
             page = output.next_page
             if not page:
                 break
-        return [(key, found[key]) for key in self._intake.in_turn(found)]
+        return [(key, result[key]) for key in self._intake.in_turn(result)]
 
     def _take(self, key: str, url: str, file: Path, store: BlobStore) -> bool:
         """Take one file home; False when it came damaged."""
@@ -190,10 +190,10 @@ class KagglePlatform:
                 with _nothing_started():
                     record = self._observer.adopt(request.key, slug, now)
             if record is not None:
-                found = self._observer.look(record, now)
-                if found is None:
+                session = self._observer.look(record, now)
+                if session is None:
                     raise Unreachable("kaggle", "launch", f"{slug} was pushed before, and Kaggle does not show it yet")
-                return found
+                return session
             if request.deadline <= now:
                 raise Refused("kaggle", "launch", f"the deadline {request.deadline} is not after {now}")
             until = stopwatch() + self._settings.upload_seconds
@@ -274,8 +274,8 @@ class KagglePlatform:
                 return
             with suppress(Unreachable):  # what it printed is lost with its kernel, and tells its id
                 self._tail.catch_up(record)
-            seen = self._observer.look(record, now)
-            if seen is None or seen.state not in {SessionState.QUEUED, SessionState.RUNNING}:
+            session = self._observer.look(record, now)
+            if session is None or session.state not in {SessionState.QUEUED, SessionState.RUNNING}:
                 return
             record = self._records.read(key) or record
             if record.cancelled_at is None and (session_id := self._records.said(key).session_id) is not None:
@@ -434,10 +434,10 @@ class KagglePlatform:
     def _refusal(self, error: str, now: int) -> Refused:
         """Return what an error text in a good answer means; the texts are those seen in the wild."""
         error = error.strip().rstrip(".")
-        told = error.lower()
-        if "session count" in told:
+        words = error.lower()
+        if "session count" in words:
             return Refused("kaggle", "launch", error, "Wait until a session ends")
-        if "quota" in told:
+        if "quota" in words:
             try:
                 refresh = self._client.gpu_week().end
             except PlatformError:

@@ -57,7 +57,7 @@ def checks(
         account = open_account(chosen, environ)
     except Misconfigured as error:
         return {"library": _library, "credentials": partial(_fail, error)}  # the rest cannot be asked without
-    asked: dict[str, Callable[[], Checked]] = {
+    questions: dict[str, Callable[[], Checked]] = {
         "library": _library,
         "credentials": partial(_credentials, account),
         "quota": partial(_quota, account),
@@ -66,8 +66,8 @@ def checks(
         "uploads": partial(_uploads, account, chosen.call_seconds),
     }
     if probe:
-        asked["probe"] = partial(_probe, account, chosen.push_seconds)
-    return {name: partial(_answered, check) for name, check in asked.items()}
+        questions["probe"] = partial(_probe, account, chosen.push_seconds)
+    return {name: partial(_answered, check) for name, check in questions.items()}
 
 
 def _answered(check: Callable[[], Checked]) -> Checked:
@@ -85,12 +85,12 @@ def _fail(error: Misconfigured) -> Checked:
 
 
 def _library() -> Checked:
-    found, client = _installed("kagglesdk"), _installed("kaggle")
-    if not _TESTED.match(found):
-        return Checked("warning", f"kagglesdk {found} is not what was tested", "Install kagglesdk 0.1.37 or 0.1.38")
+    core, client = _installed("kagglesdk"), _installed("kaggle")
+    if not _TESTED.match(core):
+        return Checked("warning", f"kagglesdk {core} is not what was tested", "Install kagglesdk 0.1.37 or 0.1.38")
     if client and not _installed("six"):
         return Checked("warning", f"kaggle {client} cannot be imported without six", "Run: pip install six")
-    return Checked("ok", f"kagglesdk {found}; Kaggle's own client: {client or 'none, and none is needed'}")
+    return Checked("ok", f"kagglesdk {core}; Kaggle's own client: {client or 'none, and none is needed'}")
 
 
 def _installed(distribution: str) -> str:
@@ -109,16 +109,16 @@ def _credentials(account: Account) -> Checked:
 def _quota(account: Account) -> Checked:
     week = account.client.gpu_week()
     left = max(0, week.left_seconds)
-    told = f"{left / 3600:.1f} of {week.limit_seconds / 3600:.1f} GPU hours are left this week"
-    return Checked("ok", told) if left else Checked("warning", told, "Wait for the refresh")
+    sentence = f"{left / 3600:.1f} of {week.limit_seconds / 3600:.1f} GPU hours are left this week"
+    return Checked("ok", sentence) if left else Checked("warning", sentence, "Wait for the refresh")
 
 
 def _clock(account: Account, now: float) -> Checked:
     account.client.gpu_week()
-    shown = account.wire.clock_shown
-    if shown is None:
+    offset = account.wire.clock_shown
+    if offset is None:
         return Checked("warning", "Kaggle does not tell its time", "Compare this machine's clock with another")
-    skew = round(now - shown)
+    skew = round(now - offset)
     if abs(skew) > _SKEW_SECONDS:
         return Checked("bad", f"this machine's clock is {skew} s ahead of Kaggle's", "Start a time service")
     return Checked("ok", f"{skew} s from Kaggle's")
@@ -179,6 +179,6 @@ def _probe(account: Account, push_seconds: int) -> Checked:
     if log.session_id is None:
         return Checked("warning", "a kernel does not know its session: forced stops delete it, and lose its log")
     if not log.hears:
-        told = f"a kernel ran and told its session, {log.session_id}, but it has no rights to read its account"
-        return Checked("warning", told, "In relay mode it cannot be asked to save: see docs/kaggle.md, Stopping")
+        sentence = f"a kernel ran and told its session, {log.session_id}, but it has no rights to read its account"
+        return Checked("warning", sentence, "In relay mode it cannot be asked to save: see docs/kaggle.md, Stopping")
     return Checked("ok", f"a kernel ran, told its session, {log.session_id}, and may look at its account")

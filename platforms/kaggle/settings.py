@@ -52,8 +52,8 @@ def read_credentials(path: str, environ: Mapping[str, str]) -> Credentials:
         return _token("the environment", token)
     if username or key:
         return _legacy("the environment", username, key)
-    if found := next(filter(Path.is_file, _usual_files(environ)), None):
-        return _from_file(found, private=True)
+    if file := next(filter(Path.is_file, _usual_files(environ)), None):
+        return _from_file(file, private=True)
     raise _wrong(f"no credentials found. {_ADVICE}")
 
 
@@ -61,11 +61,11 @@ def files(settings: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]
     """Return every file that credentials of a pool with these settings may come from, there or not."""
     if settings.get("credentials"):
         return [Path(settings["credentials"]).expanduser()]
-    found = _usual_files(environ)
+    paths = _usual_files(environ)
     if environ.get("CREDENTIALS_DIRECTORY"):
-        found.append(Path(environ["CREDENTIALS_DIRECTORY"]) / _SYSTEMD_NAME)
+        paths.append(Path(environ["CREDENTIALS_DIRECTORY"]) / _SYSTEMD_NAME)
     token = environ.get("KAGGLE_API_TOKEN", "").strip()
-    return [*found, Path(token)] if os.sep in token else found
+    return [*paths, Path(token)] if os.sep in token else paths
 
 
 def _usual_files(environ: Mapping[str, str]) -> list[Path]:

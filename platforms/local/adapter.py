@@ -117,9 +117,9 @@ class LocalPlatform(Adapter):
             raise Misconfigured("local", "launch", f"there is no agent at {agent}", "Check the bundle folder")
         session = self._session(request.key)
         with self._folders.answering("launch"), self._folders.lock():
-            known = session.observe(now)
-            if known is not None:
-                return known
+            observed = session.observe(now)
+            if observed is not None:
+                return observed
             self._admit(request, agent, now)
         return self._start(session, request, agent, now)
 
@@ -173,11 +173,11 @@ class LocalPlatform(Adapter):
         if request.deadline <= now:
             raise Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
         live = self._folders.live(lambda key: self._session(key).observe(now))
-        unclear = next((seen.detail for seen in live.values() if seen.state is SessionState.UNCLEAR), "")
+        unclear = next((one.detail for one in live.values() if one.state is SessionState.UNCLEAR), "")
         if len(live) >= self._context.sessions_max:
             why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
-            told = f", one for all that can be told: {unclear}" if unclear else ""
-            raise Refused("local", "launch", why + told, "Wait until one ends")
+            note = f", one for all that can be told: {unclear}" if unclear else ""
+            raise Refused("local", "launch", why + note, "Wait until one ends")
         if unclear and self._devices:
             raise Refused("local", "launch", f"whose devices are free cannot be told: {unclear}")
         devices = self._share(request, [self._session(key) for key in live])
@@ -221,8 +221,8 @@ class LocalPlatform(Adapter):
         """Return the machine's devices that a new session gets: none when the pool names none."""
         if not self._devices:
             return ()
-        taken = {device for session in live if (order := session.order()) for device in order.devices}
-        free = [device for device in self._devices if device not in taken]
+        busy = {device for session in live if (order := session.order()) for device in order.devices}
+        free = [device for device in self._devices if device not in busy]
         if len(free) < request.devices:
             raise Refused("local", "launch", f"{counted(len(free), 'device')} free, {request.devices} needed")
         return free[: request.devices]
@@ -235,8 +235,8 @@ class LocalPlatform(Adapter):
             claimed, why = False, str(error)
         with self._folders.answering("launch"):
             if not claimed and session.void(now, why):
-                said = read_below(session.folder, KEEPER_LOG).decode("utf-8", "replace").strip()[-500:]
-                raise Refused("local", "launch", "; ".join(filter(None, [why, said])))
+                log_end = read_below(session.folder, KEEPER_LOG).decode("utf-8", "replace").strip()[-500:]
+                raise Refused("local", "launch", "; ".join(filter(None, [why, log_end])))
             observed = session.observe(now)
         if observed is None:
             raise Unreachable("local", "launch", f"{session.folder} vanished")

@@ -50,19 +50,19 @@ def members(leader: int, leader_ticks: int, folder: str) -> list[int]:
     """
     now_there = start_ticks(leader)
     # For its first instant the leader still lacks the group and the mark that it is about to give itself.
-    found = [leader] if now_there == leader_ticks else []
+    pids = [leader] if now_there == leader_ticks else []
     # While one member of a group lives its number is not given out again: another leader means another group.
     group = None if now_there not in {None, leader_ticks} else str(leader).encode()
     mark = f"{MARK}={folder}".encode()
     own_user = os.geteuid()
-    passed_over = {os.getpid(), *found}
+    passed_over = {os.getpid(), *pids}
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs the keeper more than its whole work
         if not name.isdigit() or int(name) in passed_over:
             continue
         fields = read_stat(name)
         if fields and ((group is not None and group in fields[2:4]) or _is_marked(name, mark, own_user)):
-            found.append(int(name))
-    return found
+            pids.append(int(name))
+    return pids
 
 
 def kill_members(leader: int, leader_ticks: int, folder: str, rounds: int) -> bool:

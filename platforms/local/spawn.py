@@ -66,15 +66,15 @@ def outside(environ: Mapping[str, str], runner: str) -> list[Path]:
     """Return what opens doors besides the settings: whatever starts programs for this user, and its keys for ssh."""
     user = os.geteuid()
     home, runtime = environ.get("HOME"), environ.get("XDG_RUNTIME_DIR") or f"/run/user/{user}"
-    found = [Path("/run/credentials"), Path(runtime), Path(runner) if runner else None]
+    paths = [Path("/run/credentials"), Path(runtime), Path(runner) if runner else None]
     # Terminals that stay: who reaches one types into it.
-    found += [Path(environ.get("TMUX_TMPDIR") or "/tmp") / f"tmux-{user}", Path("/run/screen")]  # noqa: S108 - theirs
-    found += [Path(home) / ".ssh"] if home else []
-    found += [Path(environ["SSH_AUTH_SOCK"])] if environ.get("SSH_AUTH_SOCK") else []
+    paths += [Path(environ.get("TMUX_TMPDIR") or "/tmp") / f"tmux-{user}", Path("/run/screen")]  # noqa: S108 - theirs
+    paths += [Path(home) / ".ssh"] if home else []
+    paths += [Path(environ["SSH_AUTH_SOCK"])] if environ.get("SSH_AUTH_SOCK") else []
     names = ("docker.sock", "podman/podman.sock", "containerd/containerd.sock", "crio/crio.sock", "libvirt")
-    found += [Path("/run") / name for name in names]
-    found += [Path("/var/lib/lxd/unix.socket"), Path("/var/snap/lxd/common/lxd/unix.socket")]
-    return [place for place in found if place]
+    paths += [Path("/run") / name for name in names]
+    paths += [Path("/var/lib/lxd/unix.socket"), Path("/var/snap/lxd/common/lxd/unix.socket")]
+    return [place for place in paths if place]
 
 
 def view_of(folder: Path, hidden: Iterable[Path], programs: Iterable[Path], store: Mapping[str, Any]) -> str:

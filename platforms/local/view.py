@@ -44,12 +44,14 @@ def enter(text: str) -> None:
         _mount("none", "/", _RECURSIVE | _SLAVE)
     except PermissionError as error:  # Ubuntu's AppArmor gives the namespace and forbids every mount in it
         raise Refused(error.errno, error.strerror) from None
-    shown = [(path, kind, _open(path)) for kind, path in sorted(entries, key=lambda entry: entry[1]) if kind != "hide"]
+    visible = [
+        (path, kind, _open(path)) for kind, path in sorted(entries, key=lambda entry: entry[1]) if kind != "hide"
+    ]
     covers: list[str] = []
     for kind, path in sorted(entries, key=lambda entry: entry[1]):
         if kind == "hide" and not any(_is_below(path, cover) for cover in covers) and _cover(path):
             covers.append(path)
-    for path, kind, handle in shown:
+    for path, kind, handle in visible:
         if handle is not None and (kind == "read" or any(_is_below(path, cover) for cover in covers)):
             _show(path, handle, writable=kind == "write")
     for cover in covers:

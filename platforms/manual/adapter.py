@@ -116,16 +116,16 @@ class HandOver:
     def offer(self) -> Offer | None:
         """Return what was offered, or None when there is no such hand-over."""
         return self._read(
-            OFFER, lambda found: Offer(**{**found, "jobs": tuple(found["jobs"]), "files": tuple(found["files"])})
+            OFFER, lambda fields: Offer(**{**fields, "jobs": tuple(fields["jobs"]), "files": tuple(fields["files"])})
         )
 
     def claim(self) -> Taken | Withdrawn | None:
         """Return who decided its fate, or None while it is open."""
-        return self._read(CLAIM, lambda found: Taken(**found) if "by" in found else Withdrawn(**found))
+        return self._read(CLAIM, lambda fields: Taken(**fields) if "by" in fields else Withdrawn(**fields))
 
     def end(self) -> End | None:
         """Return how it ended, or None while it has not."""
-        return self._read(END, lambda found: End(**found))
+        return self._read(END, lambda fields: End(**fields))
 
     def decide(self, claim: Taken | Withdrawn) -> bool:
         """Take or withdraw it; return False when somebody was faster."""
@@ -201,12 +201,12 @@ def pack(request: LaunchRequest, context: PlatformContext, folder: Path) -> tupl
 
 def _wanted(store: DirectoryStore, launch: dict[str, Any]) -> tuple[set[str], set[str]]:
     """Return the keys of each lane's data, code and newest checkpoint, and the manifests among them."""
-    keys = {key for found in folder_keys(store, launch.get("lanes", ())).values() for key in found}
+    keys = {key for checkpoints in folder_keys(store, launch.get("lanes", ())).values() for key in checkpoints}
     attached: set[str] = set()
     for lane in launch.get("lanes", ()):
-        found = checkpoint_keys(store, lane)
-        keys |= set(found)
-        attached |= set(found[:1])
+        checkpoints = checkpoint_keys(store, lane)
+        keys |= set(checkpoints)
+        attached |= set(checkpoints[:1])
     return keys, attached
 
 
@@ -272,9 +272,9 @@ class ManualPlatform(Adapter):
             raise Refused("manual", "launch", why, "Use A-Z a-z 0-9 . _ -", permanent=True)
         hand_over = self._hand_over(request.key)
         with self._folders.answering("launch"), self._folders.lock():
-            known = hand_over.observe(now, self._settings.result_within_seconds)
-            if known is not None:
-                return known
+            standing = hand_over.observe(now, self._settings.result_within_seconds)
+            if standing is not None:
+                return standing
             if request.secrets or any(lane.get("secrets") for lane in request.launch.get("lanes", ())):
                 why = "what a person carries from place to place is no way for secrets"
                 raise Refused("manual", "launch", why, "Let jobs with secrets run on other pools", permanent=True)
@@ -291,11 +291,11 @@ class ManualPlatform(Adapter):
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find."""
         with self._folders.answering("find"):
-            found = self._folders.observed(keys, lambda key: self._observe(key, now))
-            for key, seen in found.items():
-                if seen.state is SessionState.ABSENT:
+            sessions = self._folders.observed(keys, lambda key: self._observe(key, now))
+            for key, session in sessions.items():
+                if session.state is SessionState.ABSENT:
                     self._note_lapse(self._hand_over(key))
-        return found
+        return sessions
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Withdraw an offer that nobody took; of a taken one the person is told, who alone can end it."""
@@ -446,7 +446,7 @@ class ManualPlatform(Adapter):
         live = self._folders.live(lambda key: self._observe(key, now))
         if len(live) >= self._context.sessions_max:
             why = f"{len(live)} of at most {self._context.sessions_max} hand-overs are open"
-            unclear = [seen.detail for seen in live.values() if seen.state is SessionState.UNCLEAR]
+            unclear = [session.detail for session in live.values() if session.state is SessionState.UNCLEAR]
             raise Refused("manual", "launch", "; ".join([why, *unclear]), "Hand in a result, or drop one")
 
     def _make(self, request: LaunchRequest, now: int) -> None:
@@ -487,11 +487,11 @@ class ManualPlatform(Adapter):
         return HandOver(key, self._folders.root / key)
 
 
-def _word(given: Path, store: BlobStore, key: str) -> int | None:
+def _word(folder: Path, store: BlobStore, key: str) -> int | None:
     """Return when a lane ended by its own report, in scheduled UTC seconds; None when it left none."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, StoreError):
         try:
-            report = read_below(given, key, _REPORT_BYTES)
+            report = read_below(folder, key, _REPORT_BYTES)
         except FileNotFoundError:
             report = store.read(key, _REPORT_BYTES)
         ended = json.loads(report)["ended_at"]

@@ -54,7 +54,7 @@ def prepare(order: dict[str, Any], here: Path, home: Path) -> None:
     code.write_bytes(base64.b64decode(order["code"]))
     unpack(code, making / "code")
     launch = {**order["launch"], "work_dir": "work"}
-    given: list[str] = []
+    names: list[str] = []
     if order["relays"]:
         (making / "store").mkdir()
         launch["store"] = {"kind": "directory", "root": "store"}
@@ -64,8 +64,8 @@ def prepare(order: dict[str, Any], here: Path, home: Path) -> None:
             raise FileNotFoundError(f"upload {archive.name} beside this notebook, then run this cell again")
         if digest_of(archive) != order["objects"]["sha256"]:
             raise ValueError(f"{archive.name} is damaged or incomplete: upload it again, then run this cell again")
-        given = unpack(archive, making / "store")
-    (making / "given.json").write_text(json.dumps(given))
+        names = unpack(archive, making / "store")
+    (making / "given.json").write_text(json.dumps(names))
     (making / "launch.json").write_text(json.dumps(launch))
     making.rename(home)
 
@@ -121,13 +121,13 @@ def run_agent(home: Path) -> int:
 def pack(home: Path, result: Path) -> None:
     """Write what is new into ``result``: reports, the newest checkpoints of each job, and the log."""
     store = home / "store"
-    given = set(json.loads((home / "given.json").read_bytes()))
-    dropped = set(given)
+    inputs = set(json.loads((home / "given.json").read_bytes()))
+    dropped = set(inputs)
     for job in store.glob("jobs/*"):
-        made = [path for path in job.glob("manifests/*.json") if path.relative_to(store).as_posix() not in given]
-        made.sort(reverse=True)
+        manifests = [path for path in job.glob("manifests/*.json") if path.relative_to(store).as_posix() not in inputs]
+        manifests.sort(reverse=True)
         wanted: set[str] = set()
-        for number, path in enumerate(made):
+        for number, path in enumerate(manifests):
             if number < _MANIFESTS_KEPT:
                 wanted |= {component["sha256"] for component in json.loads(path.read_bytes())["components"]}
             else:

@@ -162,9 +162,9 @@ class SageMakerPlatform(Adapter):
                     return None if is_told(description) else Look(nobodys, ends_by(description))
                 if lost_its_instance(description):
                     self._stop(key)
-                seen = observed(description, now)
-                self._learn(description, seen)
-                return Look(seen, ends_by(description))
+                session = observed(description, now)
+                self._learn(description, session)
+                return Look(session, ends_by(description))
 
         return self._poller.find(filter(valid_name, keys), now, look)
 
@@ -187,8 +187,8 @@ class SageMakerPlatform(Adapter):
                 if self._describe(key) is not None:
                     yield from read_logs(self._logs, key, offset, limit_bytes)
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return live training jobs that this pool launched and that ``known`` does not name; see Platform.orphans.
+    def orphans(self, keys: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live training jobs that this pool launched and that ``keys`` does not name; see Platform.orphans.
 
         Asks for all live jobs of the account, so it is not for every cycle: AWS lists two times a second for everybody.
         """
@@ -196,7 +196,7 @@ class SageMakerPlatform(Adapter):
         with answers.translated("orphans", now):
             pages = self._jobs.get_paginator("list_training_jobs").paginate(StatusEquals="InProgress")
             names = [job["TrainingJobName"] for page in pages for job in page["TrainingJobSummaries"]]
-            for name in sorted(set(names) - set(known)):
+            for name in sorted(set(names) - set(keys)):
                 description = self._describe(name)
                 if description is None or description["TrainingJobStatus"] in TERMINAL:
                     continue
@@ -315,10 +315,10 @@ class SageMakerPlatform(Adapter):
         if not is_ours(description, key, self._owner):
             remedy = "Give each scheduler of this account its own launch_prefix, or correct the option owner"
             raise Misconfigured("sagemaker", "launch", f"a training job {key} of somebody else is there", remedy)
-        seen = observed(description, now)
-        if seen.state is SessionState.UNCLEAR:
-            raise Unreachable("sagemaker", "launch", f"{key} is there, and {seen.detail}")
-        return seen
+        session = observed(description, now)
+        if session.state is SessionState.UNCLEAR:
+            raise Unreachable("sagemaker", "launch", f"{key} is there, and {session.detail}")
+        return session
 
     def _describe(self, key: str) -> Mapping[str, Any] | None:
         """Return a job's description, or None when there is no such job."""
@@ -354,10 +354,10 @@ class SageMakerPlatform(Adapter):
             if answers.code_of(error) not in answers.MISSING | answers.DENIED | answers.UNKNOWN:
                 raise
 
-    def _learn(self, description: Mapping[str, Any], seen: Observed) -> None:
+    def _learn(self, description: Mapping[str, Any], session: Observed) -> None:
         """Note what a job that failed says about the next one; a lack of machines is nobody's failed attempt."""
         kind, reason = failure(description)
-        if seen.state != SessionState.ABSENT or not kind:
+        if session.state != SessionState.ABSENT or not kind:
             return
         last = description.get("LastModifiedTime") or description.get("TrainingEndTime") or description["CreationTime"]
         since = int(last.timestamp())
@@ -428,7 +428,7 @@ class Poller:
         result: dict[str, Observed] = {}
         wanted = list(keys)
         with self._lock:
-            self._seen = {key: seen for key, seen in self._seen.items() if seen[0] > now - _FORGET_SECONDS}
+            self._seen = {key: answer for key, answer in self._seen.items() if answer[0] > now - _FORGET_SECONDS}
             if now < self._quiet_until:
                 why = f"asked too often; it is left in peace until {self._quiet_until}"
                 raise Throttled("sagemaker", "find", why)
@@ -437,10 +437,10 @@ class Poller:
                 if observed is not None and fresh_until > now:
                     result[key] = observed
                     continue
-                seen = self._look(key, now, look)
-                if seen is not None:
-                    result[key] = seen.observed
-                    self._remember(key, seen, now)
+                answer = self._look(key, now, look)
+                if answer is not None:
+                    result[key] = answer.observed
+                    self._remember(key, answer, now)
             self._pause_seconds = 0
         return result
 
@@ -457,15 +457,15 @@ class Poller:
             self._quiet_until = now + self._pause_seconds
             raise
 
-    def _remember(self, key: str, seen: Look, now: int) -> None:
-        if seen.observed.state is SessionState.RUNNING:
-            ending = now >= seen.ends_by - _ENDING_WITHIN_SECONDS
+    def _remember(self, key: str, answer: Look, now: int) -> None:
+        if answer.observed.state is SessionState.RUNNING:
+            ending = now >= answer.ends_by - _ENDING_WITHIN_SECONDS
             seconds = min(self._seconds, _ENDING_SECONDS) if ending else self._seconds
-        elif seen.observed.state is SessionState.QUEUED:
+        elif answer.observed.state is SessionState.QUEUED:
             seconds = 2 * self._seconds
         else:
             self._seen.pop(key, None)
             return
         # No chance is needed for that: what counts is that jobs differ, and that no rhythm stays.
         part = int.from_bytes(hashlib.sha256(f"{key} {now}".encode()).digest()[:4], "big") / 0xFFFFFFFF
-        self._seen[key] = (now + round(seconds * (1 - _SPREAD + 2 * _SPREAD * part)), seen.observed)
+        self._seen[key] = (now + round(seconds * (1 - _SPREAD + 2 * _SPREAD * part)), answer.observed)

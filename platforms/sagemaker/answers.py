@@ -114,8 +114,8 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
         billed = round((end - description["TrainingStartTime"]).total_seconds())
     if not billed and failure(description)[0] == NO_MACHINE:
         return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
-    why, taken = _why(description), _was_taken(description)
-    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), why, taken=taken)
+    why, interrupted = _why(description), _was_taken(description)
+    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), why, taken=interrupted)
 
 
 def ends_by(description: Mapping[str, Any]) -> int:
@@ -222,8 +222,8 @@ def is_refusal(error: Exception, operation: str) -> bool:
     from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
 
     if isinstance(error, ClientError):
-        told = error.response.get("ResponseMetadata", {})
-        once = told.get("RetryAttempts", 0) == 0 and told.get("HTTPStatusCode", 500) < 500
+        metadata = error.response.get("ResponseMetadata", {})
+        once = metadata.get("RetryAttempts", 0) == 0 and metadata.get("HTTPStatusCode", 500) < 500
         return once and error.operation_name == operation and code_of(error) not in IN_USE
     return isinstance(error, ParamValidationError | NoCredentialsError | PartialCredentialsError)
 

@@ -64,8 +64,8 @@ def _identity(settings: Settings) -> Checked:
 def _bucket(settings: Settings) -> Checked:
     with answers.translated("look at the bucket"):
         # Without a prefix of our own the listing is of one key; both prove the right to list.
-        found = _client(settings, "s3").list_objects_v2(Bucket=settings.bucket, Prefix=settings.prefix, MaxKeys=1)
-    headers = found["ResponseMetadata"]["HTTPHeaders"]
+        listing = _client(settings, "s3").list_objects_v2(Bucket=settings.bucket, Prefix=settings.prefix, MaxKeys=1)
+    headers = listing["ResponseMetadata"]["HTTPHeaders"]
     region = headers.get("x-amz-bucket-region", settings.region)
     if region != settings.region:
         return Checked("bad", f"{settings.bucket} lies in {region}", f"Use a bucket in {settings.region}")

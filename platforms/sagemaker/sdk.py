@@ -35,7 +35,7 @@ def image_address(text: str, region: str, instance_type: str) -> str:
     except ImportError as error:
         raise Misconfigured("sagemaker", "look up the image", str(error), f"{_EXTRA}, or write the address") from error
     try:
-        found: str = image_uris.retrieve(
+        address: str = image_uris.retrieve(
             framework,
             region,
             version=version,
@@ -46,7 +46,7 @@ def image_address(text: str, region: str, instance_type: str) -> str:
     except ValueError as error:
         remedy = "Name one that it knows, or write the image's address"
         raise Misconfigured("sagemaker", "look up the image", str(error)[:_WORDS], remedy) from error
-    return found
+    return address
 
 
 def session_of(connect: Callable[[str], Any], region: str) -> Any:

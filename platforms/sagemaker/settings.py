@@ -69,29 +69,29 @@ def files(options: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
 
 def read_settings(options: Mapping[str, str]) -> Settings:
     """Return the settings that a pool's options give. Raises Misconfigured."""
-    found = read_options("sagemaker", Settings, options)
-    if found.prefix and not (found.prefix.endswith("/") and is_key(found.prefix[:-1])):
-        raise _bad(f"prefix = {found.prefix!r}", "Write plain words that end with '/', like uff/")
-    image, types = found.image, found.instance_types
+    settings = read_options("sagemaker", Settings, options)
+    if settings.prefix and not (settings.prefix.endswith("/") and is_key(settings.prefix[:-1])):
+        raise _bad(f"prefix = {settings.prefix!r}", "Write plain words that end with '/', like uff/")
+    image, types = settings.image, settings.instance_types
     if len(image) > 255 or not image.isprintable() or (image.startswith(PREFIX) and not names_image(image)):
         raise _bad(f"image = {image[:255]!r}", "Write the address of a training image, or a name like sdk:pytorch:2.10")
     if not types or len(types) > _INSTANCES_MAX or not all(_INSTANCE.fullmatch(name) for name in types):
         raise _bad(f"instance_types = {options['instance_types']!r}", "Write one to five like ml.g6.xlarge")
-    if not found.force_p3 and (old := [name for name in types if name.startswith("ml.p3.")]):
+    if not settings.force_p3 and (old := [name for name in types if name.startswith("ml.p3.")]):
         raise _bad(
             f"{', '.join(old)} costs five times as much as ml.g4dn.xlarge, and no PyTorch image that AWS still cares "
             "for has kernels for its V100",
             "Use ml.g4dn.xlarge, ml.g6.xlarge or ml.g5.xlarge; with an image of your own set force_p3 = yes",
         )
-    if found.spot and len(types) > 1:
+    if settings.spot and len(types) > 1:
         raise _bad("spot works with one instance type only", "Keep one, or set spot = no")
-    bounded = found.spot or all(map(_ACCELERATED.match, types))
-    pending = found.pending_seconds if bounded or "pending_seconds" in options else 0
+    bounded = settings.spot or all(map(_ACCELERATED.match, types))
+    pending = settings.pending_seconds if bounded or "pending_seconds" in options else 0
     if 0 < pending < _PENDING_MIN:
         raise _bad(f"pending_seconds = {pending}", f"AWS takes {_PENDING_MIN} or more; 0 leaves it to AWS")
     if pending and not bounded:
         raise _bad(f"pending_seconds = {pending}", "AWS bounds the wait for types with an accelerator only: remove it")
-    return replace(found, pending_seconds=pending)
+    return replace(settings, pending_seconds=pending)
 
 
 def secret_way(options: Mapping[str, str]) -> SecretWay:

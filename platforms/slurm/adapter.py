@@ -206,9 +206,9 @@ class SlurmPlatform(RemoteSessions):
             with self._folders.lock():
                 kept = sorted(self._folders.keys() | {key})
                 poll = self._poll(kept)
-                seen = self._folders.observed(kept, lambda each: self._observe(each, poll, now))
-                if (known := self._standing(request, seen, now)) is not None:
-                    return known
+                sessions = self._folders.observed(kept, lambda each: self._observe(each, poll, now))
+                if (standing := self._standing(request, sessions, now)) is not None:
+                    return standing
                 admit(request, poll, self._settings, self._caps)
                 self._records.order(key, Ordered(now, request.deadline, length=request.deadline - now))
                 job = self._submit(request, digest, now)
@@ -218,9 +218,9 @@ class SlurmPlatform(RemoteSessions):
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key, with one command for all; see Platform.find."""
         with self._folders.answering("find"):
-            asked = [key for key in dict.fromkeys(keys) if is_folder_name(key)]
-            poll = self._poll(asked)
-            return self._folders.observed(asked, lambda key: self._observe(key, poll, now))
+            usable_keys = [key for key in dict.fromkeys(keys) if is_folder_name(key)]
+            poll = self._poll(usable_keys)
+            return self._folders.observed(usable_keys, lambda key: self._observe(key, poll, now))
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Have Slurm tell the session to save and leave, or end it; a job that waits is cancelled."""
@@ -228,15 +228,15 @@ class SlurmPlatform(RemoteSessions):
             return
         with self._folders.answering("stop"):
             poll = self._poll([key])
-            seen = self._folders.observed([key], lambda each: self._observe(each, poll, now)).get(key)
-            if seen is None or seen.state in {SessionState.ENDED, SessionState.ABSENT}:
+            session = self._folders.observed([key], lambda each: self._observe(each, poll, now)).get(key)
+            if session is None or session.state in {SessionState.ENDED, SessionState.ABSENT}:
                 return
             mine = [line for line in poll.by_key.get(key, ()) if not is_over(line)]
             if waits := [line.job for line in mine if force or is_waiting(line)]:
                 self._commands.cancel(waits)
-            if asked := [line.job for line in mine if line.job not in waits]:
-                self._commands.ask_to_leave(asked)
-            if not mine and seen.state is SessionState.QUEUED and self._commands.void(key):
+            if running := [line.job for line in mine if line.job not in waits]:
+                self._commands.ask_to_leave(running)
+            if not mine and session.state is SessionState.QUEUED and self._commands.void(key):
                 self._never(key, "stopped before Slurm showed its job", now)
 
     def extend(self, key: str, deadline: int, now: int) -> None:
@@ -260,25 +260,25 @@ class SlurmPlatform(RemoteSessions):
         """Return what the tightest limit of GPU minutes leaves, the account's or the QOS's; see Platform.read_quota."""
         try:
             with self._folders.answering("read_quota"):
-                found = self._commands.books() if self._has_books else None
+                books = self._commands.books() if self._has_books else None
         except NoBooks:
-            self._has_books, found = False, None
-        if found is None:
+            self._has_books, books = False, None
+        if books is None:
             return ()
-        self._caps = found.qos.caps
+        self._caps = books.qos.caps
         # Of sessions that differ in devices there are no hours but a device's.
         devices = 1 if self._context.device_counts else self._context.devices_per_session
-        tightest = found.tightest
+        tightest = books.tightest
         return (reading(tightest, devices, now, self._clock.scale),) if tightest else ()
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return jobs that carry this pool's mark and that ``known`` does not name."""
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
+        """Return jobs that carry this pool's mark and that ``our_keys`` does not name."""
         with self._folders.answering("orphans"):
             poll = self._poll([])
-            keys = sorted({line.key for line in poll.lines if not is_over(line)} - set(known))
+            keys = sorted({line.key for line in poll.lines if not is_over(line)} - set(our_keys))
             poll = self._poll(keys) if keys else poll
-            seen = self._folders.observed(keys, lambda key: self._observe(key, poll, now))
-            return [one for one in seen.values() if is_live(one)]
+            sessions = self._folders.observed(keys, lambda key: self._observe(key, poll, now))
+            return [one for one in sessions.values() if is_live(one)]
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Remove the folders of the sessions in ``over`` that ended or never started, here and there."""
@@ -307,10 +307,10 @@ class SlurmPlatform(RemoteSessions):
 
         The pool's folder is made once: one that is gone later is an unmounted disk, and not an empty one.
         """
-        made = self._folders.root.parent / f"made-{self._settings.owner}"
-        if not made.exists():
+        folder = self._folders.root.parent / f"made-{self._settings.owner}"
+        if not folder.exists():
             self._commands.make_folder()
-            made.touch()
+            folder.touch()
         poll = self._commands.poll(keys)
         for line in poll.lines:
             # A job that is over and was swept stays in Slurm's memory for some minutes.
@@ -366,15 +366,15 @@ class SlurmPlatform(RemoteSessions):
             return self._never(key, "given up before a job of it started", now)
         return self._judged(key, _Known(order, started, line, evidence), now)
 
-    def _judged(self, key: str, known: _Known, now: int) -> Observed:
+    def _judged(self, key: str, evidence: _Known, now: int) -> Observed:
         """Return what is to be made of a session, and do what that asks for."""
-        order, started, line = known.order, known.started, known.line
-        verdict = judge(line, known.evidence, started.at if started else None)
+        order, started, line = evidence.order, evidence.started, evidence.line
+        verdict = judge(line, evidence.evidence, started.at if started else None)
         job = str(line.job) if line else str(started.job) if started else ""
         match verdict:
             case Waits(detail=detail, starts_at=expected, place=place):
                 starts_at = None if expected is None else self._scheduled(expected)
-                length, until = (order.length, self._until(known)) if order.length else (None, None)
+                length, until = (order.length, self._until(evidence)) if order.length else (None, None)
                 waits = InQueue(detail, starts_at, place, length, until)
                 # Nothing of it runs: what is asked to leave is cancelled, see stop().
                 by = StopChannel.PLATFORM
@@ -385,7 +385,7 @@ class SlurmPlatform(RemoteSessions):
                         return self._unclear(key, "its job started after this look began")
                     self._records.start(key, at, line.job)
                 began = min(self._scheduled(at), now)
-                deadline = min(began + order.length, self._until(known)) if order.length else None
+                deadline = min(began + order.length, self._until(evidence)) if order.length else None
                 return Observed(key, SessionState.RUNNING, job, began, detail=detail, deadline=deadline)
             case Over(started=at, ended=last, detail=detail, cancel=again):
                 if at is None:
@@ -401,13 +401,13 @@ class SlurmPlatform(RemoteSessions):
                 last = self._accounted(key, started.at) if started else None
                 if started and last is not None:
                     return self._over(key, started.at, Over(started.at, last, verdict.detail), now)
-                return self._vanished(key, known, verdict, now)
+                return self._vanished(key, evidence, verdict, now)
 
-    def _vanished(self, key: str, known: _Known, verdict: Vanished, now: int) -> Observed:
+    def _vanished(self, key: str, evidence: _Known, verdict: Vanished, now: int) -> Observed:
         """Return what to say of a session that Slurm does not know: nothing, until nobody can be at work for it."""
-        order, started = known.order, known.started
+        order, started = evidence.order, evidence.started
         if verdict.claimed:
-            deadline = self._until(known)
+            deadline = self._until(evidence)
             first = min(self._scheduled(started.at), deadline) if started else order.at
             if now <= deadline + round(SLACK_SECONDS * self._clock.scale):
                 return self._unclear(key, f"{verdict.detail}; it may run until its deadline")
@@ -422,8 +422,8 @@ class SlurmPlatform(RemoteSessions):
 
     def _accounted(self, key: str, at: int) -> int | None:
         """Return when Slurm's accounting has the run ended that began at ``at``, if it keeps any; real seconds."""
-        known = [span for span in self._commands.accounted(key) if abs(span[0] - at) <= _ALIKE_SECONDS]
-        return min(known, key=lambda span: abs(span[0] - at))[1] if known else None
+        spans = [span for span in self._commands.accounted(key) if abs(span[0] - at) <= _ALIKE_SECONDS]
+        return min(spans, key=lambda span: abs(span[0] - at))[1] if spans else None
 
     def _over(self, key: str, at: int, verdict: Over, now: int) -> Observed:
         first, last = min(self._scheduled(at), now), verdict.ended
@@ -438,9 +438,9 @@ class SlurmPlatform(RemoteSessions):
     def _unclear(self, key: str, detail: str) -> Observed:
         return Observed(key, SessionState.UNCLEAR, "", detail=detail)
 
-    def _until(self, known: _Known) -> int:
+    def _until(self, evidence: _Known) -> int:
         """Return when a session must be over: the deadline of its launch, unless that was moved on while it waited."""
-        return known.order.deadline if known.evidence.until is None else self._scheduled(known.evidence.until)
+        return evidence.order.deadline if evidence.evidence.until is None else self._scheduled(evidence.evidence.until)
 
 
 # Whether a pool's cluster has room for one more session. Pure.

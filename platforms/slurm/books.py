@@ -66,13 +66,13 @@ def _caps(name: str, head: str, mine: str, per_user: str) -> Iterator[Cap]:
     all_of, own = f"all together in the QOS {name}", f"you in the QOS {name}"
     tres, _, jobs = per_user.partition("|")
     used = _gpus(mine, "MaxTRESPU")
-    for whose, found in (
+    for whose, cap in (
         (all_of, _gpus(head, "GrpTRES")),
         (own, (_limit(tres), used[1] if used else 0)),
         (f"one session in the QOS {name}", (_limit(_word(head, "MaxTRESPJ")), 0)),
     ):
-        if found is not None and found[0] is not None:
-            yield Cap(whose, found[0], found[1], "GPUs")
+        if cap is not None and cap[0] is not None:
+            yield Cap(whose, cap[0], cap[1], "GPUs")
     held = _COUNT.fullmatch(_word(mine, "MaxJobsPU"))
     if (group := _COUNT.fullmatch(_word(head, "GrpJobs"))) and group["limit"] != "N":
         yield Cap(all_of, int(group["limit"]), int(group["used"]), "jobs")
@@ -91,8 +91,8 @@ def _gpus(text: str, name: str) -> tuple[int | None, int] | None:
     return None if match is None else (None if match["limit"] == "N" else int(match["limit"]), int(match["used"] or 0))
 
 
-def _limit(told: str) -> int | None:
-    match = _GPU.search(told.strip())
+def _limit(text: str) -> int | None:
+    match = _GPU.search(text.strip())
     return int(match["limit"]) if match and match["limit"] != "N" else None
 
 
@@ -121,7 +121,7 @@ def tightest(table: str, account: str, user: str) -> Association | None:
     for lines that are none, and for a user who is not there.
     """
     above: list[tuple[int, Sequence[str]]] = []
-    found: list[list[Sequence[str]]] = []
+    rows: list[list[Sequence[str]]] = []
     for line in filter(str.strip, table.split("\n")):
         fields = line.split("|")
         if len(fields) != _FIELDS:
@@ -129,18 +129,18 @@ def tightest(table: str, account: str, user: str) -> Association | None:
         depth = len(line) - len(line.lstrip())
         above = [*(each for each in above if each[0] < depth), (depth, fields)]
         if fields[1].strip() == user and account in ("", fields[0].strip()):
-            found.append([each for _, each in above])
-    if len(found) != 1:
-        raise NoBooks(f"sshare names {len(found)} associations of {user} with {account or 'an account'}")
+            rows.append([each for _, each in above])
+    if len(rows) != 1:
+        raise NoBooks(f"sshare names {len(rows)} associations of {user} with {account or 'an account'}")
     limited = [
         Association(limit, _minutes(each[3]) or 0, _minutes(each[4]) or 0)
-        for each in found[0]
+        for each in rows[0]
         if (limit := _minutes(each[2])) is not None
     ]
     return min(limited, key=lambda each: each.left, default=None)
 
 
-def reading(found: Association, devices: int, now: int, scale: float) -> QuotaReading:
+def reading(association: Association, devices: int, now: int, scale: float) -> QuotaReading:
     """Return what is left as seconds of sessions with so many devices.
 
     ``scale`` is that of the scheduled clock.
@@ -148,11 +148,11 @@ def reading(found: Association, devices: int, now: int, scale: float) -> QuotaRe
     the minute that is not over.
     """
     minute = round(60 * scale)
-    minutes = (found.limit // devices, -(-(found.used + 1) // devices), -(-found.running // devices))
+    minutes = (association.limit // devices, -(-(association.used + 1) // devices), -(-association.running // devices))
     limit, used, reserved = (min(count * minute, _SESSIONS * _SECONDS) for count in minutes)
     return QuotaReading(QUOTA, now, now + _SECONDS, limit, used, reserved, shared=True)
 
 
-def _minutes(told: str) -> int | None:
-    match = _MINUTES.search(told)
+def _minutes(text: str) -> int | None:
+    match = _MINUTES.search(text)
     return int(match[1]) if match else None

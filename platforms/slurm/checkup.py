@@ -136,8 +136,8 @@ def _nodes(commands: Commands, partition: str) -> Checked:
 def _job(commands: Commands, chosen: Settings) -> Checked:
     words = shlex.join(["--time=10", *chosen.words(chosen.nodes)])
     script = f'sbatch --test-only {words} --wrap=true </dev/null 2>&1; echo "== $?"'
-    told, _, code = commands.ask("test a job", script).rpartition("== ")
-    words = " ".join(told.replace("sbatch: ", "").split())
+    output, _, code = commands.ask("test a job", script).rpartition("== ")
+    words = " ".join(output.replace("sbatch: ", "").split())
     if code.strip() == "0":
         return Checked("ok", words)
     # Slurm's answer is the same for nodes out of service and for options that no node fits.
@@ -153,28 +153,28 @@ def _job(commands: Commands, chosen: Settings) -> Checked:
 
 def _account(commands: Commands) -> Checked:
     try:
-        found = commands.books()
+        books = commands.books()
     except NoBooks:
         return Checked("ok", "the cluster keeps no accounts: what the pool may use are its declared quotas")
     words, spent = [], False
-    for name, limit in (("the account", found.account), (f"the QOS {found.qos.name}", found.qos.minutes)):
+    for name, limit in (("the account", books.account), (f"the QOS {books.qos.name}", books.qos.minutes)):
         if limit is not None:
             words.append(f"{name}: {limit.used} of {limit.limit} GPU minutes used, {limit.running} promised to jobs")
             spent |= limit.left <= 0
-    words += [f"{cap.whose} may have {cap.limit} {cap.what} at once, {cap.used} now" for cap in found.qos.caps]
+    words += [f"{cap.whose} may have {cap.limit} {cap.what} at once, {cap.used} now" for cap in books.qos.caps]
     if spent:
         return Checked("warning", "; ".join(words), "Jobs wait until it has more")
     return Checked("ok", "; ".join(words) or "no limit of GPU minutes, and the QOS has none of its own")
 
 
 def _clock(commands: Commands, now: float) -> Checked:
-    asked = 'scontrol show config </dev/null | sed -n "1s/.* //p"; date +%s'
-    told = commands.ask("ask for the time", asked).split()
-    there = int(told[-1])
+    script = 'scontrol show config </dev/null | sed -n "1s/.* //p"; date +%s'
+    answer = commands.ask("ask for the time", script).split()
+    there = int(answer[-1])
     ahead = round(there - now)
     if abs(ahead) > _SKEW_SECONDS:
         return Checked("bad", f"the cluster's clock is {ahead:+d} s off this machine's", "Synchronise both with NTP")
-    if off := skew(told[0], there, there, 0):
+    if off := skew(answer[0], there, there, 0):
         words = f"the controller's clock is {off:+d} s off; what it tells is corrected by that"
         return Checked("warning", words, "Synchronise both with NTP")
     return Checked("ok", f"agrees with the cluster's to {max(1, abs(ahead))} s")

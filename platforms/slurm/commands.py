@@ -171,15 +171,15 @@ def accounting_of(options: Mapping[str, str]) -> dict[str, list[tuple[int, int]]
 
     None: it keeps no accounting. Raises PlatformError.
     """
-    told = Commands(read_settings(options, Path(), sys.executable)).ask("read the accounting", _ACCOUNTING)
-    if told.strip() == "none":
+    output = Commands(read_settings(options, Path(), sys.executable)).ask("read the accounting", _ACCOUNTING)
+    if output.strip() == "none":
         return None
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for line in told.splitlines():
-        if (known := _LINE.fullmatch(line)) and None not in (both := [_instant(each) for each in known.groups()[1:]]):
+    spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for line in output.splitlines():
+        if (match := _LINE.fullmatch(line)) and None not in (both := [_instant(each) for each in match.groups()[1:]]):
             first, last = (int(each or 0) for each in both)
-            found[known[1]].append((first, last))
-    return dict(found)
+            spans[match[1]].append((first, last))
+    return dict(spans)
 
 
 def _instant(text: str) -> int | None:
@@ -201,8 +201,8 @@ class Books(NamedTuple):
     @property
     def tightest(self) -> Association | None:
         """The limit that leaves least, of the account's and the QOS's."""
-        found = [each for each in (self.account, self.qos.minutes) if each is not None]
-        return min(found, key=lambda each: each.left, default=None)
+        limits = [each for each in (self.account, self.qos.minutes) if each is not None]
+        return min(limits, key=lambda each: each.left, default=None)
 
 
 class Commands:
@@ -220,15 +220,15 @@ class Commands:
         ran = self._run("look at the queue", _ENTER + _POLL, keys)
         queue, _, rest = ran.out.partition("\n== ") if not ran.out.startswith("== ") else ("", "", ran.out[3:])
         head, _, rest = rest.partition("\n")
-        code, _, told = head.partition(" ")
+        code, _, body = head.partition(" ")
         folders, end, _ = rest.rpartition("== end\n")
         if code != "0" or not end or ran.code != 0:
             raise _silent("look at the queue", ran)
-        told, _, places = told.partition(" ")
-        self._skew = skew(told, began, self._clock.now(), self._skew)
+        body, _, places = body.partition(" ")
+        self._skew = skew(body, began, self._clock.now(), self._skew)
         rows = [text.split("|", FIELDS - 1) for text in queue.split("\n")]
-        known = {int(job): int(place) for job, place in _PLACES.findall(places)}
-        return Poll(by_key(rows, self._settings.owner, self._skew, known), self._told(folders, keys))
+        place_of = {int(job): int(place) for job, place in _PLACES.findall(places)}
+        return Poll(by_key(rows, self._settings.owner, self._skew, place_of), self._told(folders, keys))
 
     def accounted(self, key: str) -> list[tuple[int, int]]:
         """Return the first and last second of each time that a job of this name ran; nothing without accounting."""
@@ -262,12 +262,12 @@ class Commands:
             return 0
         if ran.code == _NO_ANSWER:
             raise NotSubmitted(NAME, "submit", _why_of(ran), "The pool rests until Slurm answers")
-        told, _, code = ran.out.rpartition("== ")
-        match = _JOB_ID.search(told)
+        output, _, code = ran.out.rpartition("== ")
+        match = _JOB_ID.search(output)
         if code.strip() == "0" and match:
             return int(match["job"])
-        if ran.code == 0 and code.strip() == "1" and (said := _SAID.findall(ran.err)) and not UNSURE.search(said[-1]):
-            raise refusal(said[-1])
+        if ran.code == 0 and code.strip() == "1" and (ids := _SAID.findall(ran.err)) and not UNSURE.search(ids[-1]):
+            raise refusal(ids[-1])
         if ran.code == 1:
             raise NotSubmitted(NAME, "submit", ran.last_words, f"Check the disk of {self._settings.folder}")
         raise Unreachable(NAME, "submit", f"sbatch gave no answer: {_why_of(ran)}", "The job is looked for by its name")
@@ -337,9 +337,9 @@ class Commands:
 
     def _run(self, action: str, script: str, words: Sequence[str]) -> Ran:
         settings = self._settings
-        given = [settings.folder, settings.slurm_conf, *words]
+        arguments = [settings.folder, settings.slurm_conf, *words]
         try:
-            ran = settings.reach.bash((_PRELUDE + script).encode(), given, settings.command_seconds)
+            ran = settings.reach.bash((_PRELUDE + script).encode(), arguments, settings.command_seconds)
         except TargetUnreachable as error:
             raise Unreachable(NAME, action, error.why, "Nothing is ended meanwhile") from error
         except TargetError as error:
@@ -360,17 +360,17 @@ class Commands:
             raise _silent("cancel", ran)
 
 
-def skew(told: str, began: float, ended: float, known: int) -> int:
+def skew(text: str, began: float, ended: float, before: int) -> int:
     """Return the seconds that the controller's clock is ahead of ours, 0 for less than anybody needs to know.
 
-    ``told`` is what it showed at a moment between ``began`` and ``ended`` of ours, all in real UTC seconds. ``known``
+    ``text`` is what it showed at a moment between ``began`` and ``ended`` of ours, all in real UTC seconds. ``before``
     is what was found before. It stays while it explains what was told, so that both ends of a session move alike.
     """
-    shown = digits(told, INSTANT_MAX)
-    if shown is None or began - _TOLERATED_SECONDS <= shown - known <= ended + _TOLERATED_SECONDS:
-        return known
-    found = round(shown - (began + ended) / 2)
-    return found if abs(found) > _TOLERATED_SECONDS else 0
+    instant = digits(text, INSTANT_MAX)
+    if instant is None or began - _TOLERATED_SECONDS <= instant - before <= ended + _TOLERATED_SECONDS:
+        return before
+    offset = round(instant - (began + ended) / 2)
+    return offset if abs(offset) > _TOLERATED_SECONDS else 0
 
 
 def _packed(*texts: str) -> tuple[str, ...]:

@@ -146,8 +146,8 @@ def by_key(
     """
     result: dict[str, list[Line]] = {}
     for row in rows:
-        known = _COMMENT.search(row[-1]) if row else None
-        if known is None or known["owner"] != owner:
+        match = _COMMENT.search(row[-1]) if row else None
+        if match is None or match["owner"] != owner:
             continue
         numbers = [digits(each, INSTANT_MAX) for each in row]
         if len(row) != FIELDS or (job := numbers[0]) is None or (submitted := numbers[4]) is None:
@@ -155,8 +155,8 @@ def by_key(
         _, state, reason, _, _, _, nodes = row[:7]
         instants = [None if at is None else at - skew for at in (numbers[3], numbers[5])]
         line = Line(
-            job, state, reason, instants[0], submitted - skew, instants[1], nodes, known["key"],
-            known["owner"], int(known["until"]), (places or {}).get(job),
+            job, state, reason, instants[0], submitted - skew, instants[1], nodes, match["key"],
+            match["owner"], int(match["until"]), (places or {}).get(job),
         )  # fmt: skip
         result.setdefault(line.key, []).append(line)
     return result
@@ -175,13 +175,13 @@ def evidence(text: str) -> tuple[str, Evidence]:
     return key, Evidence(claim["kind"], int(claim["job"] or 0), int(claim["at"]), last, until)
 
 
-def refusal(said: str) -> PlatformError:
+def refusal(message: str) -> PlatformError:
     """Return what it means that Slurm did not take a job, by what it said."""
-    if _FOR_LATER.search(said):
-        return Refused(NAME, "submit", said, "It is tried again later")
-    if _FOR_A_PERSON.search(said):
-        return Misconfigured(NAME, "submit", said, f"Correct the options of the pool, see {DOC}")
-    return Refused(NAME, "submit", said)
+    if _FOR_LATER.search(message):
+        return Refused(NAME, "submit", message, "It is tried again later")
+    if _FOR_A_PERSON.search(message):
+        return Misconfigured(NAME, "submit", message, f"Correct the options of the pool, see {DOC}")
+    return Refused(NAME, "submit", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,17 +268,19 @@ def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict
 
 def _first(line: Line | None, evidence: Evidence) -> int | None:
     """Return when a claimed job began: Slurm's own second, which is before its script's, unless it began once more."""
-    known = [at for at in (line.start if line else None, evidence.claimed_at) if at]
-    return min(known, default=None)
+    instants = [at for at in (line.start if line else None, evidence.claimed_at) if at]
+    return min(instants, default=None)
 
 
 def waiting(line: Line) -> str:
     """Return why a job waits."""
     reason = line.reason.strip("()").split(",")[0]
     words = f"{line.state.lower()}: {line.reason}"
-    sentence = next((told for begins, told in _SENTENCES.items() if line.reason.strip("()").startswith(begins)), None)
-    if told := _REASONS.get(reason) or sentence:
-        words += f" ({told})"
+    sentence = next(
+        (reason_text for begins, reason_text in _SENTENCES.items() if line.reason.strip("()").startswith(begins)), None
+    )
+    if reason_text := _REASONS.get(reason) or sentence:
+        words += f" ({reason_text})"
     return words
 
 

@@ -71,12 +71,12 @@ class Settings(Options):
 
     def words(self, devices: int) -> list[str]:
         """Return what sbatch is told of a session with so many devices, which its nodes share evenly."""
-        asked = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}"]
-        asked += [f"{word}={text}" for name, word in _ASKED.items() if (text := getattr(self, name))]
-        asked.append(f"--cpus-per-task={self.cpus}")
+        words = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}"]
+        words += [f"{word}={text}" for name, word in _ASKED.items() if (text := getattr(self, name))]
+        words.append(f"--cpus-per-task={self.cpus}")
         if self.nodes > 1:
-            asked.append("--ntasks-per-node=1")
-        return [*asked, f"--gres={self.gres}:{devices // self.nodes}"] if self.gres and devices else asked
+            words.append("--ntasks-per-node=1")
+        return [*words, f"--gres={self.gres}:{devices // self.nodes}"] if self.gres and devices else words
 
 
 def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -> Settings:
@@ -85,39 +85,39 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         why = f"{' and '.join(dropped)}: Slurm is no longer asked through slurmrestd"
         remedy = "Remove them and go through the login node by ssh: host, folder, known_hosts; see docs/slurm.md"
         raise BadOption(NAME, "load", why, remedy)
-    found = read_options(NAME, Options, options)
+    option_values = read_options(NAME, Options, options)
     for name in ("folder", "python", "slurm_conf"):
         if not (_PATH.fullmatch(options.get(name, "/x")) or (name == "python" and _WORD.fullmatch(options[name]))):
             raise BadOption(NAME, "load", f"{name} = {options[name]!r} is not usable", "Give a path from / on")
     far = bool(options.get("host"))
-    if not far and (given := sorted(_SSH & set(options))):
-        raise BadOption(NAME, "load", f"{', '.join(given)} without host", "Name the login node: host = ...")
+    if not far and (ssh_options := sorted(_SSH & set(options))):
+        raise BadOption(NAME, "load", f"{', '.join(ssh_options)} without host", "Name the login node: host = ...")
     if far and not {"folder", "known_hosts"} <= set(options):
         raise BadOption(NAME, "load", "with host, folder and known_hosts are needed as well", f"See {DOC}")
     folder = options.get("folder", str(state_folder / "cluster"))
     values: dict[str, Any] = {
-        **asdict(found),
+        **asdict(option_values),
         "folder": folder,
         "python": options.get("python", "python3" if far else python),
-        "reach": _ssh(options, folder, found.command_seconds) if far else Here(NAME, _HEARD_BYTES),
-        "owner": hashlib.sha256(f"{found.host}:{folder}".encode()).hexdigest()[:16],
+        "reach": _ssh(options, folder, option_values.command_seconds) if far else Here(NAME, _HEARD_BYTES),
+        "owner": hashlib.sha256(f"{option_values.host}:{folder}".encode()).hexdigest()[:16],
     }
     return Settings(**values)
 
 
 def _ssh(options: Mapping[str, str], folder: str, command_seconds: int) -> Ssh:
     """Return the way to the login node: one connection for all commands, which never asks and trusts no new host."""
-    given = {name: text for name, text in options.items() if name in _SSH}
+    values = {name: text for name, text in options.items() if name in _SSH}
     try:
-        checked_ssh(NAME, {**given, "path": folder})
+        checked_ssh(NAME, {**values, "path": folder})
     except BadTargetOption as error:
         raise BadOption(NAME, "load", str(error), f"See {DOC}") from None
     words = (
-        *ssh_words(given, max(1, command_seconds - 2)),
+        *ssh_words(values, max(1, command_seconds - 2)),
         "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", f"ControlPath={_sockets()}/%C",
     )  # fmt: skip
-    identity = given.get("identity")
-    return Ssh(NAME, given["host"], words, (lambda: Path(identity)) if identity else None, heard_bytes=_HEARD_BYTES)
+    identity = values.get("identity")
+    return Ssh(NAME, values["host"], words, (lambda: Path(identity)) if identity else None, heard_bytes=_HEARD_BYTES)
 
 
 def _sockets() -> Path:
@@ -127,9 +127,9 @@ def _sockets() -> Path:
         folder = Path("/tmp") / folder.name  # noqa: S108 - checked below
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise Misconfigured(NAME, "load", str(error), "Set XDG_RUNTIME_DIR to a folder of this user") from error
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077 or folder.is_symlink():
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077 or folder.is_symlink():
         raise Misconfigured(NAME, "load", f"{folder} is not this user's alone", f"Remove {folder}")
     return folder

@@ -73,12 +73,12 @@ def reach(name: str, read: Options, context: TargetContext) -> Ssh:
 class Options:
     """The options of the target ``name``. Raises BadTargetOption for one that is not known, or is missing."""
 
-    def __init__(self, name: str, given: Mapping[str, str], known: frozenset[str], required: tuple[str, ...]) -> None:
+    def __init__(self, name: str, values: Mapping[str, str], names: frozenset[str], required: tuple[str, ...]) -> None:
         self._name = name
-        self.given = dict(given)
-        if unknown := sorted(set(given) - known):
-            raise self.wrong(f"there is no option {unknown[0]}", f"Known: {', '.join(sorted(known))}")
-        if missing := [one for one in required if not given.get(one)]:
+        self.given = dict(values)
+        if unknown := sorted(set(values) - names):
+            raise self.wrong(f"there is no option {unknown[0]}", f"Known: {', '.join(sorted(names))}")
+        if missing := [one for one in required if not values.get(one)]:
             raise self.wrong(f"option {missing[0]} is missing", "See docs/deployment.md")
 
     def __getitem__(self, option: str) -> str:
@@ -87,12 +87,12 @@ class Options:
     def seconds(self, option: str, default: str, most: int = 86_400) -> int:
         """Return a length of time, written like ``90s``. Raises BadTargetOption."""
         try:
-            found = parse_duration(self.given.get(option, default))
+            duration = parse_duration(self.given.get(option, default))
         except ValueError as error:
             raise self.wrong(f"{option}: {error}", "Write it like 90s or 10m") from None
-        if not 1 <= found <= most:
-            raise self.wrong(f"{option} = {found} s", f"Write at least 1s and at most {most}s")
-        return found
+        if not 1 <= duration <= most:
+            raise self.wrong(f"{option} = {duration} s", f"Write at least 1s and at most {most}s")
+        return duration
 
     def commands(self) -> Commands:
         """Return what is run where the model is served. Raises BadTargetOption."""
@@ -152,8 +152,8 @@ class FolderTarget:
 
     def deploy(self, release: Release) -> Deployed:
         """See Target.deploy."""
-        seen = self.read(release.model)
-        if not (seen.proven and (seen.version, seen.digest) == (release.version, release.digest)):
+        serving = self.read(release.model)
+        if not (serving.proven and (serving.version, serving.digest) == (release.version, release.digest)):
             ran = self._bring("deploy", release)
             if ran.code == _RETURNED:
                 return Deployed(Outcome.RETURNED, self._served(ran.out).version, ran.last_words)
@@ -161,8 +161,8 @@ class FolderTarget:
                 return Deployed(Outcome.DOWN, None, ran.last_words)
             if ran.code:
                 raise self._failed(ran, f"deploy {release.model} {release.version}")
-            seen = self._served(ran.out)
-        return Deployed(Outcome.SERVING, seen.version)
+            serving = self._served(ran.out)
+        return Deployed(Outcome.SERVING, serving.version)
 
     def go_back(self, model: str, leaving: int) -> Deployed:
         """See Target.go_back."""
@@ -187,9 +187,9 @@ class FolderTarget:
 
     def _bring(self, action: str, release: Release) -> Ran:
         """Have a release there and act on it. It is not sent where it lies already, unless that turns out damaged."""
-        told = self.reach.bash(_script(), ["read", self.path, release.model], _ANSWER_SECONDS)
+        answer = self.reach.bash(_script(), ["read", self.path, release.model], _ANSWER_SECONDS)
         lies_there = any(
-            line.startswith("kept ") and str(release.version) in line.split()[1:] for line in told.out.splitlines()
+            line.startswith("kept ") and str(release.version) in line.split()[1:] for line in answer.out.splitlines()
         )
         if not lies_there:
             self._copy(release)
@@ -204,10 +204,11 @@ class FolderTarget:
         self.reach.copy(release, folder, self.copy_seconds)
 
     def _act(self, action: str, model: str, version: int, digest: str, seconds: float) -> Ran:
-        told = self.commands
-        words = [action, self.path, model, str(version), digest, told.restart, told.health, told.return_health]
-        numbers = [str(number) for number in (told.restart_seconds, told.health_seconds, KEPT_RELEASES)]
-        return self.reach.bash(_script(), [*words, *numbers], seconds + told.seconds)
+        commands = self.commands
+        words = [action, self.path, model, str(version), digest]
+        words += [commands.restart, commands.health, commands.return_health]
+        numbers = [str(number) for number in (commands.restart_seconds, commands.health_seconds, KEPT_RELEASES)]
+        return self.reach.bash(_script(), [*words, *numbers], seconds + commands.seconds)
 
     def _served(self, out: str) -> Served:
         """Return what the lines of an answer say. What the target prints beside them is passed over."""

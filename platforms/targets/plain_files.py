@@ -91,7 +91,7 @@ def read_header(path: Path) -> list[Tensor]:
         data = stream.read(length)
     try:
         header = json.loads(data, object_pairs_hook=_once)
-        tensors = [_tensor(name, told) for name, told in header.items() if name != "__metadata__"]
+        tensors = [_tensor(name, description) for name, description in header.items() if name != "__metadata__"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BadTensors("it has a header that cannot be read") from None
     tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
@@ -152,10 +152,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _tensor(name: str, told: Any) -> Tensor:
+def _tensor(name: str, description: Any) -> Tensor:
     """Return a tensor whose shape and type are worth as many bytes as it has. Raises what a bad header raises."""
-    kind, shape = told["dtype"], told["shape"]
-    begin, end = told["data_offsets"]
+    kind, shape = description["dtype"], description["shape"]
+    begin, end = description["data_offsets"]
     whole = all(type(number) is int and 0 <= number <= _NUMBERS_MAX for number in (begin, end, *shape))
     if not whole or len(shape) > _DIMENSIONS_MAX or not isinstance(kind, str):
         raise ValueError(name)
@@ -176,8 +176,8 @@ def _check_npy(stream: IO[bytes], name: str) -> None:
         raise BadTensors("it is no array of plain numbers", remedy)
     length = int.from_bytes(stream.read(size), "little")
     try:
-        told = ast.literal_eval(stream.read(min(length, _NPY_HEADER_MAX_BYTES)).decode("latin-1").strip())
-        match, shape = _NUMPY.fullmatch(told["descr"]), told["shape"]
+        header = ast.literal_eval(stream.read(min(length, _NPY_HEADER_MAX_BYTES)).decode("latin-1").strip())
+        match, shape = _NUMPY.fullmatch(header["descr"]), header["shape"]
         whole = all(type(number) is int and 0 <= number <= _NUMBERS_MAX for number in shape)
         if match is None or not whole or len(shape) > _DIMENSIONS_MAX:
             raise ValueError(name)
@@ -256,8 +256,8 @@ def check_file(path: Path, name: str) -> None:
     if suffix in _CHECKS:
         _CHECKS[suffix](path)
     elif name.endswith("config.json"):
-        told = _document(path)
-        if not isinstance(told, dict) or "auto_map" in told:
+        document = _document(path)
+        if not isinstance(document, dict) or "auto_map" in document:
             raise BadTensors("it asks for code of its own (auto_map)", "Serve models of the server's own code alone")
 
 
@@ -271,8 +271,8 @@ def check_whole(folder: Path, names: Collection[str]) -> None:
     for name in sorted(names):
         if not name.endswith(_INDEX):
             continue
-        told = _document(folder / name)
-        listed = told.get("weight_map") if isinstance(told, dict) else None
+        document = _document(folder / name)
+        listed = document.get("weight_map") if isinstance(document, dict) else None
         if not isinstance(listed, dict):
             raise BadTensors(f"{name} has no weight_map")
         parent = name.rpartition("/")[0]

@@ -130,12 +130,12 @@ class Here:
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
         """See Reach.bash."""
         try:
-            found = run(["bash", "-s", "--", *words], timeout_seconds, script, heard_bytes=self.heard_bytes)
+            result = run(["bash", "-s", "--", *words], timeout_seconds, script, heard_bytes=self.heard_bytes)
         except OSError as error:
             raise TargetError(self.name, "start bash", str(error), "Install bash and GNU coreutils") from error
-        if found.code is None or found.code < 0:
+        if result.code is None or result.code < 0:
             raise TargetUnreachable(self.name, "deploy", "it took too long or was ended", "It is tried again")
-        return found
+        return result
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
         """See Reach.copy. Files are synced; a disk of this machine has no time-out."""
@@ -174,12 +174,12 @@ class Ssh:
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
         """See Reach.bash. The connection may break while the script goes on there: nobody knows then."""
         command = shlex.join(["bash", "-s", "--", *words])
-        found = self._run([*self._ssh(), "--", self.host, command], timeout_seconds, script)
-        if found.code is None or found.code == _BROKEN or found.code < 0:
-            raise self._broken("reach it", found)
-        if found.code == 127:
-            raise TargetError(self.name, "run bash there", found.last_words, f"Install bash on {self.host}")
-        return found
+        result = self._run([*self._ssh(), "--", self.host, command], timeout_seconds, script)
+        if result.code is None or result.code == _BROKEN or result.code < 0:
+            raise self._broken("reach it", result)
+        if result.code == 127:
+            raise TargetError(self.name, "run bash there", result.last_words, f"Install bash on {self.host}")
+        return result
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
         """See Reach.copy. What arrived in part is kept where nobody looks for files, and the next try goes on."""
@@ -192,44 +192,46 @@ class Ssh:
             "-e", shlex.join(self._ssh()), "--", f"{release.folder}/", f"{self.host}:{folder}/",
         ]  # fmt: skip
         # rsync counts from its handshake on, and says that it makes its list of files when that is done.
-        found = self._run(words, timeout_seconds, b"", self.connect_seconds + self.stalled_seconds)
-        if found.code == 0:
+        result = self._run(words, timeout_seconds, b"", self.connect_seconds + self.stalled_seconds)
+        if result.code == 0:
             return
-        if _FULL in found.err or found.code == _NOT_WRITTEN:
+        if _FULL in result.err or result.code == _NOT_WRITTEN:
             # Whoever serves there needs the disk more than a part of a release does.
             self.bash(b'rm -rf -- "$1"', [folder], _CLEARING_SECONDS)
             why = "the disk there is full"
-            if _FULL not in found.err:
-                why = f"a file could not be written there. {found.last_words}".strip()
+            if _FULL not in result.err:
+                why = f"a file could not be written there. {result.last_words}".strip()
             remedy = f"Make room on the disk of {self.host}, then deploy again; the old version serves on"
             raise TargetError(self.name, "copy the release", why, remedy)
-        if "unknown option" in found.err:
+        if "unknown option" in result.err:
             remedy = "Install rsync 3.2.4 or newer on both sides"
-            raise TargetError(self.name, "copy the release", found.last_words, remedy)
-        if found.code == 127 or "command not found" in found.err:
+            raise TargetError(self.name, "copy the release", result.last_words, remedy)
+        if result.code == 127 or "command not found" in result.err:
             raise TargetError(self.name, "copy the release", "there is no rsync there", f"Install it on {self.host}")
-        raise self._broken("copy the release", found)
+        raise self._broken("copy the release", result)
 
     def _ssh(self) -> list[str]:
         key = ["-i", str(self.identity()), "-o", "IdentitiesOnly=yes"] if self.identity else []
         return ["ssh", *self.options, *key]
 
     def _run(
-        self, words: Sequence[str], timeout_seconds: float, given: bytes, first_word_seconds: float | None = None
+        self, words: Sequence[str], timeout_seconds: float, stdin: bytes, first_word_seconds: float | None = None
     ) -> Ran:
         try:
-            return run(words, timeout_seconds, given, first_word_seconds, self.heard_bytes)
+            return run(words, timeout_seconds, stdin, first_word_seconds, self.heard_bytes)
         except OSError as error:
             raise TargetError(self.name, f"start {words[0]}", str(error), f"Install {words[0]} here") from error
 
-    def _broken(self, action: str, found: Ran) -> TargetError:
-        said = found.last_words
-        if "Host key verification failed" in found.err or "IDENTIFICATION HAS CHANGED" in found.err:
+    def _broken(self, action: str, result: Ran) -> TargetError:
+        last_words = result.last_words
+        if "Host key verification failed" in result.err or "IDENTIFICATION HAS CHANGED" in result.err:
             remedy = f"Compare the key with its owner's, then put it into the known_hosts file: ssh-keyscan {self.host}"
             return TargetError(self.name, action, "the key of that host is not the known one", remedy)
-        if "Permission denied" in found.err:
-            return TargetError(self.name, action, said, f"Let {self.host} know the public key of this target")
-        why = f"no answer in time. {said}" if found.code is None else said or f"it ended with {found.code}"
+        if "Permission denied" in result.err:
+            return TargetError(self.name, action, last_words, f"Let {self.host} know the public key of this target")
+        why = (
+            f"no answer in time. {last_words}" if result.code is None else last_words or f"it ended with {result.code}"
+        )
         return TargetUnreachable(self.name, action, why, f"Check that {self.host} is on and answers ssh")
 
 

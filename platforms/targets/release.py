@@ -42,8 +42,8 @@ def open_release(model: str, version: int, folder: Path) -> Release:
     listed = _listed(sums)
     if odd := sorted(names - {SUMS} - set(listed)):
         raise _bad(f"{odd[0]} is not in {SUMS}", "Export the version again")
-    if gone := sorted(set(listed) - names):
-        raise _bad(f"{gone[0]} is in {SUMS} and not there", "Export the version again")
+    if missing := sorted(set(listed) - names):
+        raise _bad(f"{missing[0]} is in {SUMS} and not there", "Export the version again")
     if not listed:
         raise _bad(f"{folder} has no files, or no {SUMS}", "Export the version again")
     for name, digest in listed.items():
@@ -62,14 +62,14 @@ def open_release(model: str, version: int, folder: Path) -> Release:
 
 def _names(folder: Path) -> frozenset[str]:
     """Return the relative names of all files below a folder, all of them plain."""
-    found = set()
+    names = set()
     for name in _walk(folder):
         if not is_key(name):
             raise _bad(f"{name!r} is no usable name of a file", "Use letters, digits, . _ - and no dot first")
-        found.add(name)
-        if len(found) > _FILES_MAX:
+        names.add(name)
+        if len(names) > _FILES_MAX:
             raise _bad(f"{folder} has more than {_FILES_MAX} files", "A release is one model: export it again")
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _walk(folder: Path) -> Iterator[str]:

@@ -100,14 +100,16 @@ class S3Target:
     def deploy(self, release: Release) -> Deployed:
         """See Target.deploy."""
         with self._told(f"deploy {release.model} {release.version}"):
-            seen, new = self._pointer(release.model), (release.version, release.digest)
-            if seen.releases[:1] != (new,):
-                if any(number == release.version and found != release.digest for number, found in seen.releases):
+            pointer, new = self._pointer(release.model), (release.version, release.digest)
+            if pointer.releases[:1] != (new,):
+                if any(number == release.version and digest != release.digest for number, digest in pointer.releases):
                     why = f"another release of version {release.version} was served there"
                     raise BadRelease(self.name, "deploy it", why, "Export it under a new number")
                 self._send(release)
-                others = [one for one in seen.releases if one != new]
-                self._point(release.model, (new, *others)[:KEPT_RELEASES], seen.mark, proven=not self.commands.health)
+                others = [one for one in pointer.releases if one != new]
+                self._point(
+                    release.model, (new, *others)[:KEPT_RELEASES], pointer.mark, proven=not self.commands.health
+                )
             back = self._proved(release.model, new)
             self._prune(release.model)
             return back or Deployed(Outcome.SERVING, release.version)
@@ -115,16 +117,16 @@ class S3Target:
     def go_back(self, model: str, leaving: int) -> Deployed:
         """See Target.go_back."""
         with self._told(f"go back from {model} {leaving}"):
-            seen = self._pointer(model)
-            now = seen.releases[0][0] if seen.releases else None
+            pointer = self._pointer(model)
+            now = pointer.releases[0][0] if pointer.releases else None
             if now != leaving:
                 return Deployed(Outcome.SERVING, now)
-            if len(seen.releases) < 2:
+            if len(pointer.releases) < 2:
                 raise TargetError(
                     self.name, "go back", f"no version before {leaving} is kept", "Deploy a version that is good"
                 )
-            self._point(model, seen.releases[1:], seen.mark, proven=True)
-            return Deployed(Outcome.SERVING, seen.releases[1][0])
+            self._point(model, pointer.releases[1:], pointer.mark, proven=True)
+            return Deployed(Outcome.SERVING, pointer.releases[1][0])
 
     def _proved(self, model: str, new: tuple[int, str]) -> Deployed | None:
         """See whether what was pointed at answers, unless somebody has; return what came of it where it does not."""
@@ -145,8 +147,8 @@ class S3Target:
     def _fault(self, model: str, version: int, digest: str) -> str:
         """Return why the health check fails, or ""."""
         folder = f"s3://{self.bucket}/{self.prefix}{_folder(model, version, digest)}"
-        told = ("env", f"MODEL={model}", f"VERSION={version}", f"FOLDER={folder}")
-        ran = run((*told, "bash", "-c", self.commands.health), self.commands.health_seconds)
+        variables = ("env", f"MODEL={model}", f"VERSION={version}", f"FOLDER={folder}")
+        ran = run((*variables, "bash", "-c", self.commands.health), self.commands.health_seconds)
         if ran.code is None:
             return f"the health check took longer than {self.commands.health_seconds} s"
         return f"the health check failed with {ran.code}: {ran.last_words}" if ran.code else ""
@@ -191,16 +193,16 @@ class S3Target:
         except Missing:
             return _Pointer()
         try:
-            told = json.loads(data)
-            listed = [told, *told["before"]]
+            document = json.loads(data)
+            listed = [document, *document["before"]]
             releases = tuple((int(one["version"]), str(one["digest"])) for one in listed)
-            if told["model"] != model or told["format"] != _FORMAT or len(releases) > KEPT_RELEASES:
+            if document["model"] != model or document["format"] != _FORMAT or len(releases) > KEPT_RELEASES:
                 raise ValueError(model)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise TargetUnreachable(
                 self.name, "read what it serves", f"{model}/current.json makes no sense", "Mend or delete that object"
             ) from None
-        return _Pointer(releases, str(answer["ETag"]), told.get("proven") is not False)
+        return _Pointer(releases, str(answer["ETag"]), document.get("proven") is not False)
 
     def _damaged(self, model: str, version: int, digest: str) -> Iterator[str]:
         """Yield what is missing of a release. The bucket itself keeps what it has as it was sent."""

@@ -73,9 +73,9 @@ def probe_of(release: Release) -> Probe:
     if NAME not in release.files:
         return Probe()
     try:
-        told = json.loads((release.folder / NAME).read_bytes()[:MAX_BYTES])
-        expected = _said(told["tokens"], told["logprobs"])
-        prompt, tolerance = told["prompt"], float(told.get("tolerance", _TOLERANCE))
+        document = json.loads((release.folder / NAME).read_bytes()[:MAX_BYTES])
+        expected = _said(document["tokens"], document["logprobs"])
+        prompt, tolerance = document["prompt"], float(document.get("tolerance", _TOLERANCE))
         if expected is None or not isinstance(prompt, str) or not 0 <= tolerance < 1:
             raise ValueError(NAME)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -86,16 +86,16 @@ def probe_of(release: Release) -> Probe:
 
 def fault(server: Loopback, probe: Probe, adapter: str, base: str) -> str:
     """Return why ``adapter`` cannot be trusted to be in use; "" when it can. Raises TargetUnreachable."""
-    bare, found = (_ask(server, probe, name) for name in (base, adapter))
-    if found is None or bare is None:
-        return f"the server gives no tokens with log-probabilities for {adapter if found is None else base}"
-    if found.tokens == bare.tokens and _near(found.worth, bare.worth, _SAME):
+    bare, tuned = (_ask(server, probe, name) for name in (base, adapter))
+    if tuned is None or bare is None:
+        return f"the server gives no tokens with log-probabilities for {adapter if tuned is None else base}"
+    if tuned.tokens == bare.tokens and _near(tuned.worth, bare.worth, _SAME):
         return f"{adapter} is loaded but not applied: it answers as {base} does"
     expected = probe.expected
     if expected is not None:
-        count = min(len(expected.tokens), len(found.tokens))
-        same = expected.tokens[:count] == found.tokens[:count] and count == len(expected.tokens)
-        if not (same and _near(found.worth[:count], expected.worth, probe.tolerance)):
+        count = min(len(expected.tokens), len(tuned.tokens))
+        same = expected.tokens[:count] == tuned.tokens[:count] and count == len(expected.tokens)
+        if not (same and _near(tuned.worth[:count], expected.worth, probe.tolerance)):
             return f"{adapter} does not answer as it did when it was accepted"
     return ""
 
@@ -108,8 +108,8 @@ def _ask(server: Loopback, probe: Probe, name: str) -> Said | None:
 
 def _read(answer: Answer) -> Said | None:
     try:
-        told = answer.document["choices"][0]["logprobs"]
-        return _said(told["tokens"], told["token_logprobs"]) if answer.status == 200 else None
+        logprobs = answer.document["choices"][0]["logprobs"]
+        return _said(logprobs["tokens"], logprobs["token_logprobs"]) if answer.status == 200 else None
     except (KeyError, IndexError, TypeError):
         return None
 
@@ -151,10 +151,10 @@ class Loopback:
         """Ask and return the answer, whatever its status. Raises TargetUnreachable."""
         status, text = self._ask(method, path, body)
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except (ValueError, RecursionError):
-            found = None
-        return Answer(status, found if isinstance(found, dict) else {}, " ".join(text.split())[:300])
+            document = None
+        return Answer(status, document if isinstance(document, dict) else {}, " ".join(text.split())[:300])
 
     def lines(self, path: str) -> list[str]:
         """Return what a page of text says; nothing of one that is not there. Raises TargetUnreachable."""

@@ -91,10 +91,10 @@ def meant(args: Sequence[str], config: str) -> list[str] | None:
 
     Raises UsageFault with what to type. ``config`` is the file of the settings.
     """
-    found = _longest(args)
-    if found is None:
+    guess = _longest(args)
+    if guess is None:
         return None
-    commands, length = found
+    commands, length = guess
     wrong, rest = f'There is no command "{" ".join(args[:length])}"', list(args[length:])
     if commands.startswith("!"):
         why, remedy = commands[1:].split(" | ")
@@ -104,31 +104,31 @@ def meant(args: Sequence[str], config: str) -> list[str] | None:
     choices = commands.split(" | ")
     # Of several meanings, one without capitals is about everything, and takes no name.
     typed = [_filled(one, rest if "JOB" in one or not choices[1:] else ()) for one in choices]
-    shown = [f"schedctl {join(command)}" for command in typed]
+    suggestions = [f"schedctl {join(command)}" for command in typed]
     is_whole = not choices[1:] and not any(word.isupper() for word in typed[0])
-    if is_whole and not commands.startswith(_NOT_OFFERED) and _agreed(shown[0]):
+    if is_whole and not commands.startswith(_NOT_OFFERED) and _agreed(suggestions[0]):
         return typed[0]
-    raise UsageFault(wrong, "schedctl has another word for it", f"Use: {', or: '.join(shown)}")
+    raise UsageFault(wrong, "schedctl has another word for it", f"Use: {', or: '.join(suggestions)}")
 
 
 def _longest(args: Sequence[str]) -> tuple[str, int] | None:
     """Return the commands that the first of ``args`` mean, and how many of them are the guess."""
-    known = {guess: command for command, guesses in _MEANT.items() for guess in guesses.split(", ")}
+    meanings = {guess: command for command, guesses in _MEANT.items() for guess in guesses.split(", ")}
     for length in (3, 2, 1):
         words = list(args[:length])
         for guess in (" ".join(words), " ".join([*words[:-1], "JOB"])):
-            if len(words) == length and guess in known:
-                return known[guess], length - guess.endswith(" JOB")
+            if len(words) == length and guess in meanings:
+                return meanings[guess], length - guess.endswith(" JOB")
     return None
 
 
 def _filled(command: str, rest: Sequence[str]) -> list[str]:
     """Return the words of a command with the user's own in place of its capitals, as far as they go."""
-    words, given = command.split(), list(rest)
+    words, arguments = command.split(), list(rest)
     for at, word in enumerate(words):
-        if word.isupper() and given and not given[0].startswith("-"):
-            words[at] = given.pop(0)
-    return [*words, *given]
+        if word.isupper() and arguments and not arguments[0].startswith("-"):
+            words[at] = arguments.pop(0)
+    return [*words, *arguments]
 
 
 def _agreed(command: str) -> bool:

@@ -42,9 +42,9 @@ def main(words: Sequence[str]) -> int:
         options = Options()
         quick = plainly_asked(words)
         if quick is not None:
-            options, asked, states = quick
+            options, arguments, states = quick
             with closing(Cli(options)) as cli:
-                if asked == _DAEMON:
+                if arguments == _DAEMON:
                     from scheduler.cli.run_daemon import run_daemon
 
                     run_daemon(cli)
@@ -89,12 +89,12 @@ def plainly_asked(words: Sequence[str]) -> tuple[Options, list[str], list[str]] 
     command: list[str] = []
     rest = iter(words)
     for word in rest:
-        name, given, value = word.partition("=")
+        name, equals, value = word.partition("=")
         match name:
-            case "--json" | "--no-color" | "--debug" if not given:
+            case "--json" | "--no-color" | "--debug" if not equals:
                 setattr(options, name.removeprefix("--").replace("-", "_"), True)
             case "--config" | "--state":
-                text = value if given else next(rest, "")
+                text = value if equals else next(rest, "")
                 if not text or (name == "--state" and command not in _LISTS):
                     return None
                 if name == "--config":

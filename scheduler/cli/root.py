@@ -66,9 +66,9 @@ class Root(Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        found = _load(cmd_name)
-        found.name = cmd_name
-        return found
+        command = _load(cmd_name)
+        command.name = cmd_name
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the summaries from the tables, so that help loads no command."""

@@ -114,5 +114,5 @@ def _zone(local_time: Path) -> str:
 
 
 def _mail() -> str:
-    told = _answer(_ASK_MAIL).strip()
-    return told if _MAIL.fullmatch(told) else ""
+    address = _answer(_ASK_MAIL).strip()
+    return address if _MAIL.fullmatch(address) else ""

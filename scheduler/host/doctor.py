@@ -173,20 +173,20 @@ def check_price(pool: Pool, now: float) -> Checked:
     if not pool.as_of:
         return Checked("warning", f"{price}, of no date", remedy)
     days = (datetime.fromtimestamp(now, UTC).date() - date.fromisoformat(pool.as_of)).days
-    found = f"{price}, as of {pool.as_of}{'' if bounded else '; no budget in money bounds it'}"
+    price_text = f"{price}, as of {pool.as_of}{'' if bounded else '; no budget in money bounds it'}"
     if days > _PRICE_DAYS_MAX:
-        return Checked("warning", f"{found}, which is {counted(days, 'day')} ago", remedy)
+        return Checked("warning", f"{price_text}, which is {counted(days, 'day')} ago", remedy)
     if not bounded:
-        return Checked("warning", found, "Add a quota of kind money-day, money-week or money-month")
-    return Checked("ok", found)
+        return Checked("warning", price_text, "Add a quota of kind money-day, money-week or money-month")
+    return Checked("ok", price_text)
 
 
 def check_target(at: ServedAt, models: list[str]) -> Checked:
     """Open a target and ask what it serves of the models, or of one that nobody has. Raises TargetError."""
     target = at.open()
-    seen = {model: target.read(model) for model in (filter(at.rule.serves, models) if models else [_NOBODY])}
-    there = {model: found for model, found in seen.items() if found.version is not None}
-    if unproven := sorted(model for model, found in there.items() if not found.proven):
+    servings = {model: target.read(model) for model in (filter(at.rule.serves, models) if models else [_NOBODY])}
+    there = {model: serving for model, serving in servings.items() if serving.version is not None}
+    if unproven := sorted(model for model, serving in there.items() if not serving.proven):
         remedy = f"Let it be brought there again: schedctl models sync {at.rule.name}"
         return Checked("warning", f"nobody has seen {', '.join(unproven)} answer since the newest change", remedy)
     return Checked("ok", f"answers; {counted(len(there), 'model')} served there")
@@ -238,15 +238,15 @@ def check_slack(channel: SlackChannel) -> Checked:
         if error.code:
             return Checked("bad", f"Slack does not take our token: {error.code}", "Set report.slack.bot_token again")
         return Checked("bad", f"Slack: {error}", "Look at the network of this machine")
-    found = f"token of {answer.get('team', '')}, writes to {channel.channel}"
-    told = headers.get("x-oauth-scopes")
-    if told is not None:
-        scopes = {scope.strip() for scope in str(told).split(",")}
+    details = f"token of {answer.get('team', '')}, writes to {channel.channel}"
+    granted = headers.get("x-oauth-scopes")
+    if granted is not None:
+        scopes = {scope.strip() for scope in str(granted).split(",")}
         if "chat:write" not in scopes:
-            return Checked("bad", f"{found}, but its scopes do not let it", "Give the bot the scope chat:write")
+            return Checked("bad", f"{details}, but its scopes do not let it", "Give the bot the scope chat:write")
         if "files:write" not in scopes:
-            return Checked("warning", f"{found}, without pictures", "Give the bot the scope files:write")
-    return Checked("ok", found)
+            return Checked("warning", f"{details}, without pictures", "Give the bot the scope files:write")
+    return Checked("ok", details)
 
 
 # Whether each secret that an open job names is there, as far as this user can tell.
@@ -272,9 +272,9 @@ def check_secrets(app: App) -> Checked:
     if missing:
         listing = "; ".join(f"{name} of {', '.join(wanted[name])}: {wrong.why}" for name, wrong in missing.items())
         return Checked("bad", listing, next(iter(missing.values())).remedy)
-    asked = sorted({name for spec in specs for name in spec.secrets} - set(wanted))
-    elsewhere = f"; their platform is asked for {', '.join(asked)}" if asked else ""
-    return Checked("ok", f"{counted(len(wanted), 'secret')} of open jobs to give, all there{elsewhere}")
+    from_platform = sorted({name for spec in specs for name in spec.secrets} - set(wanted))
+    note = f"; their platform is asked for {', '.join(from_platform)}" if from_platform else ""
+    return Checked("ok", f"{counted(len(wanted), 'secret')} of open jobs to give, all there{note}")
 
 
 def _handed_over() -> set[str]:

@@ -29,7 +29,7 @@ _BOOTED = Path("/run/systemd/system")
 
 def check_versions(extras: Collection[str]) -> Checked:
     """Compare the installed libraries of the core and of ``extras`` with the versions this release was tested with."""
-    found, wrong, missing = [], [], set()
+    versions, wrong, missing = [], [], set()
     for line in requires(OUR_DISTRIBUTION) or ():
         match = _REQUIREMENT.match(line)
         if match is None or (match["extra"] and match["extra"] not in extras):
@@ -44,12 +44,12 @@ def check_versions(extras: Collection[str]) -> Checked:
         if not _within(installed, bounds):
             wrong.append(f"{match['name']} {installed} is not {bounds}")
         elif match["extra"]:
-            found.append(f"{match['name']} {installed}")
+            versions.append(f"{match['name']} {installed}")
     if wrong:
         names = ",".join(sorted(filter(None, missing)) or sorted(extras))
         wanted = f"{OUR_DISTRIBUTION}[{names}]" if names else OUR_DISTRIBUTION
         return Checked("bad", "; ".join(wrong), f"Install what this release was tested with: {wanted}")
-    return Checked("ok", ", ".join(sorted(found)) or "those of the core")
+    return Checked("ok", ", ".join(sorted(versions)) or "those of the core")
 
 
 def check_plugin(platform: str) -> Checked:
@@ -58,10 +58,10 @@ def check_plugin(platform: str) -> Checked:
     if platform in shipped():
         return Checked("warning", f"{words}: never used, for {platform} is a platform of our own", "Uninstall it")
     try:
-        found = plugin.find(platform)
+        distribution = plugin.find(platform)
     except Misconfigured as error:
         return Checked("bad", error.why, error.remedy)
-    return Checked("ok", f"{words}, contract {found.contract if found else 0}")
+    return Checked("ok", f"{words}, contract {distribution.contract if distribution else 0}")
 
 
 def check_service() -> Checked:
@@ -74,10 +74,10 @@ def check_service() -> Checked:
         return Checked("warning", error.why, error.remedy)
     if not unit.installed:
         return Checked("ok", "not installed as a service: schedctl service install")
-    told = f"{MAIN} is {unit.state}" + (f", restarted {counted(unit.restarts, 'time')}" if unit.restarts else "")
+    state = f"{MAIN} is {unit.state}" + (f", restarted {counted(unit.restarts, 'time')}" if unit.restarts else "")
     if unit.well:
-        return Checked("ok" if unit.enabled else "warning", told, "" if unit.enabled else f"systemctl enable {MAIN}")
-    return Checked("bad" if unit.enabled else "warning", told, f"Look at: journalctl -e -u {MAIN}")
+        return Checked("ok" if unit.enabled else "warning", state, "" if unit.enabled else f"systemctl enable {MAIN}")
+    return Checked("bad" if unit.enabled else "warning", state, f"Look at: journalctl -e -u {MAIN}")
 
 
 def check_sandbox() -> Checked:
@@ -121,8 +121,8 @@ def _others(place: Path) -> int:
 def check_isolation() -> Checked:
     """Try whether local sessions can be kept from the files of the daemon."""
     if why := obstacle():
-        told = f"local sessions can read credentials and write the database and other jobs' objects: {why}"
-        return Checked("warning", told, REMEDY)
+        warning = f"local sessions can read credentials and write the database and other jobs' objects: {why}"
+        return Checked("warning", warning, REMEDY)
     return Checked("ok", "local sessions see no credentials, no database, no settings and no objects of other jobs")
 
 
@@ -149,7 +149,7 @@ def _within(installed: str, bounds: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, so that 1.10 is above 1.9; 2.0 equals 2."""
-    found = [int(part) for part in re.findall(r"\d+", re.split(r"[^\d.]", version)[0])]
-    while found and found[-1] == 0:
-        found.pop()
-    return tuple(found)
+    numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[^\d.]", version)[0])]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

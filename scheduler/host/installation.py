@@ -135,9 +135,9 @@ def carry_out(steps: Iterable[Step], place: Place) -> None:
     for step in steps:
         match step:
             case Write(path=path, text=text, keep=keep):
-                found = place.at(path)
-                if not (keep and found.exists()):
-                    _write(found, text)
+                target = place.at(path)
+                if not (keep and target.exists()):
+                    _write(target, text)
             case Remove(path=path):
                 place.at(path).unlink(missing_ok=True)
                 if path.parent.name.endswith(".service.d"):

@@ -50,8 +50,8 @@ def running_sessions(systemctl: Sequence[str]) -> list[str]:
 
 
 def _read(systemctl: Sequence[str], unit: str) -> UnitStatus:
-    said = _ask(systemctl, "show", unit, f"--property={','.join(_PROPERTIES)}")
-    facts = dict(line.partition("=")[::2] for line in said.splitlines())
+    answer = _ask(systemctl, "show", unit, f"--property={','.join(_PROPERTIES)}")
+    facts = dict(line.partition("=")[::2] for line in answer.splitlines())
     loaded = facts.get("LoadState") not in {None, "not-found"}
     pid = int(facts.get("MainPID") or 0)
     return UnitStatus(

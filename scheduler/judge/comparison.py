@@ -33,7 +33,7 @@ def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapp
         p_value = mcnemar(losses, wins) if exact else halves.p_below()
     else:
         p_value = halves.p_above(-gate.margin)
-    found = Finding(
+    result = Finding(
         gate,
         "failed",
         "",
@@ -53,8 +53,8 @@ def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapp
     )
     changed = sum(1 for cluster in clusters if abs(cluster.total) > 1e-12)
     if gate.kind == "better":
-        return _better(found, changed)
-    return found if gate.kind == "no_harm" else _not_worse(found)
+        return _better(result, changed)
+    return result if gate.kind == "no_harm" else _not_worse(result)
 
 
 def hold(guards: Sequence[Finding]) -> list[Finding]:
@@ -73,44 +73,44 @@ def hold(guards: Sequence[Finding]) -> list[Finding]:
     return [outcomes[place] for place in range(len(guards))]
 
 
-def _better(found: Finding, changed: int) -> Finding:
-    metric, gain = found.gate.metric, _gain(found)
-    if _p(found) <= ALPHA:
-        return found.decided("passed", f"{metric} is better by {gain:.4g}, p {_p(found):.2g}")
+def _better(result: Finding, changed: int) -> Finding:
+    metric, gain = result.gate.metric, _gain(result)
+    if _p(result) <= ALPHA:
+        return result.decided("passed", f"{metric} is better by {gain:.4g}, p {_p(result):.2g}")
     if gain <= 0:
-        return found.decided("failed", f"{metric} is no better: {_told(gain)}")
+        return result.decided("failed", f"{metric} is no better: {_told(gain)}")
     if changed < clusters_needed():
         why = (
-            f"{metric} differs in {changed:,} of {found.clusters:,} clusters, and with fewer than {clusters_needed()} "
+            f"{metric} differs in {changed:,} of {result.clusters:,} clusters, and with fewer than {clusters_needed()} "
         )
-        return found.decided("not_enough_items", why + "nothing can be shown")
-    seen = f"{metric} is better by {gain:.4g}, which may be chance (p {_p(found):.2g})"
-    if found.gate.margin and found.smallest_effect is not None and found.smallest_effect <= found.gate.margin:
-        return found.decided("failed", f"{seen}; {found.gate.margin:g} would most likely have shown")
-    return found.decided("not_enough_items", f"{seen}; this set shows {_effect(found)} or more")
+        return result.decided("not_enough_items", why + "nothing can be shown")
+    observation = f"{metric} is better by {gain:.4g}, which may be chance (p {_p(result):.2g})"
+    if result.gate.margin and result.smallest_effect is not None and result.smallest_effect <= result.gate.margin:
+        return result.decided("failed", f"{observation}; {result.gate.margin:g} would most likely have shown")
+    return result.decided("not_enough_items", f"{observation}; this set shows {_effect(result)} or more")
 
 
-def _not_worse(found: Finding) -> Finding:
-    metric, gain, margin = found.gate.metric, _gain(found), found.gate.margin
-    if _p(found) <= ALPHA:
-        return found.decided("passed", f"{metric} is worse by less than {margin:g}, p {_p(found):.2g}: {_told(gain)}")
-    unsure = f"{metric} is not shown to be worse by less than {margin:g} (p {_p(found):.2g}): {_told(gain)}"
-    if gain <= -margin or (found.smallest_effect is not None and found.smallest_effect <= margin):
-        return found.decided("failed", unsure)
-    return found.decided("not_enough_items", f"{unsure}; this set shows {_effect(found)} or more")
+def _not_worse(result: Finding) -> Finding:
+    metric, gain, margin = result.gate.metric, _gain(result), result.gate.margin
+    if _p(result) <= ALPHA:
+        return result.decided("passed", f"{metric} is worse by less than {margin:g}, p {_p(result):.2g}: {_told(gain)}")
+    unsure = f"{metric} is not shown to be worse by less than {margin:g} (p {_p(result):.2g}): {_told(gain)}"
+    if gain <= -margin or (result.smallest_effect is not None and result.smallest_effect <= margin):
+        return result.decided("failed", unsure)
+    return result.decided("not_enough_items", f"{unsure}; this set shows {_effect(result)} or more")
 
 
-def _guard(found: Finding, level: float, *, harmed: bool) -> Finding:
-    metric, gain, margin = found.gate.metric, _gain(found), found.gate.margin
+def _guard(result: Finding, level: float, *, harmed: bool) -> Finding:
+    metric, gain, margin = result.gate.metric, _gain(result), result.gate.margin
     if harmed:
-        return found.decided("failed", f"{metric} was harmed: worse by {-gain:.4g}, p {_p(found):.2g}")
-    if gain < 0 and found.clusters < clusters_needed(level):
-        why = f"{metric} is worse by {-gain:.4g}; {found.clusters} clusters are too few to tell harm from chance"
-        return found.decided("harm_unclear", why)
-    if margin and found.smallest_effect is not None and found.smallest_effect > margin:
-        why = f"{metric}: {_told(gain)}; this set shows {_effect(found)} or more, so harm of {margin:g} may hide in it"
-        return found.decided("harm_unclear", why)
-    return found.decided("passed", f"{metric} shows no harm: {_told(gain)}, p {_p(found):.2g}")
+        return result.decided("failed", f"{metric} was harmed: worse by {-gain:.4g}, p {_p(result):.2g}")
+    if gain < 0 and result.clusters < clusters_needed(level):
+        why = f"{metric} is worse by {-gain:.4g}; {result.clusters} clusters are too few to tell harm from chance"
+        return result.decided("harm_unclear", why)
+    if margin and result.smallest_effect is not None and result.smallest_effect > margin:
+        why = f"{metric}: {_told(gain)}; this set shows {_effect(result)} or more, so harm of {margin:g} may hide in it"
+        return result.decided("harm_unclear", why)
+    return result.decided("passed", f"{metric} shows no harm: {_told(gain)}, p {_p(result):.2g}")
 
 
 def _worst(new: Mapping[str, Score], before: Mapping[str, Score], sign: int) -> tuple[Example, ...]:
@@ -123,17 +123,17 @@ def _mean(scores: Mapping[str, Score]) -> float:
     return math.fsum(score.value for score in scores.values()) / len(scores)
 
 
-def _p(found: Finding) -> float:
-    return 1.0 if found.p_value is None else found.p_value
+def _p(result: Finding) -> float:
+    return 1.0 if result.p_value is None else result.p_value
 
 
-def _gain(found: Finding) -> float:
-    return found.gain or 0.0
+def _gain(result: Finding) -> float:
+    return result.gain or 0.0
 
 
 def _told(gain: float) -> str:
     return f"better by {gain:.4g}" if gain > 0 else f"worse by {-gain:.4g}" if gain < 0 else "the same"
 
 
-def _effect(found: Finding) -> str:
-    return "no difference at all" if found.smallest_effect is None else f"differences of {found.smallest_effect:.2g}"
+def _effect(result: Finding) -> str:
+    return "no difference at all" if result.smallest_effect is None else f"differences of {result.smallest_effect:.2g}"

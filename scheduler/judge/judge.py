@@ -25,9 +25,9 @@ def judge(gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None)
     if in_force is not None and (why := _incomparable(scores, in_force)):
         return Judgement("error", "", why, ())
     findings = [_finding(gate, scores, in_force) for gate in gates]
-    guards = [place for place, found in enumerate(findings) if _is_guard(found)]
-    for place, found in zip(guards, hold([findings[place] for place in guards]), strict=True):
-        findings[place] = found
+    guards = [place for place, finding in enumerate(findings) if _is_guard(finding)]
+    for place, finding in zip(guards, hold([findings[place] for place in guards]), strict=True):
+        findings[place] = finding
     return replace(_verdict(tuple(findings), scores), notes=scores.notes)
 
 
@@ -51,7 +51,7 @@ def _finding(gate: QualityGate, scores: Scores, in_force: Scores | None) -> Find
 
 def _verdict(findings: tuple[Finding, ...], scores: Scores) -> Judgement:
     def of(outcome: str) -> list[Finding]:
-        return [found for found in findings if found.outcome == outcome]
+        return [finding for finding in findings if finding.outcome == outcome]
 
     if wrong := of("error"):
         return Judgement("error", "", _all(wrong), findings)
@@ -72,15 +72,15 @@ def _verdict(findings: tuple[Finding, ...], scores: Scores) -> Judgement:
 
 def _rests_on_a_doubtful_judge(findings: Sequence[Finding], scores: Scores) -> str:
     """Say so if nothing but the word of models that agree too little with people speaks for a version."""
-    asked = [found.gate.metric for found in findings if found.outcome == "passed"]
+    metrics = [finding.gate.metric for finding in findings if finding.outcome == "passed"]
     doubtful = {metric for metric, table in scores.agreement.items() if not kappa_of(table).may_stand_alone}
-    if not asked or not set(asked) <= doubtful:
+    if not metrics or not set(metrics) <= doubtful:
         return ""
-    told = kappa_of(scores.agreement[asked[0]])
-    lower = "unknown" if told.lower is None else f"{told.lower:.2f}"
+    kappa = kappa_of(scores.agreement[metrics[0]])
+    lower = "unknown" if kappa.lower is None else f"{kappa.lower:.2f}"
     return (
-        f"only {asked[0]} speaks for this version, a judging model's word: it agrees with people by {lower} at least "
-        f"over {counted(told.labels, 'label')}, where {AGREEMENT_MIN} over {LABELS_MIN} are needed; add another gate"
+        f"only {metrics[0]} speaks for this version, a judging model's word: it agrees with people by {lower} at least "
+        f"over {counted(kappa.labels, 'label')}, where {AGREEMENT_MIN} over {LABELS_MIN} are needed; add another gate"
     )
 
 
@@ -94,9 +94,9 @@ def _incomparable(scores: Scores, in_force: Scores) -> str:
     return ""
 
 
-def _is_guard(found: Finding) -> bool:
-    return found.gate.kind == "no_harm" and found.outcome not in ("error", "not_asked")
+def _is_guard(finding: Finding) -> bool:
+    return finding.gate.kind == "no_harm" and finding.outcome not in ("error", "not_asked")
 
 
 def _all(findings: Sequence[Finding]) -> str:
-    return "; ".join(found.reason for found in findings)
+    return "; ".join(finding.reason for finding in findings)

@@ -56,8 +56,8 @@ class Finding:
 
     def document(self) -> dict[str, Any]:
         """Return it in plain JSON types."""
-        said = asdict(self)
-        return said | {"gate": self.gate.document(), "examples": [asdict(example) for example in self.examples]}
+        fields = asdict(self)
+        return fields | {"gate": self.gate.document(), "examples": [asdict(example) for example in self.examples]}
 
 
 @dataclass(frozen=True, slots=True)

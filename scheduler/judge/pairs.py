@@ -44,10 +44,10 @@ class Spread:
 
 def clusters_of(values: Iterable[tuple[str, float]]) -> tuple[Cluster, ...]:
     """Return the clusters of (cluster, value) pairs, in the order of their names."""
-    found: dict[str, list[float]] = {}
+    clusters: dict[str, list[float]] = {}
     for name, value in values:
-        found.setdefault(name, []).append(value)
-    return tuple(Cluster(math.fsum(found[name]), len(found[name])) for name in sorted(found))
+        clusters.setdefault(name, []).append(value)
+    return tuple(Cluster(math.fsum(clusters[name]), len(clusters[name])) for name in sorted(clusters))
 
 
 def differences(new: Mapping[str, Score], before: Mapping[str, Score], sign: int) -> list[tuple[str, float]]:

@@ -25,7 +25,7 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
     values = [(score.cluster, score.value) for score in scores.values()]
     spread = spread_of(values)
     low, high = _bounds(values, spread)
-    found = Finding(
+    finding = Finding(
         gate,
         "failed",
         "",
@@ -39,19 +39,21 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
         smallest_effect=spread.smallest_effect,
         examples=_worst(scores, sign, wanted),
     )
-    asked = f"{'at least' if sign > 0 else 'at most'} {wanted:g}"
+    bound_text = f"{'at least' if sign > 0 else 'at most'} {wanted:g}"
     if sign * (spread.mean - wanted) < -_ROUNDING:
-        return found.decided("failed", f"{gate.metric} is {spread.mean:.4g}, where {asked} is asked")
+        return finding.decided("failed", f"{gate.metric} is {spread.mean:.4g}, where {bound_text} is asked")
     if gate.by == "point":
-        return found.decided("passed", f"{gate.metric} is {spread.mean:.4g}; {asked} is asked of the mean")
+        return finding.decided("passed", f"{gate.metric} is {spread.mean:.4g}; {bound_text} is asked of the mean")
     bound = low if sign > 0 else high
     if bound is not None and sign * (bound - wanted) >= 0:
-        return found.decided(
-            "passed", f"{gate.metric} is {bound:.4g} or better for sure; {asked} is asked of the bound"
+        return finding.decided(
+            "passed", f"{gate.metric} is {bound:.4g} or better for sure; {bound_text} is asked of the bound"
         )
-    said = "nothing can be said for sure" if bound is None else f"only {bound:.4g} is sure"
-    why = f"{gate.metric} is {spread.mean:.4g}, but from {spread.items:,} items {said}, where {asked} is asked"
-    return found.decided("not_enough_items", why)
+    certainty = "nothing can be said for sure" if bound is None else f"only {bound:.4g} is sure"
+    why = (
+        f"{gate.metric} is {spread.mean:.4g}, but from {spread.items:,} items {certainty}, where {bound_text} is asked"
+    )
+    return finding.decided("not_enough_items", why)
 
 
 def surely_needed(wanted: float) -> int:

@@ -38,13 +38,13 @@ def watch(stream: Iterable[Vote], usual: float = 0.5) -> Watched:
     """
     if not 0 < usual < 1:
         raise ValueError(f"a usual share of {usual} leaves nothing to watch for")
-    seen: set[str] = set()
+    users: set[str] = set()
     votes = worse = 0
     alarm_at = None
     for vote in stream:
-        if vote.cluster in seen:
+        if vote.cluster in users:
             continue
-        seen.add(vote.cluster)
+        users.add(vote.cluster)
         votes += 1
         worse += vote.worse
         # Evidence rises with worse votes alone, and is below 1 while these are no more than usual.

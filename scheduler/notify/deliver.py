@@ -199,11 +199,11 @@ class SlackChannel:
         texts = {name: word if isinstance(word, str) else json.dumps(word) for name, word in words.items()}
         access = {"Authorization": f"Bearer {self.token}"}
         answer = self._exchange(f"{self.base_url}{method}", urlencode(texts).encode(), access)
-        found = _document(answer.body)
-        if found.get("ok") is not True:
-            code = str(found.get("error", "no word of its API"))[:100]
+        document = _document(answer.body)
+        if document.get("ok") is not True:
+            code = str(document.get("error", "no word of its API"))[:100]
             raise DeliveryFailed(f"Slack answered {answer.status} {code}", code=code)
-        return found, answer.headers
+        return document, answer.headers
 
     def _exchange(self, address: str, data: bytes, headers: Mapping[str, str]) -> Answer:
         try:
@@ -253,25 +253,27 @@ class AppriseChannel:
     def send(self, key: str, body: Mapping[str, Any]) -> None:
         """Deliver as plain text, by a child: Apprise's time-outs count from byte to byte."""
         del key
-        given = json.dumps([self.address, str(body["subject"]), str(body["text"])]).encode()
+        message = json.dumps([self.address, str(body["subject"]), str(body["text"])]).encode()
         words = (sys.executable, "-P", "-c", _APPRISE)
         try:
-            done = run_child(words, _APPRISE_SECONDS, child_environment(OF_A_PERSON), given=given)
+            done = run_child(words, _APPRISE_SECONDS, child_environment(OF_A_PERSON), given=message)
         except (OSError, subprocess.TimeoutExpired) as error:
             why = f"no end within {_APPRISE_SECONDS} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
             raise DeliveryFailed(f"Apprise could not deliver: {why}") from None
         if done.returncode:
-            said = Redactor([self.address, *re.split(r"\W+", self.address)])(done.stderr.decode(errors="replace"))
-            raise DeliveryFailed((said.strip().splitlines() or ["Apprise could not deliver"])[-1][:_APPRISE_CHARACTERS])
+            reason = Redactor([self.address, *re.split(r"\W+", self.address)])(done.stderr.decode(errors="replace"))
+            raise DeliveryFailed(
+                (reason.strip().splitlines() or ["Apprise could not deliver"])[-1][:_APPRISE_CHARACTERS]
+            )
 
 
 def _document(body: bytes) -> dict[str, Any]:
     """Return what Slack answered, empty for anything else than an object."""
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def email_channels(channel: EmailChannel) -> dict[str, Channel]:
@@ -286,9 +288,9 @@ def email_channels(channel: EmailChannel) -> dict[str, Channel]:
 
 def asked_seconds(headers: Mapping[str, Any]) -> int:
     """Return for how long an answer's ``Retry-After`` asks us to wait, a day at most; 0 when it gives no seconds."""
-    found = {name.lower(): value for name, value in headers.items()}.get("retry-after", 0)
-    found = found[0] if isinstance(found, list) and found else found
-    return min(digits(str(found).strip(), INSTANT_MAX) or 0, _ASKED_MAX_SECONDS)
+    wanted = {name.lower(): value for name, value in headers.items()}.get("retry-after", 0)
+    wanted = wanted[0] if isinstance(wanted, list) and wanted else wanted
+    return min(digits(str(wanted).strip(), INSTANT_MAX) or 0, _ASKED_MAX_SECONDS)
 
 
 def share_among_recipients(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:

@@ -77,24 +77,29 @@ def csv_of(points: Sequence[Point]) -> str:
     writer.writerow(_COLUMNS)
     for point in points:
         at = datetime.fromtimestamp(point.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        told = point.figures()
+        figures = point.figures()
         writer.writerow(
-            (point.attempt, point.step, at, *(repr(told[name]) if name in told else "" for name in series.FIGURES))
+            (
+                point.attempt,
+                point.step,
+                at,
+                *(repr(figures[name]) if name in figures else "" for name in series.FIGURES),
+            )
         )
     return text.getvalue()
 
 
 def add_events(file: Path, points: Sequence[Point]) -> None:
     """Add to an event file what was told since its last whole record; what a crash cut off is written again."""
-    known = file.read_bytes() if file.exists() else b""
-    last, end = newest(known)
+    existing = file.read_bytes() if file.exists() else b""
+    last, end = newest(existing)
     fresh = b"" if last is not None else first_record(points[0].at - 1)
     for point in sorted(points, key=lambda point: (point.at, point.attempt, point.step)):
-        told = point.figures()
-        if told and (last is None or point.at > last):
-            fresh += record(point.at, point.step, told)
-    if fresh or end < len(known):
-        with file.open("r+b" if known else "wb") as stream:
+        figures = point.figures()
+        if figures and (last is None or point.at > last):
+            fresh += record(point.at, point.step, figures)
+    if fresh or end < len(existing):
+        with file.open("r+b" if existing else "wb") as stream:
             stream.truncate(end)
             stream.seek(end)
             stream.write(fresh)
@@ -167,13 +172,13 @@ def _folded(line: str) -> str:
 # The data are an ``Event``: wall time (field 1, double), step (2, varint), and the file's version (3) or a summary (5)
 # of values, each a tag (1) with a number (2, float).
 def _table() -> tuple[int, ...]:
-    found = []
+    rows = []
     for byte in range(256):
         crc = byte
         for _ in range(8):
             crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-        found.append(crc)
-    return tuple(found)
+        rows.append(crc)
+    return tuple(rows)
 
 
 _TABLE = _table()
@@ -237,11 +242,11 @@ def _field(key: int, data: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*encoded, number])
 
 
 def _float(number: float) -> float:

@@ -52,8 +52,8 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
 def post(ports: Ports, mailing: Mailing, apart: Callable[[Callable[[], object]], None], now: int) -> None:
     """Do the same in threads, each under ``apart``: a server that hangs keeps nothing but its own channel waiting."""
     ports.calls.gather("letters", {"": partial(apart, partial(write, ports, mailing, now))})
-    letters = {name: partial(deliver, ports, {name: channel}, now) for name, channel in mailing.carriers.items()}
-    ports.calls.gather("mail", {name: partial(apart, work) for name, work in letters.items()})
+    messages = {name: partial(deliver, ports, {name: channel}, now) for name, channel in mailing.carriers.items()}
+    ports.calls.gather("mail", {name: partial(apart, work) for name, work in messages.items()})
 
 
 def write(ports: Ports, mailing: Mailing, now: int) -> None:
@@ -112,9 +112,9 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
 
 def _write_alerts(ports: Ports, mailing: Mailing, since: int, read: int, now: int) -> None:
     with ports.database.read() as tx:
-        found = events_since(tx, since)
+        recent = events_since(tx, since)
         newest = events.newest_id(tx)
-    news = alerts_in(found, read)
+    news = alerts_in(recent, read)
     with ports.write() as tx:
         for channel in mailing.channels if news else ():
             outbox.add(tx, ALERTS, str(since), channel, redacted(letter_about(news), ports.redact), now)

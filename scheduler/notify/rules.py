@@ -87,21 +87,21 @@ def events_since(tx: Connection, since: int) -> list[Event]:
     instant = since - _TOLD_ONCE_SECONDS
     limit = _EVENTS_AT_ONCE
     while True:
-        found = events.tail(tx, limit=limit, kinds=_WORDS)
-        if len(found) < limit or found[0].at < instant:
-            return found
+        recent = events.tail(tx, limit=limit, kinds=_WORDS)
+        if len(recent) < limit or recent[0].at < instant:
+            return recent
         limit *= 4
 
 
-def alerts_in(found: Sequence[Event], read: int) -> list[Event]:
+def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
     """Return the events after the one ``read`` to tell, but for those told of the same subject in the six hours before.
 
     That something needs a person is told where nothing else was told of it: a job that failed is one line.
     """
     data: dict[tuple[str, str], int] = {}
     news = []
-    happened = {(_TELLS.get(event.kind), event.subject) for event in found}
-    for event in found:
+    happened = {(_TELLS.get(event.kind), event.subject) for event in recent}
+    for event in recent:
         if event.kind == "quota.adjusted" and abs(event.data.get("seconds", 0)) < _SURPRISE_SECONDS:
             continue
         if event.kind == RAISED and (event.data.get("what"), event.subject) in happened:
@@ -138,14 +138,14 @@ def _line(event: Event) -> str:
 def _why(event: Event) -> str:
     """Return what the event tells of its cause, which is a platform's or a program's own words in places."""
     after = event.data.get("to")
-    told = event.data.get("why") or (after.get("message") or after.get("why") if isinstance(after, dict) else "")
-    if not told and "seconds" in event.data:
-        told = f"{event.data['seconds'] / 3_600:+.2f} h"
-    said = _printable(str(told or ""))[:_WHY_MAX].strip()
+    reason = event.data.get("why") or (after.get("message") or after.get("why") if isinstance(after, dict) else "")
+    if not reason and "seconds" in event.data:
+        reason = f"{event.data['seconds'] / 3_600:+.2f} h"
+    line = _printable(str(reason or ""))[:_WHY_MAX].strip()
     command = (
         str(event.data.get("next")) if event.kind == RAISED else _COMMANDS.get(event.kind, "").format(event.subject)
     )
-    return f"{said}{'. ' * bool(said)}Begin with: {_printable(command)}" if command else said
+    return f"{line}{'. ' * bool(line)}Begin with: {_printable(command)}" if command else line
 
 
 def _printable(text: str) -> str:
@@ -177,18 +177,18 @@ def write_letters(ports: Ports, rules: Sequence[Rule], now: int) -> None:
     with ports.database.read() as tx:
         planned = due.next_due(tx)
         read = read_up_to(tx, planned, RULES)
-        found = events.after(tx, read, _READ_AT_ONCE) if rules else []
-        names = {event.id: _names(tx, event) for event in found}
+        unread = events.after(tx, read, _READ_AT_ONCE) if rules else []
+        names = {event.id: _names(tx, event) for event in unread}
     if not rules:
         if RULES in planned or _READ.format(RULES) in planned:  # what happens before there is a rule is told to nobody
             with ports.write() as tx:
                 forget_reader(tx, RULES)
         return
-    if not found and _READ.format(RULES) in planned:
+    if not unread and _READ.format(RULES) in planned:
         return
     with ports.write() as tx:
         for rule in rules:
-            wanted = [event for event in found if rule.wants(event, names[event.id])]
+            wanted = [event for event in unread if rule.wants(event, names[event.id])]
             for event in wanted if rule.webhook else ():
                 body = redacted({"event": document(event, names[event.id])}, ports.redact)
                 outbox.add(tx, WEBHOOK, str(event.id), rule.to[0], body, now)
@@ -196,7 +196,7 @@ def write_letters(ports: Ports, rules: Sequence[Rule], now: int) -> None:
                 body = redacted(letter_of(rule, wanted), ports.redact)
                 outbox.add(tx, RULES, f"{rule.name}-{read}", channel, body, now)
         forget_reader(tx, RULES)
-        set_read(tx, RULES, found[-1].id if found else read)
+        set_read(tx, RULES, unread[-1].id if unread else read)
 
 
 def document(event: Event, names: Collection[str]) -> dict[str, Any]:

@@ -90,16 +90,16 @@ def rules_of(
     rules: Iterable[RuleSettings], webhooks: Iterable[WebhookSettings], channels: Iterable[str]
 ) -> tuple[Rule, ...]:
     """Return the rules of the settings, each with the names of the ``channels`` that it sends to."""
-    known = list(channels)
-    found = [
+    names = list(channels)
+    chosen = [
         # Apprise's channels are named by their addresses, which the settings keep to themselves.
         Rule(
             rule.name,
             rule.events,
             rule.jobs,
-            tuple(name for name in known if name in rule.to or name.partition("-")[0] in rule.to),
+            tuple(name for name in names if name in rule.to or name.partition("-")[0] in rule.to),
         )
         for rule in rules
     ]
     hooks = [Rule(hook.name, hook.events, hook.jobs, (_PREFIX + hook.name,), webhook=True) for hook in webhooks]
-    return (*found, *hooks)
+    return (*chosen, *hooks)

@@ -84,12 +84,12 @@ def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
 def instant_of(text: str) -> int:
     """Return what --epoch says in UTC seconds. Raises Refusal."""
     try:
-        found = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
         raise Refusal(f"--epoch {text!r} is not an instant", remedy=f"Write it like {DEFAULT_EPOCH}") from None
-    if found.tzinfo is None:
+    if instant.tzinfo is None:
         raise Refusal(f"--epoch {text!r} has no zone", remedy=f"Write it like {DEFAULT_EPOCH}")
-    return int(found.timestamp())
+    return int(instant.timestamp())
 
 
 def open_app(rehearsal: Rehearsal) -> App:
@@ -183,10 +183,10 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     open_database(app.database_url, create=True).close()
     if any(spec.mixture for spec in app.catalogue.jobs):
         _say("building the corpus ...")
-        made = app.training_data.build("rehearse", lambda _how_far: None)
+        corpus = app.training_data.build("rehearse", lambda _how_far: None)
         _say(
-            f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB, "
-            f"{made.held_out.rows} held out"
+            f"corpus {corpus.version}: {corpus.rows:,} texts, {corpus.train_text_bytes / 1e6:.1f} MB, "
+            f"{corpus.held_out.rows} held out"
         )
     keep_until = rehearsal.epoch + app.policy.retention.grace_seconds
     specs = [
@@ -300,14 +300,14 @@ def week_figures(rehearsal: Rehearsal, app: App) -> Week:
 
     week = week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
     try:
-        found = slurm_pool.disagreements(rehearsal, app)
+        disagreements = slurm_pool.disagreements(rehearsal, app)
     except PlatformError as error:
         raise Refusal(
             "Slurm's accounting cannot be read", error.why, f"Go on with: {_resume_command(rehearsal)}"
         ) from None
-    if found is None:
+    if disagreements is None:
         _say("Slurm keeps no accounting here, so that the ledger was held against nothing")
-    return replace(week, violations=(*week.violations, *(found or ())))
+    return replace(week, violations=(*week.violations, *(disagreements or ())))
 
 
 def write_week(out: Path, week: Week, app: App) -> None:
@@ -339,8 +339,8 @@ def line_of(app: App, start: int, end: int) -> str:
         charges = fold(ledger.entries(tx))
     share = min(1.0, (now - start) / (end - start))
     spent = {
-        pool: sum(charge.sign * (charge.end - charge.start) for charge in found if not charge.held) / 3_600
-        for pool, found in charges.items()
+        pool: sum(charge.sign * (charge.end - charge.start) for charge in seconds if not charge.held) / 3_600
+        for pool, seconds in charges.items()
     }
     hours = " ".join(f"{pool} {used:.0f}h" for pool, used in sorted(spent.items()))
     steps = " ".join(f"{record.spec.name}:{record.done_step}" for record in records)

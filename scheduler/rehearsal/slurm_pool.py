@@ -98,16 +98,16 @@ def disagreements(rehearsal: Rehearsal, app: App) -> tuple[str, ...] | None:
     ours: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for charge in charges:
         ours[charge.run or "nobody"].append((charge.start, charge.end))
-    found: tuple[str, ...] = ()
+    result: tuple[str, ...] = ()
     for _ in range(_LOOKS):
         theirs = accounting_of(pool.options)
         if theirs is None:
             return None
-        found = tuple(_differences(rehearsal, ours, theirs, app.settings.zone))
-        if not found:
+        result = tuple(_differences(rehearsal, ours, theirs, app.settings.zone))
+        if not result:
             break
         clock.pause(_LOOK_WALL_SECONDS)
-    return found
+    return result
 
 
 def _differences(

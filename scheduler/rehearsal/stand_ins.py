@@ -51,11 +51,11 @@ _FOREIGN = {"checkpoints": "relay", "settle_seconds": "3"}
 class Emulator:
     """A program that says its address once it can be asked. ``told`` is what it reads from its standard input."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, told: str = "") -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, input_text: str = "") -> None:
         self._name = name
         self._command = command
         self._log = log
-        self._told = told
+        self._told = input_text
         self._left = threading.Event()
         self._process: subprocess.Popen[str] | None = None
 
@@ -105,8 +105,8 @@ def _heard(process: subprocess.Popen[str]) -> bool:
     """Wait for a program's first line; return whether it came."""
     if process.stdout is None:
         raise AssertionError("a pipe was asked for")
-    with process.stdout as said:
-        return bool(said.readline())
+    with process.stdout as output:
+        return bool(output.readline())
 
 
 def answers(address: str) -> bool:
@@ -127,8 +127,8 @@ def free_port() -> int:
 
 def emulators_of(rehearsal: Rehearsal, app: App) -> list[Emulator]:
     """Return the shipped emulators that the rehearsal's settings point to and that do not run yet."""
-    found = (_aws_emulator(rehearsal, app), _kaggle_emulator(rehearsal, app))
-    return [emulator for emulator in found if emulator is not None]
+    emulators = (_aws_emulator(rehearsal, app), _kaggle_emulator(rehearsal, app))
+    return [emulator for emulator in emulators if emulator is not None]
 
 
 def _pools_on(app: App, credentials: Path, address: str) -> list[PoolSettings]:

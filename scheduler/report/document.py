@@ -59,8 +59,10 @@ def headline(report: Report) -> Iterator[str]:
 
 def _counts(report: Report) -> Counter[str]:
     """Return how many jobs are done, on track, at risk, failed and on hold."""
-    found = Counter(word for job in report.jobs if job.role != EVALUATE and (word := _word(job)))
-    return Counter({word: found[word] for word in ("done", "on track", "at risk", "failed", "on hold") if found[word]})
+    counts = Counter(word for job in report.jobs if job.role != EVALUATE and (word := _word(job)))
+    return Counter(
+        {word: counts[word] for word in ("done", "on track", "at risk", "failed", "on hold") if counts[word]}
+    )
 
 
 def _word(job: JobReport) -> str:
@@ -135,8 +137,8 @@ def _change(now: int, before: int) -> str:
 def _models(report: Report) -> Section:
     """Say what became of each model: what a reader looks for first."""
     groups: dict[str, list[str]] = {}
-    found = [job for job in report.jobs if job.role != EVALUATE]  # those train nothing
-    for job in found:
+    trained = [job for job in report.jobs if job.role != EVALUATE]  # those train nothing
+    for job in trained:
         gained = f" {counted(job.steps, 'step')}" if job.steps and job.step < job.target_step else ""
         if job.state == "done" and job.why:
             what, gained = "Stopped early", f" at step {job.step:,}"
@@ -154,11 +156,11 @@ def _models(report: Report) -> Section:
     lines = [
         f"{what}: {', '.join(names)}." for what, names in sorted(groups.items(), key=lambda one: _ORDER[one[0][0]])
     ]
-    rows = tuple(_model_row(job, report.zone) for job in found)
+    rows = tuple(_model_row(job, report.zone) for job in trained)
     if not rows:
         return Section("Models", ("There are no jobs. Add one: schedctl submit train.py --target-step 1000",))
     columns = ("model", "state", ">done", ">steps", ">best loss", ">change", "ETA", "latest", "deadline")
-    shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in found)
+    shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in trained)
     return Section("Models", tuple(lines) or ("No model gained a step.",), Table(columns, rows, shares))
 
 

@@ -62,14 +62,14 @@ def forecast(
 def _lanes_of(job: str, plan: Plan | None, now: int) -> list[tuple[int, int, int]]:
     """Return (start, end, steps) of the job's lanes that end after ``now``, in order of their ends."""
     placements = () if plan is None else plan.placements
-    found = [
+    lanes = [
         (placement.start, placement.end, planned_lane.steps)
         for placement in placements
         if placement.end > now
         for planned_lane in placement.lanes
         if planned_lane.job == job
     ]
-    return sorted(found, key=lambda planned_lane: planned_lane[1])
+    return sorted(lanes, key=lambda planned_lane: planned_lane[1])
 
 
 def _reached(planned_lanes: Sequence[tuple[int, int, int]], steps_left: int) -> int:

@@ -21,22 +21,22 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
     *,
     axes: bool = True,
     whole: bool = True,
-    told: Sequence[tuple[int, float]] = (),
+    training: Sequence[tuple[int, float]] = (),
     marks: Sequence[int] = (),
     log: bool = False,
 ) -> str:
     """Return the picture of (step, held-out loss), nothing for fewer than two points; what is no number is left out.
 
-    ``told`` is (step, loss) of training, drawn as it was told and smoothed; the sessions began at the steps ``marks``.
+    ``training`` is (step, loss) of training, drawn raw and smoothed; the sessions began at the steps ``marks``.
     It spans all steps from 0 to the target, or if not ``whole`` those of its points alone. Without ``axes`` it is the
     line alone, as small as a word. ``log`` draws the logarithm of losses above zero.
     """
-    known, trained = (
+    held_out, trained = (
         sorted((step, loss) for step, loss in each if math.isfinite(loss) and (loss > 0 or not log))
-        for each in (points, told)
+        for each in (points, training)
     )
-    every = [*known, *trained]
-    if max(len(known), len(trained)) < 2:
+    every = [*held_out, *trained]
+    if max(len(held_out), len(trained)) < 2:
         return ""
     frame = Frame(width)
     top, tall = (_TOP, height - _TOP - _FOOT) if axes else (3, height - 6)
@@ -70,16 +70,16 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
             parts.append(f'<line class="pace" x1="{at}" x2="{at}" y1="{top}" y2="{top + tall}"/>')
     if len(trained) > 1:
         parts.append(curve(frame, place(trained), top, tall, "told"))
-        parts.append(curve(frame, place(smoothed(trained)), top, tall, "smooth" if len(known) > 1 else "measured"))
-    placed = place(known)
+        parts.append(curve(frame, place(smoothed(trained)), top, tall, "smooth" if len(held_out) > 1 else "measured"))
+    placed = place(held_out)
     if len(placed) > 1:
         parts.append(curve(frame, placed, top, tall, "measured"))
     dots = placed if axes and len(placed) <= _DOTS_MAX else [] if axes else (placed or place(smoothed(trained)))[-1:]
     parts += [f'<circle class="dot" cx="{frame.x(x)}" cy="{top + tall * y:.1f}" r="2.5"/>' for x, y in dots]
-    what, shown = ("Held-out loss", known) if len(known) > 1 else ("Loss", trained)
+    what, drawn = ("Held-out loss", held_out) if len(held_out) > 1 else ("Loss", trained)
     more = (
-        f"From {shown[0][1]:.4g} at step {shown[0][0]:,} to {shown[-1][1]:.4g} at step {shown[-1][0]:,} "
-        f"of {target_step:,}; the lowest is {min(loss for _, loss in shown):.4g}."
+        f"From {drawn[0][1]:.4g} at step {drawn[0][0]:,} to {drawn[-1][1]:.4g} at step {drawn[-1][0]:,} "
+        f"of {target_step:,}; the lowest is {min(loss for _, loss in drawn):.4g}."
     )
     return frame.document(parts, height, f"{what} of {job} over steps", more, GUTTER if axes else 0)
 

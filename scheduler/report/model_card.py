@@ -44,24 +44,27 @@ def _body(facts: Mapping[str, Any]) -> str:
     for verdict in facts["verdicts"]:
         lines += [f"## Judged {verdict['verdict']}", "", f"{verdict['evidence'].get('reason', '')}", ""]
         lines += ["| gate | outcome | value | items | clusters | interval | smallest effect |", "|" + " --- |" * 7]
-        lines += [_gate_row(found) for found in verdict["evidence"].get("findings", ())]
+        lines += [_gate_row(finding) for finding in verdict["evidence"].get("findings", ())]
         lines.append("")
-    for said in facts["overrules"]:
-        lines += [f"Overruled by {said['by']}: {said['was']} became {said['verdict']}, because {said['why']}", ""]
+    for overrule in facts["overrules"]:
+        lines += [
+            f"Overruled by {overrule['by']}: {overrule['was']} became {overrule['verdict']}, because {overrule['why']}",
+            "",
+        ]
     return "\n".join(lines)
 
 
-def _gate_row(found: Mapping[str, Any]) -> str:
-    gate = found["gate"]
-    interval = f"{_number(found['low'])} to {_number(found['high'])}" if found["low"] is not None else "unknown"
+def _gate_row(finding: Mapping[str, Any]) -> str:
+    gate = finding["gate"]
+    interval = f"{_number(finding['low'])} to {_number(finding['high'])}" if finding["low"] is not None else "unknown"
     cells = (
         f"{gate['kind']} on {gate['metric']}",
-        found["outcome"],
-        _number(found["value"]),
-        str(found["items"]),
-        str(found["clusters"]),
+        finding["outcome"],
+        _number(finding["value"]),
+        str(finding["items"]),
+        str(finding["clusters"]),
         interval,
-        _number(found["smallest_effect"]),
+        _number(finding["smallest_effect"]),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -72,9 +75,9 @@ def _results(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     if newest is None:
         return []
     metrics = [
-        {"type": found["gate"]["metric"], "value": found["value"]}
-        for found in newest["evidence"].get("findings", ())
-        if found["value"] is not None
+        {"type": finding["gate"]["metric"], "value": finding["value"]}
+        for finding in newest["evidence"].get("findings", ())
+        if finding["value"] is not None
     ]
     data = {"type": "held-out items", "name": newest["set_digest"][:_DIGEST_SHOWN], "revision": newest["set_digest"]}
     return [{"task": {"type": "text-generation"}, "dataset": data, "metrics": metrics}] if metrics else []

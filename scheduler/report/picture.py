@@ -43,9 +43,9 @@ def find_font(folders: Iterable[Path] = _FONT_FOLDERS) -> Font | None:
     """Return a font of this machine for the text in pictures; None where there is none: then none should be drawn."""
     there = [folder for folder in folders if folder.is_dir()]
     for family, *names in _FONTS:
-        found = [path for name in names for folder in there for path in sorted(folder.rglob(name))[:1]]
-        if found:
-            return Font(family, tuple(str(path) for path in found))
+        fonts = [path for name in names for folder in there for path in sorted(folder.rglob(name))[:1]]
+        if fonts:
+            return Font(family, tuple(str(path) for path in fonts))
     return None
 
 
@@ -70,7 +70,7 @@ def _flat(family: str) -> str:
     rules = re.findall(r"^(\.chart[^{@]*)\{([^}]*)\}|(\.chart[^{@]*)\{([^}]*)\}", STYLE, re.MULTILINE)
     flat = []
     for selector, body, other, rest in rules:
-        plain = re.sub(r"var\((--[a-z-]+)\)", lambda found: light[found[1]], body or rest)
+        plain = re.sub(r"var\((--[a-z-]+)\)", lambda match: light[match[1]], body or rest)
         plain = re.sub(r"font: (\d+)px/1 [^;]+;", rf"font-size: \1px; font-family: '{family}';", plain)
         flat.append(f"{(selector or other).strip()} {{{plain}}}")
     return "\n".join(flat)

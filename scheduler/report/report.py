@@ -54,15 +54,15 @@ class Planned:
 
 def planned(plan: Plan | None, now: int) -> tuple[Planned, ...]:
     """Return the sessions of the seven days after ``now``, each counted once."""
-    found: dict[tuple[str, str], Planned] = {}
+    result: dict[tuple[str, str], Planned] = {}
     for placement in () if plan is None else plan.placements:
         if placement.end <= now or placement.start >= now + 7 * 86_400:
             continue
         at = placement.pool, ", ".join(sorted({lane.job for lane in placement.lanes}))
-        old = found.get(at, Planned(*at, 0, 0, 0))
+        old = result.get(at, Planned(*at, 0, 0, 0))
         steps = sum(lane.steps for lane in placement.lanes)
-        found[at] = Planned(*at, old.sessions + 1, old.seconds + placement.end - placement.start, old.steps + steps)
-    return tuple(found[at] for at in sorted(found))
+        result[at] = Planned(*at, old.sessions + 1, old.seconds + placement.end - placement.start, old.steps + steps)
+    return tuple(result[at] for at in sorted(result))
 
 
 def reason(spent: Spent, runs: Iterable[Run]) -> str:
@@ -73,16 +73,16 @@ def reason(spent: Spent, runs: Iterable[Run]) -> str:
     if spent.charged < _SECONDS_MIN or spent.goodput >= _PRODUCTIVE_MIN:
         return ""
     most = max(_WORDS, key=lambda name: int(getattr(spent, name)))
-    said = f"{getattr(spent, most) / 3_600:.1f} of {spent.charged / 3_600:.1f} h {_WORDS[most]}"
+    sentence = f"{getattr(spent, most) / 3_600:.1f} of {spent.charged / 3_600:.1f} h {_WORDS[most]}"
     if most not in {"lost", "overhead", "set_up"}:
-        return said
+        return sentence
     ended = [(run.state.at, run.key, run) for run in runs if isinstance(run.state, Ended)]
     for _, key, run in sorted(ended, reverse=True):
         for lane in run.lanes:
             if lane.outcome in LOSING:
                 why = f" ({lane.message.rstrip('.')})" if lane.message else ""
-                return f"{said}; session {key} was {_ENDS.get(str(lane.outcome), str(lane.outcome))}{why}"
-    return said
+                return f"{sentence}; session {key} was {_ENDS.get(str(lane.outcome), str(lane.outcome))}{why}"
+    return sentence
 
 
 _ENDS = {"failed": "stopped by a failure", "lost": "lost", "preempted": "stopped by its platform"}
@@ -409,18 +409,18 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
     for manifest in sorted(facts.week.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
         by_job.setdefault(manifest.job, []).append(manifest)
     measured: dict[str, list[Speed]] = defaultdict(list)
-    for (name, _), speed in sorted(facts.speeds.items(), key=lambda found: found[0]):
+    for (name, _), speed in sorted(facts.speeds.items(), key=lambda item: item[0]):
         measured[name].append(speed)
     for job in jobs_of(facts.week):
         saved = by_job.get(job.name, [])
         at = [(facts.seen_at.get(manifest.key, 0), manifest) for manifest in saved]
-        here = [manifest for seen, manifest in at if start <= seen < end]
+        here = [manifest for saved_at, manifest in at if start <= saved_at < end]
         # Of a job that was stopped early the target is its best checkpoint, and it may have saved later ones.
         step, step_start, step_before = (
-            min(job.target_step, max((manifest.step for seen, manifest in at if seen < instant), default=0))
+            min(job.target_step, max((manifest.step for saved_at, manifest in at if saved_at < instant), default=0))
             for instant in (end, start, facts.before.start)
         )
-        told = [(seen, loss) for seen, one in at if (loss := one.metrics.get("held_out_loss")) is not None]
+        losses = [(saved_at, loss) for saved_at, one in at if (loss := one.metrics.get("held_out_loss")) is not None]
         speeds = measured[job.name]
         best = max(speeds, key=lambda speed: speed.steps_per_second, default=None)
         sigma = max((speed.sigma for speed in speeds), default=None)
@@ -434,8 +434,8 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
             sigma=best.sigma if best else None,
             checkpoints=len(here),
             losses=tuple((m.step, loss) for m in here if (loss := m.metrics.get("held_out_loss")) is not None),
-            loss_before=next((loss for seen, loss in reversed(told) if seen < start), None),
-            loss_best=min((loss for seen, loss in told if seen < end), default=None),
+            loss_before=next((loss for saved_at, loss in reversed(losses) if saved_at < start), None),
+            loss_best=min((loss for saved_at, loss in losses if saved_at < end), default=None),
             forecast=forecast(
                 job.name, job.target_step - job.step, facts.plan, (step - step_start) / (end - start), sigma, facts.now
             )

@@ -89,10 +89,10 @@ def timeline_of(
     hues: Mapping[str, int] | None = None,
 ) -> Timeline:
     """Lay out what happened and what is planned. ``runs`` are those that touch the span; refused ones are left out."""
-    found: list[Session] = []
+    sessions: list[Session] = []
     slots: dict[str, int] = {}
-    shown = tuple(pools)
-    for pool in shown:
+    pool_names = tuple(pools)
+    for pool in pool_names:
         ours = [run for run in runs if run.pool == pool.name]
         ahead = upcoming(plan, ours, pool.name, now)
         entries = [entry for run in ours if (entry := _of_run(run, now))] + [_of_plan(place, now) for place in ahead]
@@ -104,9 +104,9 @@ def timeline_of(
             fits = (n for n in range(len(free)) if all(at <= entry.start for at in free[n : n + tall]))
             slot = next(fits, len(free))
             free[slot : slot + tall] = [entry.ends] * tall
-            found.append(replace(entry, slot=slot))
+            sessions.append(replace(entry, slot=slot))
         slots[pool.name] = max(1, len(free))
-    return Timeline(span.start, span.end, now, shown, slots, tuple(found), closed, hues or {})
+    return Timeline(span.start, span.end, now, pool_names, slots, tuple(sessions), closed, hues or {})
 
 
 def upcoming(plan: Plan | None, runs: Sequence[Run], pool: str, now: int) -> list[Placement]:
@@ -139,8 +139,8 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
     top = float(_AXIS)
     for pool in timeline.pools:
         rows = _rows(timeline, pool)
-        shown = timeline.start <= timeline.now < timeline.end
-        shut_now = shown and any(timeline.now in shut for shut in timeline.closed.get(pool.name, ()))
+        has_now = timeline.start <= timeline.now < timeline.end
+        shut_now = has_now and any(timeline.now in shut for shut in timeline.closed.get(pool.name, ()))
         aside = ' <tspan class="aside">closed</tspan>' if shut_now else ""
         parts.append(f'<text class="strong row-name" x="2" y="{top + 16:g}">{words(pool.name)}{aside}</text>')
         first = top + _HEAD
@@ -248,34 +248,34 @@ def _bars(
     span = timeline.end - timeline.start
     at = f"{local(session.start, zone, '%a %H:%M')} to {local(session.ends, zone, '%a %H:%M')}"
     length = (session.ends - session.start) / 3_600
-    for shown in session.lanes:
-        start = max(session.start if shown.since is None else shown.since, timeline.start)
-        ends = min(session.ends if shown.until is None else shown.until, timeline.end)
+    for lane in session.lanes:
+        start = max(session.start if lane.since is None else lane.since, timeline.start)
+        ends = min(session.ends if lane.until is None else lane.until, timeline.end)
         if ends <= start:
             continue
         left, wide = (start - timeline.start) / span, (ends - start) / span
         done = ends if session.phase != "running" else min(max(timeline.now, start), ends)
         devices = _tall(pool)
-        row = session.slot * devices + min(shown.first, devices - 1)
-        tall = shown.devices if pool.device_counts else min(shown.devices, devices - min(shown.first, devices - 1))
+        row = session.slot * devices + min(lane.first, devices - 1)
+        tall = lane.devices if pool.device_counts else min(lane.devices, devices - min(lane.first, devices - 1))
         y, height = first + _ROW * row + 1.5, _ROW * tall - 3
-        style = "bad" if shown.bad else session.phase
+        style = "bad" if lane.bad else session.phase
         detailed = len(timeline.sessions) <= _DETAILED_MAX
-        bar = f"<title>{words(f'{shown.job}, {session.outcome}, {at}, {length:.1f} h')}</title>" if detailed else ""
+        bar = f"<title>{words(f'{lane.job}, {session.outcome}, {at}, {length:.1f} h')}</title>" if detailed else ""
         box = f'y="{y:g}" height="{height:g}" rx="2"'
         if session.phase == "running":
             bar += f'<rect class="rest" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length((done - start) / span)}" {box}/>'
             # The label reads well on both halves only beside the fill that is done.
-            label = _label(frame, left, y + height / 2 + 4, shown.job, (done - start) / span, "on")
+            label = _label(frame, left, y + height / 2 + 4, lane.job, (done - start) / span, "on")
             if not label:
                 rest = done - timeline.start
-                label = _label(frame, rest / span, y + height / 2 + 4, shown.job, (ends - done) / span, "on-planned")
+                label = _label(frame, rest / span, y + height / 2 + 4, lane.job, (ends - done) / span, "on-planned")
         else:
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
             ink = "on-planned" if session.phase == "planned" else "on"
-            label = _label(frame, left, y + height / 2 + 4, shown.job + (" ✕" if style == "bad" else ""), wide, ink)
-        if detailed and (hue := timeline.hues.get(shown.job)) is not None:
+            label = _label(frame, left, y + height / 2 + 4, lane.job + (" ✕" if style == "bad" else ""), wide, ink)
+        if detailed and (hue := timeline.hues.get(lane.job)) is not None:
             bar += f'<rect class="h{hue}" x="{frame.x(left)}" width="{_STRIPE}" {box}/>'
         bar += label
         # The table beside the picture has the same links for the keyboard; two hundred stops here would help nobody.
@@ -288,10 +288,10 @@ def _bars(
 
 def _label(frame: Frame, left: float, y: float, text: str, wide: float, style: str) -> str:
     """Return the text as far as it fits; nothing where that would be hardly a letter."""
-    letters = int((wide * (frame.width or _WIDE) - _STRIPE - 4) / _LETTER)
-    if letters < min(_LETTERS_MIN, len(text)):
+    characters = int((wide * (frame.width or _WIDE) - _STRIPE - 4) / _LETTER)
+    if characters < min(_LETTERS_MIN, len(text)):
         return ""
-    text = text if len(text) <= letters else text[: letters - 1] + "…"
+    text = text if len(text) <= characters else text[: characters - 1] + "…"
     needed = len(text) * _LETTER + _STRIPE + 4
     roomy = " roomy" if frame.width is None and needed > wide * _NARROW else ""
     return (

@@ -74,21 +74,21 @@ def surviving(manifests: Iterable[Manifest]) -> list[Manifest]:
         by_job[manifest.job].append(manifest)
     result = []
     for mine in by_job.values():
-        known = {manifest.key: manifest for manifest in mine}
+        by_key = {manifest.key: manifest for manifest in mine}
         ordered = sorted(mine, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
         newest: Manifest | None = ordered[0]
         while newest is not None:
             result.append(newest)
-            newest = _grew_out_of(newest, known, ordered)
+            newest = _grew_out_of(newest, by_key, ordered)
     return result
 
 
-def _grew_out_of(manifest: Manifest, known: Mapping[str, Manifest], ordered: Sequence[Manifest]) -> Manifest | None:
+def _grew_out_of(manifest: Manifest, by_key: Mapping[str, Manifest], ordered: Sequence[Manifest]) -> Manifest | None:
     """Return the checkpoint that ``manifest`` continued; ``ordered`` are the job's, highest step first."""
     named = split_key(manifest.parent) if manifest.parent else None
     if named is None or named[1] >= manifest.step:
         return None
-    return known.get(str(manifest.parent)) or next((one for one in ordered if one.step <= named[1]), None)
+    return by_key.get(str(manifest.parent)) or next((one for one in ordered if one.step <= named[1]), None)
 
 
 def _share(

@@ -143,15 +143,15 @@ def jobs_of(facts: WeekFacts) -> tuple[JobFigures, ...]:
     for manifest in sorted(facts.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
         saved[manifest.job].append(manifest)
     homes = {run.key: run.pool for run in facts.runs}
-    known = {manifest.key: manifest for manifest in facts.manifests}
+    by_key = {manifest.key: manifest for manifest in facts.manifests}
     return tuple(
-        _job_figures(job, lanes[job.name], saved[job.name], known.get(job.starts_from or ""), homes)
+        _job_figures(job, lanes[job.name], saved[job.name], by_key.get(job.starts_from or ""), homes)
         for job in facts.jobs
     )
 
 
 def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> PoolFigures:
-    shown = tuple(
+    rows = tuple(
         WindowFigures(
             quota=quota.name,
             start=window.start,
@@ -165,7 +165,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
     )
     charges, week = displayed_charges(pool, charges), Window(facts.start, facts.end)
     first = pool.quotas[0].name if pool.quotas else None
-    offered = sum(window.limit_seconds for window in shown if window.quota == first and window.start < facts.end)
+    offered = sum(window.limit_seconds for window in rows if window.quota == first and window.start < facts.end)
     if not offered:
         openings = pool.open_windows(facts.start, facts.end)
         offered = pool.places * sum(opening.seconds for opening in openings)
@@ -181,7 +181,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
             if run.pool == pool.name and (interval := metered(run))
             for lane in run.lanes
         ),
-        windows=shown,
+        windows=rows,
         launches=launches_on(pool.name, facts.runs, facts.closed.get(pool.name)),
     )
 
@@ -214,14 +214,14 @@ def _job_figures(
     for manifest in saved:
         continued.setdefault((manifest.run, manifest.lane), manifest.parent)
     runs_of = {manifest.key: manifest.run for manifest in saved}
-    resumes = elsewhere = 0
+    resumes = moves = 0
     for run, lane in lanes:
         started_from = continued.get((run.key, lane.index))
         if started_from is None:
             continue
         resumes += 1
         if homes.get(runs_of.get(started_from, "")) not in {None, run.pool}:
-            elsewhere += 1
+            moves += 1
     return JobFigures(
         name=job.name,
         role=job.role,
@@ -231,7 +231,7 @@ def _job_figures(
         runs=len(lanes),
         pools=tuple(dict.fromkeys(run.pool for run, _ in lanes)),
         resumes=resumes,
-        resumed_elsewhere=elsewhere,
+        resumed_elsewhere=moves,
         checkpoints=len(saved),
         starts_from=None if parent is None else f"{parent.job}@{parent.step}",
         loss_parent=None if parent is None else parent.metrics.get("held_out_loss"),

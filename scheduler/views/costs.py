@@ -47,9 +47,9 @@ def costs(tx: Connection, pools: Mapping[str, Pool], since: int, zone: str, now:
                 used = lane_seconds(mine, max(charge.start, week.start), min(charge.end, week.end))
                 shares = _shares([(lane.job, used[lane.index]) for lane in mine]) or {OTHERS: 1.0}
                 _add(spent, pool, charge, week, shares)
-    plan, known = plans.newest(tx), prices.priced(tx, pools)
+    plan, priced_pools = plans.newest(tx), prices.priced(tx, pools)
     for placement in plan.placements if plan else ():
-        price = known[placement.pool].price_microdollars_per_hour if placement.pool in known else 0
+        price = priced_pools[placement.pool].price_microdollars_per_hour if placement.pool in priced_pools else 0
         for week in _weeks(calendar, max(placement.start, now), placement.end):
             seconds = min(placement.end, week.end) - max(placement.start, now, week.start)
             for job, share in _shares([(lane.job, lane.devices) for lane in placement.lanes]).items():

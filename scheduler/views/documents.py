@@ -69,8 +69,8 @@ def run_json(run: Run, heartbeats: Mapping[tuple[str, int], LaneReport] | None =
     lanes = [asdict(lane) for lane in run.lanes]
     if heartbeats is not None:
         for lane in lanes:
-            said = heartbeats.get((run.key, lane["index"]))
-            lane["heartbeat"] = said.document() if said else None
+            report = heartbeats.get((run.key, lane["index"]))
+            lane["heartbeat"] = report.document() if report else None
     return {
         **picked(run, "key", "pool", "planned_start", "deadline", "held_until"),
         "run_id": run.key,

@@ -82,42 +82,42 @@ class LongWork:
             ):
                 continue
             began = now - round(one.wall_seconds / second)
-            seen = self._seen.setdefault(_named(one.kind, one.name), _Seen(began, one.told, now, now))
-            seen.seen_at = now
-            if seen.told != one.told:
-                seen.told, seen.changed_at = one.told, now
+            state = self._seen.setdefault(_named(one.kind, one.name), _Seen(began, one.told, now, now))
+            state.seen_at = now
+            if state.told != one.told:
+                state.told, state.changed_at = one.told, now
         going = {(_named(kind, name)) for kind in _WORDS for name in ports.calls.under_way(kind)}
-        for what, seen in list(self._seen.items()):
-            kept = what == _WORDS["reports"] and (now - seen.seen_at) * second < _KEPT_WALL_SECONDS
+        for what, state in list(self._seen.items()):
+            kept = what == _WORDS["reports"] and (now - state.seen_at) * second < _KEPT_WALL_SECONDS
             if what not in going and not kept:
                 del self._seen[what]
         failures = {_named(kind, name): why for (kind, name), why in ports.calls.failures().items() if kind in _WORDS}
         self._failed_since = {what: self._failed_since.get(what, now) for what in failures}
-        found = [
+        running = [
             Work(
                 what,
-                "standing still" if (now - seen.changed_at) * second >= _STANDS_WALL_SECONDS else "under way",
-                seen.since,
-                seen.told,
+                "standing still" if (now - state.changed_at) * second >= _STANDS_WALL_SECONDS else "under way",
+                state.since,
+                state.told,
             )
-            for what, seen in sorted(self._seen.items())
+            for what, state in sorted(self._seen.items())
         ]
-        found += [
+        running += [
             Work(what, "failed", self._failed_since[what], ports.redact(why)[:_WHY_CHARACTERS])
             for what, why in sorted(failures.items())
             if what not in self._seen
         ]
-        if found != self._written:
+        if running != self._written:
             with ports.write() as tx:
-                events.append(tx, WORK, "daemon", now, work=[asdict(one) for one in found])
-            ports.log.info(WORK, work=[f"{one.what}: {one.state} {one.told}".strip() for one in found])
-            self._written = found
+                events.append(tx, WORK, "daemon", now, work=[asdict(one) for one in running])
+            ports.log.info(WORK, work=[f"{one.what}: {one.state} {one.told}".strip() for one in running])
+            self._written = running
 
 
 def long_work(tx: Connection) -> Sequence[Work]:
     """Return what the daemon that runs, or ran last, said of its long work."""
-    said = events.tail(tx, limit=1, kinds=(WORK, "daemon.started"), subject="daemon")
-    return [Work(**one) for one in said[0].data.get("work", ())] if said else []
+    newest = events.tail(tx, limit=1, kinds=(WORK, "daemon.started"), subject="daemon")
+    return [Work(**one) for one in newest[0].data.get("work", ())] if newest else []
 
 
 def _named(kind: str, name: str) -> str:

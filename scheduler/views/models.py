@@ -123,16 +123,16 @@ def cost(tx: Connection, version: ListedVersion) -> Cost:
     return _training_cost(tx, whole) + _evaluating_cost(tx, whole)
 
 
-def tree(found: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
+def tree(listed: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
     """Return the lineage of versions as lines of a text: whoever began with a version stands below it, moved right.
 
     ``marks`` are words behind a version's name.
     """
-    everyone = [version for one in found for version in one.versions]
-    known = {version.name for version in everyone}
+    everyone = [version for one in listed for version in one.versions]
+    names = {version.name for version in everyone}
     below: dict[str, list[ListedVersion]] = {}
     for version in everyone:
-        below.setdefault(version.parent if version.parent in known else "", []).append(version)
+        below.setdefault(version.parent if version.parent in names else "", []).append(version)
     lines: list[str] = []
 
     def draw(name: str, indent: str) -> None:
@@ -148,7 +148,7 @@ def tree(found: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _model(tx: Connection, name: str, found: Sequence[Version]) -> Model:
+def _model(tx: Connection, name: str, versions_of_model: Sequence[Version]) -> Model:
     moves = versions.promotions_of(tx, name)
     force = next((one.number for one in moves[:1]), None)
     serving: dict[int, list[str]] = {}
@@ -169,7 +169,7 @@ def _model(tx: Connection, name: str, found: Sequence[Version]) -> Model:
             serving=tuple(serving.get(version.number, ())),
             created_at=version.created_at,
         )
-        for version in found
+        for version in versions_of_model
     )
     in_force = next((one.name for one in listed if one.in_force), None)
     return Model(name, in_force, in_force, bool(moves) and moves[0].kind == "rollback", listed, tuple(moves))
@@ -187,10 +187,10 @@ def _parent(tx: Connection, version: Version) -> str:
 
 def _children(tx: Connection, version: Version) -> list[str]:
     """Return versions that began with this one, and jobs whose newest generation did."""
-    made = [one.name for one in versions.everything(tx) if one.parent_key == version.checkpoint]
+    children = [one.name for one in versions.everything(tx) if one.parent_key == version.checkpoint]
     scoring = {one.job for one in evaluations.of_version(tx, version)}
     begun = [job for job, key in generations.parents(tx).items() if key == version.checkpoint and job not in scoring]
-    return [*made, *begun]
+    return [*children, *begun]
 
 
 def _training_cost(tx: Connection, version: Version) -> Cost:
@@ -207,10 +207,12 @@ def _evaluating_cost(tx: Connection, version: Version) -> Cost:
 
 
 def _cost(tx: Connection, job: str, first: int, last: int | None) -> Cost:
-    made = runs.attempts(tx, job)
-    keys = [one.run for number, one in made.items() if number >= first and (last is None or number <= last)]
+    attempts = runs.attempts(tx, job)
+    keys = [one.run for number, one in attempts.items() if number >= first and (last is None or number <= last)]
     shares = {key: len(runs.get(tx, key).lanes) for key in keys}
-    charges = [charge for found in fold(ledger.of_runs(tx, keys)).values() for charge in found if charge.run in shares]
+    charges = [
+        charge for entries in fold(ledger.of_runs(tx, keys)).values() for charge in entries if charge.run in shares
+    ]
     seconds = sum(charge.within(charge.start, charge.end) / shares[charge.run or ""] for charge in charges)
     money = sum(charge.cost_within(charge.start, charge.end) / shares[charge.run or ""] for charge in charges)
     return Cost(round(seconds), round(money))

@@ -84,22 +84,22 @@ def needs(
 def watch_needs(ports: Ports, now: int, since: int) -> int:
     """Write an event for each need that came up or was settled since the last look; return how many there are."""
     with ports.database.read() as tx:
-        found = {(need.what, need.subject): need for need in needs(tx, ports.pools, since, now)}
-        told = {(known.what, known.subject) for known in conditions.standing(tx, RAISED)}
-    new = [need for at, need in found.items() if at not in told]
-    gone = sorted(told - found.keys())
-    if new or gone:
+        current = {(need.what, need.subject): need for need in needs(tx, ports.pools, since, now)}
+        reported = {(condition.what, condition.subject) for condition in conditions.standing(tx, RAISED)}
+    new = [need for at, need in current.items() if at not in reported]
+    resolved = sorted(reported - current.keys())
+    if new or resolved:
         with ports.write() as tx:
             for need in new:
                 facts = {"what": need.what, "why": need.why, "next": need.remedy}
                 events.append(tx, RAISED, need.subject, now, **facts)
-            for what, subject in gone:
+            for what, subject in resolved:
                 events.append(tx, SETTLED, subject, now, what=what)
     for need in new:
         ports.log.warning(RAISED, what=need.what, about=need.subject, why=need.why, next=need.remedy)
-    for what, subject in gone:
+    for what, subject in resolved:
         ports.log.info(SETTLED, what=what, about=subject)
-    return len(found)
+    return len(current)
 
 
 def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
@@ -116,17 +116,17 @@ def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
                 why = f"its last checkpoint is damaged; step {job.done_step} of {job.spec.target_step} is left"
                 yield Need("result lost", name, why, f"schedctl queue release {name}")
             case Queued() if job.faults:
-                told = BadDefinition(name, "; ".join(job.faults)).sentence()
-                yield Need("job can never start", name, told, f"schedctl queue edit {name}")
+                sentence = BadDefinition(name, "; ".join(job.faults)).sentence()
+                yield Need("job can never start", name, sentence, f"schedctl queue edit {name}")
             case Queued() if not job.done_step and job.spec.gate is not None and job.spec.gate.parent in stopped:
                 parent = stopped[job.spec.gate.parent]
                 if parent.done_step < job.spec.gate.fraction * parent.spec.target_step:
                     state = parent.state
                     failed = isinstance(state, Failed)
-                    told = f"waits for {parent.spec.name}, which {'failed' if failed else 'was cancelled'}"
+                    sentence = f"waits for {parent.spec.name}, which {'failed' if failed else 'was cancelled'}"
                     remedy = f"queue release {parent.spec.name}" if failed else f"queue cancel {name}"
                     since = state.at if isinstance(state, Failed | Cancelled) else None
-                    yield Need("dependency cannot be met", name, told, f"schedctl {remedy}", since)
+                    yield Need("dependency cannot be met", name, sentence, f"schedctl {remedy}", since)
             case _:
                 pass
 
@@ -160,9 +160,9 @@ def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, no
         if name not in left:
             continue
         sigma = max((rate.sigma for rate in speeds.get(name, ()) if rate.samples), default=None)
-        found = forecast(name, left[name], plan, 0.0, sigma, now)
-        if found is None or found.latest > (job.spec.deadline or 0):
-            end = "no session is planned for it" if found is None else "the forecast ends after its deadline"
+        outlook = forecast(name, left[name], plan, 0.0, sigma, now)
+        if outlook is None or outlook.latest > (job.spec.deadline or 0):
+            end = "no session is planned for it" if outlook is None else "the forecast ends after its deadline"
             yield Need("deadline at risk", name, unreachable.get(name, end), f"schedctl plan explain {name}")
 
 
@@ -172,14 +172,14 @@ def _paused(tx: Connection) -> Iterator[Need]:
 
 
 def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
-    told: set[str] = set()
+    reported: set[str] = set()
     for closure in limits.standing(tx):
         pool, open_ = closure.pool, f"schedctl pools open {closure.pool}"
         unread = closure.cause is Cause.QUOTA_UNREADABLE and now - closure.at >= conditions.SILENT_SECONDS
         wrong = closure.cause is Cause.WRONG_DEVICE and (closure.until is None or closure.until > now)
         if pool not in pools or not (closure.cause.waits_for_person or closure.until is None or unread or wrong):
             continue
-        told.add(pool)
+        reported.add(pool)
         if wrong:
             yield Need("wrong accelerator", pool, closure.why, open_, closure.at)
         elif closure.cause.waits_for_person:
@@ -189,11 +189,11 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
         else:
             yield Need("platform does not answer", pool, closure.why, "schedctl doctor", closure.at)
     for silent in conditions.standing(tx, conditions.SILENT):
-        if silent.subject in set(pools) - told:
-            told.add(silent.subject)
+        if silent.subject in set(pools) - reported:
+            reported.add(silent.subject)
             yield Need("platform does not answer", silent.subject, silent.why, "schedctl doctor", silent.since)
     for pool, refused in sorted(refusals(tx, now - DAY).items()):
-        if pool in set(pools) - told and len(refused) >= _REFUSALS:
+        if pool in set(pools) - reported and len(refused) >= _REFUSALS:
             why = f"{counted(len(refused), 'launch', 'launches')} in a row were refused, the last: {refused[-1][1]}"
             yield Need("launches refused", pool, why, f"schedctl runs list --pool {pool}", refused[0][0])
 
@@ -241,14 +241,14 @@ def _offers(tx: Connection) -> Iterator[Need]:
 
 def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
     """Return by pool when and why its newest launches were refused, oldest first, up to the last that was taken."""
-    found: dict[str, list[tuple[int, str]]] = {}
+    result: dict[str, list[tuple[int, str]]] = {}
     for run in runs.since(tx, since):
-        refused = found.setdefault(run.pool, [])
+        refused = result.setdefault(run.pool, [])
         if isinstance(run.state, Ended) and run.state.outcome is Outcome.REJECTED:
             refused.append((run.state.at, next((lane.message for lane in run.lanes if lane.message), "")))
         elif not isinstance(run.state, Reserved | Submitting):
             refused.clear()
-    return {pool: refused for pool, refused in found.items() if refused}
+    return {pool: refused for pool, refused in result.items() if refused}
 
 
 def _versions(tx: Connection) -> Iterator[Need]:
@@ -260,8 +260,10 @@ def _versions(tx: Connection) -> Iterator[Need]:
         moved = next(iter(versions.promotions_of(tx, version.model)), None)
         if moved is not None and moved.kind == "rollback" and moved.by == deployments.DAEMON and moved.was is not None:
             back = f"{version.model}@{moved.number} is promoted" if moved.number else "none is promoted"
-            gone = version_name(version.model, moved.was)
-            yield Need("version rolled back", gone, f"{moved.why}; {back}", f"schedctl models show {gone}", moved.at)
+            before = version_name(version.model, moved.was)
+            yield Need(
+                "version rolled back", before, f"{moved.why}; {back}", f"schedctl models show {before}", moved.at
+            )
         force = versions.in_force(tx, version.model)
         if version.state == "accepted" and (force is None or force.number < version.number):
             words = [one.at for one in evaluations.verdicts_of(tx, version)]
@@ -275,11 +277,13 @@ def _versions(tx: Connection) -> Iterator[Need]:
             remedy = f"schedctl models evaluate {version.name}"
             yield Need("evaluation failed", version.name, tried[-1].error, remedy, tried[-1].ended_at)
         elif version.state in {"rejected", "inconclusive"} and not evaluations.overrules_of(tx, version):
-            said = evaluations.verdicts_of(tx, version)
-            if said and said[-1].verdict == version.state:  # else it was accepted once, and a person rolled it back
+            verdicts = evaluations.verdicts_of(tx, version)
+            if (
+                verdicts and verdicts[-1].verdict == version.state
+            ):  # else it was accepted once, and a person rolled it back
                 why = f"{version.state}: {version.why}"
                 yield Need(
-                    "version not accepted", version.name, why, f"schedctl models show {version.name}", said[-1].at
+                    "version not accepted", version.name, why, f"schedctl models show {version.name}", verdicts[-1].at
                 )
 
 

@@ -156,14 +156,14 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
     queue = tuple(one for one in jobs.everything(tx) if one.spec.role != EVALUATE or not isinstance(one.state, Done))
     going = tuple(trainings(tx, queue, live, plan, pools, beat_seconds, now))
     quotas = tuple(meters(tx, pools, now))
-    found = tuple(needs(tx, pools, now - WEEK, now, read_plan=lambda _: plan))
+    actions = tuple(needs(tx, pools, now - WEEK, now, read_plan=lambda _: plan))
     return Overview(
         at=now,
         verdict=verdict(
             going,
             counts.training_by_state(tx),
             {} if daemon.over else coming,
-            found,
+            actions,
             quotas,
             now,
             paused=limits.paused(tx) is not None,
@@ -177,7 +177,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
         next=coming,
         pools=tuple(pools_now(tx, pools, live, now)),
         meters=quotas,
-        needs=found,
+        needs=actions,
         work=tuple(long_work(tx)),
         plan_warnings=plan.warnings if plan else (),
     )

@@ -54,7 +54,7 @@ def compare(
         ]
         snapshot = load_snapshot(tx, pools, now, horizon_seconds)
     changes = session_changes(before, after, launched)
-    started = tuple(found.before for found in changes if found.change == "started" and found.before is not None)
+    started = tuple(change.before for change in changes if change.change == "started" and change.before is not None)
     carried = replace(after, placements=(*started, *after.placements))
     return PlanDiff(before, after, changes, differences(_as_then(snapshot, launched), before, carried))
 
@@ -90,7 +90,7 @@ def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple
         else:
             changes.append(SessionChange("vanished", placement, None))
     changes += [SessionChange("appeared", None, placement) for placement in new.values()]
-    return tuple(sorted(changes, key=lambda found: min(_by_start(p) for p in (found.before, found.after) if p)))
+    return tuple(sorted(changes, key=lambda change: min(_by_start(p) for p in (change.before, change.after) if p)))
 
 
 def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:

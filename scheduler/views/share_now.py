@@ -29,9 +29,9 @@ class ShareNow:
 
 def share_now(tx: Connection, name: str) -> ShareNow | None:
     """Return the share of the job ``name``; None when it has none, or its partner is not in the queue any more."""
-    found = hour_shares(tx, jobs.everything(tx))
-    mine = found.get(name)
+    shares = hour_shares(tx, jobs.everything(tx))
+    mine = shares.get(name)
     if mine is None:
         return None
-    partners = tuple(other for other, share in found.items() if share.group == mine.group and other != name)
+    partners = tuple(other for other, share in shares.items() if share.group == mine.group and other != name)
     return ShareNow(partners, mine.part, mine.so_far)

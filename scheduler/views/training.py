@@ -81,7 +81,7 @@ def trainings(
     now: int,
 ) -> list[Training]:
     """Return how the training of each job of ``queue`` stands. Raises StoreFailure."""
-    said = runs.heartbeats(tx, [run.key for run in live])
+    reports = runs.heartbeats(tx, [run.key for run in live])
     places = {lane.job: (run, lane) for run in live for lane in run.lanes if lane.outcome is None}
     begun = [record for record in queue if record.attempts]
     begun.sort(key=lambda record: (not isinstance(record.state, Active), record.position))
@@ -91,7 +91,7 @@ def trainings(
         _training(
             record,
             places.get(record.spec.name),
-            said,
+            reports,
             [rate for rate in measured.get(record.spec.name, ()) if rate.samples],
             [one for one in points.get(record.spec.name, ()) if one.attempt > record.fenced_attempt],
             plan,
@@ -106,7 +106,7 @@ def trainings(
 def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
     record: JobRecord,
     place: tuple[Run, Lane] | None,
-    said: Mapping[tuple[str, int], LaneReport],
+    reports: Mapping[tuple[str, int], LaneReport],
     measured: Sequence[RateRecord],
     points: Sequence[Point],
     plan: Plan | None,
@@ -115,9 +115,9 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
     now: int,
 ) -> Training:
     run, lane = place or (None, None)
-    report = said.get((run.key, lane.index)) if run and lane else None
+    report = reports.get((run.key, lane.index)) if run and lane else None
     curve = series.curve(points)
-    told = [one for one in curve if one.loss is not None and math.isfinite(one.loss)]
+    losses = [one for one in curve if one.loss is not None and math.isfinite(one.loss)]
     held = [one for one in curve if one.held_out_loss is not None and math.isfinite(one.held_out_loss)]
     speed = report.steps_per_second if report else None
     best = max(measured, key=lambda rate: rate.at, default=None)
@@ -135,12 +135,12 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
         run=run.key if run else None,
         ends_at=run.deadline if run and run.wait is None else None,
         told_at=report.at if report else None,
-        loss=report.loss if report and report.loss is not None else told[-1].loss if told else None,
+        loss=report.loss if report and report.loss is not None else losses[-1].loss if losses else None,
         gpu_memory_bytes=report.gpu_memory_bytes if report else None,
         gpu_busy=report.gpu_busy if report else None,
-        trend=_trend([one.loss for one in told if one.loss is not None]),
+        trend=_trend([one.loss for one in losses if one.loss is not None]),
         held_out_loss=held[-1].held_out_loss if held else None,
-        losses=_drawn(held, told),
+        losses=_drawn(held, losses),
         steps_per_hour=3_600 * (per_second or record.spec.steps_per_hour / 3_600),
         guessed=per_second is None,
         forecast=forecast(
@@ -154,7 +154,7 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
         ),
         week_change=_week_change([(one.at, one.held_out_loss) for one in held], now)
         if len(held) > 1
-        else _week_change([(one.at, one.loss) for one in told], now),
+        else _week_change([(one.at, one.loss) for one in losses], now),
     )
 
 
@@ -187,8 +187,8 @@ def _trend(losses: Sequence[float]) -> float | None:
 def _week_change(losses: Sequence[tuple[int, float | None]], now: int) -> float | None:
     """Return the newest of (instant, loss) less that of a week ago, or the oldest since; None of less than two."""
     before = max((at for at, _ in losses if at <= now - WEEK), default=None)
-    known = [loss for at, loss in losses if loss is not None and (before is None or at >= before)]
-    return known[-1] - known[0] if len(known) > 1 else None
+    finite_losses = [loss for at, loss in losses if loss is not None and (before is None or at >= before)]
+    return finite_losses[-1] - finite_losses[0] if len(finite_losses) > 1 else None
 
 
 def _spread(points: Sequence[Point]) -> float | None:
@@ -202,8 +202,10 @@ def _spread(points: Sequence[Point]) -> float | None:
     return max(_SURE, stdev(speeds) / mean / math.sqrt(len(speeds))) if mean > 0 else None
 
 
-def _drawn(held: Sequence[Point], told: Sequence[Point]) -> tuple[tuple[int, float], ...]:
-    shown = [(one.step, one.held_out_loss) for one in held] if len(held) > 1 else [(one.step, one.loss) for one in told]
-    every = math.ceil(len(shown) / _DRAWN) or 1
-    kept = shown[::-1][::every][::-1]  # the newest is always among them
+def _drawn(held: Sequence[Point], training: Sequence[Point]) -> tuple[tuple[int, float], ...]:
+    points = (
+        [(one.step, one.held_out_loss) for one in held] if len(held) > 1 else [(one.step, one.loss) for one in training]
+    )
+    every = math.ceil(len(points) / _DRAWN) or 1
+    kept = points[::-1][::every][::-1]  # the newest is always among them
     return tuple((step, loss) for step, loss in kept if loss is not None)

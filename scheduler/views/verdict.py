@@ -82,36 +82,36 @@ def verdict(
     )
 
 
-def sentence(found: Verdict, now: int, zone: str) -> str:
+def sentence(judgement: Verdict, now: int, zone: str) -> str:
     """Return the headline: on track or not, jobs, what comes next, the budget, and the actions required.
 
     Such as ``On track · 3 running · 4 of 7 done · next: ufm on kaggle, Sat 01:00 · 6.1 of 30.0 h spent or reserved``.
     """
-    if not found.total:
+    if not judgement.total:
         return "The queue is empty"
-    parts = ["Paused, nothing new starts"] if found.paused else []
-    if found.done == found.total:
-        parts.append(f"All done: {counted(found.total, 'job')}")
+    parts = ["Paused, nothing new starts"] if judgement.paused else []
+    if judgement.done == judgement.total:
+        parts.append(f"All done: {counted(judgement.total, 'job')}")
     else:
-        idle = not (found.running or found.in_queue or found.paused) and found.next_at is None
+        idle = not (judgement.running or judgement.in_queue or judgement.paused) and judgement.next_at is None
         troubles = [
-            *([f"{found.silent} silent"] if found.silent else []),
-            *([f"{counted(found.late, 'deadline')} at risk"] if found.late else []),
+            *([f"{judgement.silent} silent"] if judgement.silent else []),
+            *([f"{counted(judgement.late, 'deadline')} at risk"] if judgement.late else []),
             *(["nothing runs and nothing is planned"] if idle else []),
         ]
-        parts += [f"Not on track: {', '.join(troubles)}"] if troubles else [] if found.paused else ["On track"]
-        parts += [] if idle else [f"{found.running} running" if found.running else "nothing runs now"]
-        parts += [f"{found.in_queue} in a platform's queue"] if found.in_queue else []
-        parts.append(f"{found.done} of {found.total} done")
-    if found.next_at is not None:
-        local = datetime.fromtimestamp(found.next_at, UTC).astimezone(ZoneInfo(zone))
-        form = "%a %H:%M" if found.next_at - now < _CLEAR_SECONDS else "%d %b %H:%M"
-        parts.append(f"next: {found.next_job} on {found.next_pool}, {local.strftime(form)}")
+        parts += [f"Not on track: {', '.join(troubles)}"] if troubles else [] if judgement.paused else ["On track"]
+        parts += [] if idle else [f"{judgement.running} running" if judgement.running else "nothing runs now"]
+        parts += [f"{judgement.in_queue} in a platform's queue"] if judgement.in_queue else []
+        parts.append(f"{judgement.done} of {judgement.total} done")
+    if judgement.next_at is not None:
+        local = datetime.fromtimestamp(judgement.next_at, UTC).astimezone(ZoneInfo(zone))
+        form = "%a %H:%M" if judgement.next_at - now < _CLEAR_SECONDS else "%d %b %H:%M"
+        parts.append(f"next: {judgement.next_job} on {judgement.next_pool}, {local.strftime(form)}")
     spent = []
-    if found.budget_seconds:
-        spent.append(f"{found.spent_seconds / 3_600:.1f} of {found.budget_seconds / 3_600:.1f} h")
-    if found.budget_microdollars:
-        spent.append(f"${found.spent_microdollars / 1e6:.2f} of ${found.budget_microdollars / 1e6:.2f}")
+    if judgement.budget_seconds:
+        spent.append(f"{judgement.spent_seconds / 3_600:.1f} of {judgement.budget_seconds / 3_600:.1f} h")
+    if judgement.budget_microdollars:
+        spent.append(f"${judgement.spent_microdollars / 1e6:.2f} of ${judgement.budget_microdollars / 1e6:.2f}")
     parts += [f"{' and '.join(spent)} spent or reserved"] if spent else []
-    parts += [f"{counted(found.needs, 'action')} required"] if found.needs else []
+    parts += [f"{counted(judgement.needs, 'action')} required"] if judgement.needs else []
     return " · ".join(parts)

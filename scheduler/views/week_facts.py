@@ -36,16 +36,16 @@ def facts_within(
     queue: Sequence[JobRecord],
 ) -> WeekFacts:
     """Return the facts of [start, end) from what was read already, and the runs that touched it."""
-    found = queue_waits.shown(tx, runs.between(tx, start, end))
-    touched = [run for run in found if run.planned_start < end]
+    week_runs = queue_waits.shown(tx, runs.between(tx, start, end))
+    touched = [run for run in week_runs if run.planned_start < end]
     parents = generations.parents(tx)
     firsts = {job: {first for _, first in begun} for job, begun in generations.beginnings(tx).items()}
     for record in queue:  # up to there the attempts are those of a removed job of this name
         firsts.setdefault(record.spec.name, set()).add(record.fenced_attempt + 1)
     signs: dict[str, int] = {}
-    for (key, _), said in runs.heartbeats(tx, [run.key for run in touched]).items():
-        if said.at is not None:
-            signs[key] = max(said.at, signs.get(key, 0))
+    for (key, _), report in runs.heartbeats(tx, [run.key for run in touched]).items():
+        if report.at is not None:
+            signs[key] = max(report.at, signs.get(key, 0))
     return WeekFacts(
         start=start,
         end=end,
@@ -56,7 +56,11 @@ def facts_within(
         runs=touched,
         last_signs=signs,
         firsts={job: sorted(attempts) for job, attempts in firsts.items()},
-        closed={found.pool: found.why for found in limits.standing(tx) if found.until is None or found.until > end},
+        closed={
+            week_runs.pool: week_runs.why
+            for week_runs in limits.standing(tx)
+            if week_runs.until is None or week_runs.until > end
+        },
         manifests=manifests,
         jobs=[
             JobFacts(

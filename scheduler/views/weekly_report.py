@@ -80,7 +80,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
         }
         plan = plans.newest(tx)
         quotas = meters(tx, pools, now)
-        found = needs(tx, pools, week.start, now)
+        open_needs = needs(tx, pools, week.start, now)
         since = jobs.first_added(tx)
         judged = [_judged(tx, verdict) for verdict in evaluations.verdicts_between(tx, week.start, week.end)]
 
@@ -105,7 +105,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             speeds=speeds,
             plan=plan,
             quotas=quotas,
-            needs=found,
+            needs=open_needs,
             since=since,
             so_far=so_far,
             judged=judged,

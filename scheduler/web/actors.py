@@ -44,9 +44,9 @@ class Bearer:
 
     token: str = field(repr=False)
 
-    def allows(self, shown: str) -> bool:
+    def allows(self, token: str) -> bool:
         """Return whether a reader showed the token."""
-        return hmac.compare_digest(shown.encode("utf-8", "replace"), self.token.encode())
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
 
     @property
     def session(self) -> str:
@@ -123,11 +123,11 @@ class Actors:
             cookies = SimpleCookie(request.headers.get("cookie", ""))
         except CookieError:
             return None
-        found = cookies[COOKIE].value if COOKIE in cookies else ""
-        begun, _, signed = found.rpartition(".")
+        cookie = cookies[COOKIE].value if COOKIE in cookies else ""
+        begun, _, signed = cookie.rpartition(".")
         if not _same(signed, self._signed("session", begun)):
             return None
-        return found if int(begun.partition(".")[0]) > real_now() else None
+        return cookie if int(begun.partition(".")[0]) > real_now() else None
 
     def word(self, session: str, action: str) -> str:
         """Return the word that a form carries: good for one ``action``, a path, of one session, once."""

@@ -89,8 +89,8 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:
     @api.get("/reports/{week}", responses=_MISSING)
     def report(week: Week) -> dict[str, Any]:
         """Return a week's report, as ``schedctl report weekly --json`` does."""
-        found: dict[str, Any] = finite(asdict(archive.report(source, known_week(week))))
-        return found
+        document: dict[str, Any] = finite(asdict(archive.report(source, known_week(week))))
+        return document
 
     @api.get("/reports/{week}/letters/{channel}", responses=_MISSING)
     def letter(week: Week, channel: Channel) -> Letter:
@@ -109,12 +109,12 @@ def _asked(source: Source, answer: Callable[..., Any], path: str) -> Callable[..
     """Return a question of ``source`` as FastAPI takes it; what an address names has the name that stands there."""
     _, *parameters = signature(answer, eval_str=True).parameters.values()
     in_path = re.findall(r"{(\w+)}", path)
-    given = [*in_path, *(one.name for one in parameters[len(in_path) :])]
+    arguments = [*in_path, *(one.name for one in parameters[len(in_path) :])]
 
     def asked(**values: Any) -> Any:
-        return answer(source, **{one.name: values[name] for one, name in zip(parameters, given, strict=True)})
+        return answer(source, **{one.name: values[name] for one, name in zip(parameters, arguments, strict=True)})
 
-    renamed = [one.replace(name=name) for one, name in zip(parameters, given, strict=True)]
+    renamed = [one.replace(name=name) for one, name in zip(parameters, arguments, strict=True)]
     asked.__signature__ = Signature(  # type: ignore[attr-defined]  # what FastAPI looks for
         renamed, return_annotation=signature(answer, eval_str=True).return_annotation
     )
@@ -127,13 +127,13 @@ def day_of(text: str) -> date:
     try:
         if not _DAY.fullmatch(text):
             raise ValueError(text)
-        found = date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError:
         raise HTTPException(404, f"{text} is no day; write it like 2026-11-16") from None
     # The zone's offsets and the days before and after must exist as well.
-    if not 1970 <= found.year <= 9_000:
+    if not 1970 <= day.year <= 9_000:
         raise HTTPException(404, f"{text} is outside the years 1970 to 9000")
-    return found
+    return day
 
 
 def known_week(label: str) -> str:

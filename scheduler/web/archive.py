@@ -75,11 +75,11 @@ def letter_page(source: Source, week: str, channel: str) -> str | None:
 
 def _as_sent(source: Source, week: str, channel: str) -> tuple[int | None, dict[str, Any]]:
     with source.read() as tx:
-        found = outbox.words(tx, WEEKLY, week, channel)
-    if found is None:
+        text = outbox.words(tx, WEEKLY, week, channel)
+    if text is None:
         raise HTTPException(404, f"no report of {week} was written for {channel}")
-    if not found[1]:
+    if not text[1]:
         raise HTTPException(
             404, f"what the letter of {week} said was forgotten, as retention.letters in the settings says"
         )
-    return found
+    return text

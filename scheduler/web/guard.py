@@ -99,10 +99,10 @@ class Guard:
         if not body or not kind.startswith((b"text/", b"application/json")):
             return message
         text = body.decode("utf-8", "surrogateescape")
-        shown = self.redact(text)
-        if shown == text:
+        clean = self.redact(text)
+        if clean == text:
             return message
-        body = shown.encode("utf-8", "surrogateescape")
+        body = clean.encode("utf-8", "surrogateescape")
         others = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
         start["headers"] = [*others, (b"content-length", str(len(body)).encode())]
         return {**message, "body": body}
@@ -114,9 +114,9 @@ class Guard:
     def _is_reader(self, headers: MutableMapping[bytes, str]) -> bool:
         if self.bearer is None:
             return True
-        kind, _, shown = headers.get(b"authorization", "").partition(" ")
+        kind, _, token = headers.get(b"authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return self.bearer.allows(shown.strip())
+            return self.bearer.allows(token.strip())
         try:
             cookies = SimpleCookie(headers.get(b"cookie", ""))
         except CookieError:
@@ -137,11 +137,11 @@ class Guard:
 
 
 def _with(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
-    known = {name.lower() for name, _ in headers}
+    present = {name.lower() for name, _ in headers}
     more = [*_HEADERS]
     if not path.startswith("/assets/"):
         more.append((b"cache-control", b"no-store"))
-    return [*headers, *((name, value) for name, value in more if name not in known)]
+    return [*headers, *((name, value) for name, value in more if name not in present)]
 
 
 async def _refuse(

@@ -93,33 +93,33 @@ class LogTails:
             tail.known = replace(tail.known, why=f"{pool} is no longer configured")
             return
         platform = self._source.app.platforms[pool]
-        taken = 0
-        while taken < _READ_MAX_BYTES:
-            known = tail.known
-            fresh = b"".join(platform.logs(key, known.end, _PIECE_BYTES))
-            kept = (known.data + fresh)[-_KEPT_BYTES:]
+        read = 0
+        while read < _READ_MAX_BYTES:
+            state = tail.known
+            fresh = b"".join(platform.logs(key, state.end, _PIECE_BYTES))
+            kept = (state.data + fresh)[-_KEPT_BYTES:]
             over = len(fresh) < _PIECE_BYTES
-            tail.known = _Known(known.end + len(fresh) - len(kept), kept, whole=ended and over)
-            taken += len(fresh)
+            tail.known = _Known(state.end + len(fresh) - len(kept), kept, whole=ended and over)
+            read += len(fresh)
             if over:
                 return
 
-    def _answer(self, known: _Known, key: str, after: int, *, answered: bool) -> Log:
-        end = known.end if known.whole else known.base + known.data.rfind(b"\n") + 1
+    def _answer(self, state: _Known, key: str, after: int, *, answered: bool) -> Log:
+        end = state.end if state.whole else state.base + state.data.rfind(b"\n") + 1
         # Cut in the middle of a line: what is left of it is not shown.
-        first = known.base if known.base == 0 else known.base + (known.data.find(b"\n") + 1 or len(known.data))
-        start = first if after > known.end else max(first, min(after, end))
-        if start < known.end:  # a reader may ask from anywhere, and gets the whole line
-            start = max(first, known.base + known.data.rfind(b"\n", 0, start - known.base) + 1)
-        found = known.data[start - known.base : max(start, end) - known.base]
+        first = state.base if state.base == 0 else state.base + (state.data.find(b"\n") + 1 or len(state.data))
+        start = first if after > state.end else max(first, min(after, end))
+        if start < state.end:  # a reader may ask from anywhere, and gets the whole line
+            start = max(first, state.base + state.data.rfind(b"\n", 0, start - state.base) + 1)
+        part = state.data[start - state.base : max(start, end) - state.base]
         return Log(
             key=key,
             offset=start,
-            next=start + len(found),
-            text=self._redact(printable(found.decode("utf-8", "replace"))),
+            next=start + len(part),
+            text=self._redact(printable(part.decode("utf-8", "replace"))),
             cut=start > after,
-            ended=known.whole,
-            why=known.why or ("" if answered else "the platform has not answered yet"),
+            ended=state.whole,
+            why=state.why or ("" if answered else "the platform has not answered yet"),
         )
 
 

@@ -41,12 +41,12 @@ def metrics(source: Source, accept: str) -> tuple[bytes, str]:
     """Return all metrics and their content type: OpenMetrics where ``accept`` asks for it. Raises StoreFailure."""
     now = source.now
     with source.read() as tx:
-        found = [*_daemon(source, tx, now), *_work(source, tx), *_pools(source, tx, now)]
+        samples = [*_daemon(source, tx, now), *_work(source, tx), *_pools(source, tx, now)]
         # Sums over whole tables; no scrape comes more often.
-        found += source.kept("models", now // _TOTALS_SECONDS, lambda: list(_models(tx)))
-        found += source.kept("totals", now // _TOTALS_SECONDS, lambda: list(_totals(tx)))
+        samples += source.kept("models", now // _TOTALS_SECONDS, lambda: list(_models(tx)))
+        samples += source.kept("totals", now // _TOTALS_SECONDS, lambda: list(_totals(tx)))
     encode, content_type = choose_encoder(accept)
-    return encode(_Read(found)), content_type
+    return encode(_Read(samples)), content_type
 
 
 def _daemon(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
@@ -80,12 +80,12 @@ def _work(source: Source, tx: Connection) -> Iterable[Metric]:
 
 
 def _models(tx: Connection) -> Iterable[Metric]:
-    found = models.models(tx)
-    states = Counter(version.state for one in found for version in one.versions)
+    all_models = models.models(tx)
+    states = Counter(version.state for one in all_models for version in one.versions)
     yield _metric(
         "uff_versions", "gauge", "Versions of models by state.", [({"state": s}, n) for s, n in states.items()]
     )
-    listed = [version for one in found for version in one.versions if version.in_force]
+    listed = [version for one in all_models for version in one.versions if version.in_force]
     yield _metric(
         "uff_version_in_force",
         "gauge",
@@ -119,13 +119,13 @@ def _totals(tx: Connection) -> Iterable[Metric]:
 
 
 def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
-    found = pools(source, tx, now)
+    states = pools(source, tx, now)
     yield _metric(
-        "uff_pool_open", "gauge", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in found]
+        "uff_pool_open", "gauge", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in states]
     )
-    yield _metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in found])
+    yield _metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in states])
     waiting = Counter(run.pool for run in queue_waits.shown(tx, runs.live(tx)) if run.wait is not None)
-    samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in found]
+    samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in states]
     yield _metric("uff_pool_sessions_waiting", "gauge", "Live sessions in their platform's queue.", samples_waiting)
     meters = all_meters(source, tx, now)
     for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
@@ -143,7 +143,7 @@ def _one(name: str, kind: str, words: str, value: float) -> Metric:
 
 
 def _metric(name: str, kind: str, words: str, samples: Iterable[Sample]) -> Metric:
-    found = Metric(name.removesuffix("_total"), words, kind)
+    metric = Metric(name.removesuffix("_total"), words, kind)
     for labels, value in samples:
-        found.add_sample(name, labels, value)
-    return found
+        metric.add_sample(name, labels, value)
+    return metric

@@ -68,11 +68,11 @@ def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[st
     from jobs.advice.shape import shipped
     from jobs.problem import NotFound
 
-    known = shipped()
-    names = sorted(name for name in known if "/" not in name)
-    found: list[Any] = []
+    shapes = shipped()
+    names = sorted(name for name in shapes if "/" not in name)
+    compared: list[Any] = []
     trouble, drawn = "", ""
-    shape = known.get(model.strip().lower())
+    shape = shapes.get(model.strip().lower())
     words = [word.strip() for word in on.split(",") if word.strip()][:_MACHINES_MAX]
     try:
         machines = [(*find_cards(word), None) for word in words]
@@ -80,15 +80,15 @@ def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[st
             trouble = f"{model}: no such model is shipped. The command reads any config.json: schedctl advise --help"
         elif machines:
             chosen = tuple(one for one in METHODS if one == method)
-            found = compare(shape, machines, Wishes(seq=seq, tokens=tokens, methods=chosen), ())
-            drawn = picture(found)
+            compared = compare(shape, machines, Wishes(seq=seq, tokens=tokens, methods=chosen), ())
+            drawn = picture(compared)
     except NotFound as error:
         trouble = str(error)
     return {
         "asked": {"model": model, "on": on, "method": method, "seq": seq, "tokens": tokens},
         "names": names,
         "methods": METHODS,
-        "found": found,
+        "found": compared,
         "picture": drawn,
         "trouble": trouble,
     }
@@ -140,33 +140,33 @@ class Pages:
         """Return ``page`` made once for all who ask for it while it is being made."""
 
         @wraps(page)
-        def answer(**asked: Any) -> HTMLResponse:
+        def answer(**parameters: Any) -> HTMLResponse:
             source = self._source
             with source.read() as tx:
                 version = source.revision(tx)
-            return source.kept((page.__name__, *asked.items()), version, lambda: page(**asked), lasting=False)
+            return source.kept((page.__name__, *parameters.items()), version, lambda: page(**parameters), lasting=False)
 
         return answer
 
-    def fault(self, told: Fault, code: int) -> HTMLResponse:
+    def fault(self, problem: Fault, code: int) -> HTMLResponse:
         """Return a page that says what failed; it reads nothing, so that it cannot fail for the same reason."""
-        return HTMLResponse(self.environment.get_template("fault.html").render(told=told, code=code), code)
+        return HTMLResponse(self.environment.get_template("fault.html").render(told=problem, code=code), code)
 
     def overview(self, day: Day = None, span: Literal["day", "week"] = "week") -> HTMLResponse:
         """The week or the day, what runs, what waits, what is left, and the actions required."""
         source, now = self._source, self._source.now
         long = questions.DAYS if span == "week" else 1
         if day is not None:
-            shown = questions.span_from(day_of(day), source.zone, long)
+            window = questions.span_from(day_of(day), source.zone, long)
         else:
-            shown = questions.span_around(now, source.zone) if span == "week" else questions.hours_around(now)
+            window = questions.span_around(now, source.zone) if span == "week" else questions.hours_around(now)
         with source.read() as tx:
             # The line that marks now moves on by itself; a minute is a pixel or less. Weeks long past change no more.
-            settled = shown.end < now - questions.SETTLED_SECONDS
+            settled = window.end < now - questions.SETTLED_SECONDS
             version = ("settled", now // 600) if settled else (source.news(tx), now // 60)
-            timeline = source.kept("timeline", (shown, version), lambda: questions.timeline(source, tx, shown, now))
+            timeline = source.kept("timeline", (window, version), lambda: questions.timeline(source, tx, window, now))
             picture = source.kept(
-                "picture", (shown, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
+                "picture", (window, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
             )
             needs = newest_needs(source, tx, now)
             training = training_now(source, tx, needs, now)
@@ -174,15 +174,15 @@ class Pages:
                 "overview.html",
                 "overview",
                 tx,
-                span=shown,
+                span=window,
                 by=span,
                 day=day,
-                earlier=self._day(shown.start - DAY * (long - 1) - DAY // 2),
-                later=self._day(shown.end + DAY // 2) if day or span == "week" else self._day(shown.end),
+                earlier=self._day(window.start - DAY * (long - 1) - DAY // 2),
+                later=self._day(window.end + DAY // 2) if day or span == "week" else self._day(window.end),
                 around_now=day is None,
                 picture=picture,
                 most=max(_SESSIONS_MIN, min(_SESSIONS_SHOWN, (_PICTURE_BYTES - len(picture)) // _SESSION_BYTES)),
-                sessions=sorted(timeline.sessions, key=lambda found: (found.start, found.pool), reverse=True),
+                sessions=sorted(timeline.sessions, key=lambda session: (session.start, session.pool), reverse=True),
                 meters=questions.meters(source, tx, now),
                 sparks=questions.sparks(source, tx, now),
                 pools=pools(source, tx, now),
@@ -194,42 +194,42 @@ class Pages:
 
     def queue(self, page: Page = 1, state: JobState | None = None, name: Name = None) -> HTMLResponse:
         """The jobs with what each waits for."""
-        found = questions.queue_list(self._source, page, state=state, name=name or "")
-        everything = sum(found.states.values())
-        shown: dict[str, Any] = {
+        listing = questions.queue_list(self._source, page, state=state, name=name or "")
+        everything = sum(listing.states.values())
+        context: dict[str, Any] = {
             "state": state,
             "name": name or "",
             "order": questions.STATES,
             "everything": everything,
         }
-        return self._page("queue.html", "queue", found=found, **shown)
+        return self._page("queue.html", "queue", found=listing, **context)
 
     def job(self, request: Request, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
         """One job with its loss curve, checkpoints and sessions."""
-        found, log = questions.queue_show(self._source, name), scale == "log"
-        losses, told, marks = found.losses, found.told, found.sessions
-        picture = loss_curve_svg(found.name, losses, found.target_step, told=told, marks=marks, log=log)
+        detail, log = questions.queue_show(self._source, name), scale == "log"
+        losses, training, marks = detail.losses, detail.told, detail.sessions
+        picture = loss_curve_svg(detail.name, losses, detail.target_step, training=training, marks=marks, log=log)
         act = forms(self._actors, request)
-        return self._page("job.html", "queue", job=found, picture=picture, log=log, act=act)
+        return self._page("job.html", "queue", job=detail, picture=picture, log=log, act=act)
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
         """The sessions, newest first."""
-        found = questions.runs_list(self._source, page, pool=pool or None, job=job or None)
+        listing = questions.runs_list(self._source, page, pool=pool or None, job=job or None)
         pools = sorted(self._source.pools)
-        return self._page("runs.html", "runs", found=found, pool=pool or "", job=job or "", pools=pools)
+        return self._page("runs.html", "runs", found=listing, pool=pool or "", job=job or "", pools=pools)
 
     def run(self, request: Request, key: JobName) -> HTMLResponse:
         """One session with its log."""
-        found = questions.runs_show(self._source, key)
+        detail = questions.runs_show(self._source, key)
         log = self._tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
-        return self._page("run.html", "runs", run=found, log=log, act=forms(self._actors, request))
+        return self._page("run.html", "runs", run=detail, log=log, act=forms(self._actors, request))
 
     def models(self) -> HTMLResponse:
         """Versions of models, and who began with which."""
         with self._source.read() as tx:
-            found = views.models(tx)
-            marks = {one.in_force: "in force" for one in found if one.in_force}
-            return self._page("models.html", "models", tx, found=found, lines=views.tree(found, marks))
+            all_models = views.models(tx)
+            marks = {one.in_force: "in force" for one in all_models if one.in_force}
+            return self._page("models.html", "models", tx, found=all_models, lines=views.tree(all_models, marks))
 
     def version(self, name: JobName) -> HTMLResponse:
         """One version, with what it was judged by."""
@@ -254,25 +254,25 @@ class Pages:
     def plan(self) -> HTMLResponse:
         """The newest plan and what it changed."""
         with self._source.read() as tx:
-            found = self._source.plan(tx)
+            plan = self._source.plan(tx)
         try:
-            difference = questions.plan_difference(self._source) if found else None
+            difference = questions.plan_difference(self._source) if plan else None
         except NotFound:
             difference = None
         with self._source.read() as tx:
             training = training_now(self._source, tx, (), self._source.now)
             open_ = [job for job in training.jobs if job.state not in {"done", "cancelled"}]
-            sessions_ = Counter(lane.job for place in found.placements for lane in place.lanes) if found else Counter()
+            sessions_ = Counter(lane.job for place in plan.placements for lane in place.lanes) if plan else Counter()
             return self._page(
                 "plan.html",
                 "plan",
                 tx,
-                plan=found,
+                plan=plan,
                 difference=difference,
                 most=_PLANNED_SHOWN,
                 jobs=open_,
                 sessions=sessions_,
-                picture=self._ahead(tx) if found and found.placements else "",
+                picture=self._ahead(tx) if plan and plan.placements else "",
             )
 
     def _ahead(self, tx: Connection) -> str:
@@ -288,8 +288,8 @@ class Pages:
 
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
         """The facts about metered time."""
-        found = questions.ledger_list(self._source, page, pool=pool or None)
-        return self._page("ledger.html", "ledger", found=found, pool=pool or "", pools=sorted(self._source.pools))
+        listing = questions.ledger_list(self._source, page, pool=pool or None)
+        return self._page("ledger.html", "ledger", found=listing, pool=pool or "", pools=sorted(self._source.pools))
 
     def advise(
         self,
@@ -308,10 +308,10 @@ class Pages:
 
     def report(self, label: Week) -> HTMLResponse:
         """One week's report."""
-        found = archive.report(self._source, known_week(label))
+        report = archive.report(self._source, known_week(label))
         curves = [
             (job.name, loss_curve_svg(job.name, job.losses, job.target_step, height=120, whole=False))
-            for job in found.jobs
+            for job in report.jobs
             if len(job.losses) > 1
         ][:_CURVES_SHOWN]
         with self._source.read() as tx:
@@ -319,10 +319,10 @@ class Pages:
                 "report.html",
                 "reports",
                 tx,
-                report=found,
-                first_day=self._day(found.start),
+                report=report,
+                first_day=self._day(report.start),
                 sent=outbox.sent_by_period(tx, WEEKLY).get(label, {}),
-                document=document_of(found),
+                document=document_of(report),
                 curves=[(name, picture) for name, picture in curves if picture],
                 most=_ROWS_SHOWN,
                 most_lines=_LINES_SHOWN,

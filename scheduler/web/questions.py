@@ -132,10 +132,10 @@ def status(source: Source) -> Status:
 def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | None, int | None, list[str]]:
     """Return who leads, when the last cycle was, and what keeps the scheduler from its work, in sentences."""
     problems = []
-    found = revision(tx, source.app.reading.where)
-    if found != REVISIONS[-1]:
+    schema = revision(tx, source.app.reading.where)
+    if schema != REVISIONS[-1]:
         problems.append(
-            f"The database is at schema {found}, this page knows {REVISIONS[-1]}. Restart it after upgrades."
+            f"The database is at schema {schema}, this page knows {REVISIONS[-1]}. Restart it after upgrades."
         )
     settings = source.app.settings
     over, cycle_seconds = settings.clock.stopped_at is not None, settings.daemon.cycle_seconds
@@ -171,13 +171,13 @@ def training(source: Source) -> TrainingNow:
 def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int) -> TrainingNow:
     """Return the jobs that train, then those that wait and those that failed or are held, and what is over."""
     active, _ = jobs.page(tx, _SHOWN, states={"active"})
-    found = list(active)
+    records = list(active)
     for wanted in ({"failed", "held"}, {"queued"}, {"done"}):
-        room = _SHOWN - len(found)
-        found += jobs.page(tx, room, states=wanted)[0] if room > 0 else []
+        room = _SHOWN - len(records)
+        records += jobs.page(tx, room, states=wanted)[0] if room > 0 else []
     # What scored a version and is over says no more than the version does.
-    found = [record for record in found if record.spec.role != EVALUATE or not isinstance(record.state, Done)]
-    going = source.trainings(tx, found, now)
+    records = [record for record in records if record.spec.role != EVALUATE or not isinstance(record.state, Done)]
+    going = source.trainings(tx, records, now)
     states = counts.training_by_state(tx)
     over = source.app.settings.clock.stopped_at is not None
     week = [
@@ -195,10 +195,10 @@ def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int
         line=sentence(judged, now, source.zone),
         jobs=[
             TrainingRow(**row.model_dump(), training=each)
-            for row, each in zip(job_rows(source, tx, found), going, strict=True)
+            for row, each in zip(job_rows(source, tx, records), going, strict=True)
         ],
         more=sum(count for state, count in states.items() if state != "cancelled")
-        - sum(record.spec.role != EVALUATE for record in found),
+        - sum(record.spec.role != EVALUATE for record in records),
     )
 
 
@@ -207,14 +207,14 @@ def queue_list(
 ) -> Queue:
     """The jobs in queue order with what each waits for, in one state or with a part of a name if asked."""
     with source.read() as tx:
-        found, total = jobs.page(tx, rows, (page - 1) * rows, {state} if state else (), name)
+        records, total = jobs.page(tx, rows, (page - 1) * rows, {state} if state else (), name)
         states = counts.jobs_by_state(tx)
-        return Queue(jobs=job_rows(source, tx, found), states=states, **paged(page, rows, total))
+        return Queue(jobs=job_rows(source, tx, records), states=states, **paged(page, rows, total))
 
 
-def job_rows(source: Source, tx: Connection, found: Sequence[JobRecord]) -> list[JobRow]:
+def job_rows(source: Source, tx: Connection, records: Sequence[JobRecord]) -> list[JobRow]:
     """Return jobs as the API shows them."""
-    return [JobRow(**document) for document in _shown(source, tx, found, listed_job_json)]
+    return [JobRow(**document) for document in _shown(source, tx, records, listed_job_json)]
 
 
 def queue_show(source: Source, job: Name) -> JobDetail:
@@ -225,7 +225,7 @@ def queue_show(source: Source, job: Name) -> JobDetail:
         sessions, _ = runs.page(tx, _RUNS_SHOWN, job=job)
         curve = series.curve(series.of_job(tx, job, record.fenced_attempt + 1))
         (document,) = _shown(source, tx, [record], job_json)
-        found = {
+        fields = {
             **document,
             "training": source.trainings(tx, [record], source.now)[0],
             "share": share_now(tx, job),
@@ -235,36 +235,36 @@ def queue_show(source: Source, job: Name) -> JobDetail:
             "speeds": rates.of_job(tx, job),
             "losses": losses([one for one in saved if one.manifest.attempt > record.fenced_attempt]),
             "generations": generations.of_job(tx, job),
-            "checkpoints": [checkpoint_json(found) for found in saved[:_CHECKPOINTS_SHOWN]],
+            "checkpoints": [checkpoint_json(fields) for fields in saved[:_CHECKPOINTS_SHOWN]],
             "runs": [run_json(run) for run in queue_waits.shown(tx, sessions)],
         }
-    return JobDetail.model_validate(found)
+    return JobDetail.model_validate(fields)
 
 
 def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
     """Return (step, held-out loss) of the checkpoints that have one, by step; damaged ones prove nothing."""
-    found = {
+    curves = {
         record.manifest.step: loss
         for record in reversed(saved)
         if record.state != "quarantined"
         and (loss := record.manifest.metrics.get("held_out_loss")) is not None
         and math.isfinite(loss)
     }
-    return sorted(found.items())
+    return sorted(curves.items())
 
 
 def _shown(
     source: Source,
     tx: Connection,
-    found: Sequence[JobRecord],
+    records: Sequence[JobRecord],
     document_of: Callable[[JobRecord, Reason | None], dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return the documents of jobs, each with why the job is where it is, in a sentence."""
     reasons, places = source.reasons(tx), source.places(tx)
-    run_of = {record.spec.name: record.state.run for record in found if isinstance(record.state, Active)}
+    run_of = {record.spec.name: record.state.run for record in records if isinstance(record.state, Active)}
     waits = queue_waits.of(tx, run_of.values())
     documents = []
-    for record in found:
+    for record in records:
         name = record.spec.name
         run, reason = run_of.get(name, ""), reasons.get(name)
         wait = waits.get(run)
@@ -281,18 +281,18 @@ def runs_list(
 ) -> Runs:
     """The runs, newest first, of one pool or with one job if asked."""
     with source.read() as tx:
-        found, total = runs.page(tx, rows, (page - 1) * rows, pool, job)
-        found = queue_waits.shown(tx, found)
-    return Runs(runs=[RunRow(**run_json(run)) for run in found], **paged(page, rows, total))
+        page_of_runs, total = runs.page(tx, rows, (page - 1) * rows, pool, job)
+        page_of_runs = queue_waits.shown(tx, page_of_runs)
+    return Runs(runs=[RunRow(**run_json(run)) for run in page_of_runs], **paged(page, rows, total))
 
 
 def runs_show(source: Source, run: Name) -> RunDetail:
     """One run with its lanes, their newest heartbeats, and what happened to it."""
     with source.read() as tx:
-        (found,) = queue_waits.shown(tx, [runs.get(tx, run)])
+        (record,) = queue_waits.shown(tx, [runs.get(tx, run)])
         beats = runs.heartbeats(tx, [run])
         history = events.tail(tx, limit=_EVENTS_SHOWN, subject=run)
-    return RunDetail.model_validate({**run_json(found, beats), "events": history})
+    return RunDetail.model_validate({**run_json(record, beats), "events": history})
 
 
 def events_list(
@@ -304,12 +304,12 @@ def events_list(
 ) -> Events:
     """What happened after an event, oldest first."""
     with source.read() as tx:
-        found = events.after(tx, after, limit, kinds, subject)
-        newest, gone = events.newest_id(tx), events.pruned_up_to(tx)
+        listed = events.after(tx, after, limit, kinds, subject)
+        newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
     # Fewer than asked for: nothing that fits is left up to the newest.
-    position = found[-1].id if len(found) == limit else max(newest, after)
-    rows = [EventRow.model_validate(event) for event in found]
-    return Events(events=rows, position=position, missed_up_to=gone if after < gone else 0)
+    position = listed[-1].id if len(listed) == limit else max(newest, after)
+    rows = [EventRow.model_validate(event) for event in listed]
+    return Events(events=rows, position=position, missed_up_to=pruned if after < pruned else 0)
 
 
 def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
@@ -338,15 +338,15 @@ def quotas(source: Source) -> Quotas:
     """Every quota of every pool, and how it burns down."""
     now = source.now
     with source.read() as tx:
-        found = {"quotas": meters(source, tx, now), "burn_down": burn_downs(source, tx, now)}
-    return Quotas.model_validate(found)
+        answer = {"quotas": meters(source, tx, now), "burn_down": burn_downs(source, tx, now)}
+    return Quotas.model_validate(answer)
 
 
 def ledger_list(source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text | None = None) -> Ledger:
     """Return a page of the ledger, newest facts first, of one pool if asked."""
     with source.read() as tx:
-        found, total = ledger.page(tx, rows, (page - 1) * rows, pool)
-    return Ledger(entries=found, **paged(page, rows, total))
+        entries, total = ledger.page(tx, rows, (page - 1) * rows, pool)
+    return Ledger(entries=entries, **paged(page, rows, total))
 
 
 def plan_show(source: Source) -> NewestPlan:
@@ -367,15 +367,15 @@ def plan_difference(source: Source, since: Instant | None = None) -> PlanDiffere
         version = plans.newest_number(tx)
 
     def make() -> PlanDifference:
-        found = compare(app.reading, app.pools, source.now, app.policy.horizon_seconds, since)
+        diff = compare(app.reading, app.pools, source.now, app.policy.horizon_seconds, since)
         finishes = [
             FinishChange(job=change.job, before=before, after=after)
-            for change in found.difference.jobs
+            for change in diff.difference.jobs
             if (before := change.before.finish if change.before else None)
             != (after := change.after.finish if change.after else None)
         ]
-        heads = {"before": found.before, "after": found.after}
-        return PlanDifference.model_validate({**heads, "sessions": found.sessions, "finishes": finishes})
+        heads = {"before": diff.before, "after": diff.after}
+        return PlanDifference.model_validate({**heads, "sessions": diff.sessions, "finishes": finishes})
 
     return source.kept(("difference", since), version, make)
 
@@ -429,8 +429,8 @@ def span(source: Source, day: date | None) -> Span:
     now = source.now
     window = span_around(now, source.zone) if day is None else span_from(day, source.zone)
     with source.read() as tx:
-        found = timeline(source, tx, window, now)
-    return Span(start=window.start, end=window.end, now=now, sessions=[session_row(each) for each in found.sessions])
+        drawn = timeline(source, tx, window, now)
+    return Span(start=window.start, end=window.end, now=now, sessions=[session_row(each) for each in drawn.sessions])
 
 
 def session_row(session: Session) -> SessionRow:

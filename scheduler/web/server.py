@@ -108,8 +108,8 @@ class Connection(H11Protocol):
 
     def drop(self) -> None:
         """End the connection at once, with what the kernel still holds for a reader who does not take it."""
-        if (found := self.transport.get_extra_info("socket")) is not None:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if (sock := self.transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
 
@@ -149,7 +149,7 @@ def serve(
 ) -> None:
     """Serve until stopped; ``ready`` is told the address once it listens. Raises OSError, StoreFailure."""
     settings = app.settings.web
-    found = site(app, bearer, log, actors)
+    application = site(app, bearer, log, actors)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # The protocol is named, because only then are answers sent without waiting for the reader's last receipt.
     with closing(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as listening:
@@ -157,12 +157,12 @@ def serve(
         listening.bind((settings.host, settings.port))
         listening.listen(128)
         port = listening.getsockname()[1]
-        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-        address = f"http://{shown}:{port}/"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"http://{host}:{port}/"
         log.info("web.started", address=address, token=bearer is not None, actions=actors is not None)
         ready(address)
         config = uvicorn.Config(
-            found,
+            application,
             **bounded(limits),
             log_config=None,
             log_level="warning",

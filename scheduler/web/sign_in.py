@@ -31,19 +31,19 @@ def router(bearer: Bearer | None, environment: Environment, actors: Actors | Non
     """Return the routes; without a token they lead straight to the page. ``actors`` sign in at a form of their own."""
     routes = APIRouter()
 
-    def reader(found: RedirectResponse, request: Request) -> None:
+    def reader(response: RedirectResponse, request: Request) -> None:
         if bearer is not None:
-            _keep(found, request, COOKIE, bearer.session, _READER_SECONDS, "lax")
+            _keep(response, request, COOKIE, bearer.session, _READER_SECONDS, "lax")
 
     _add(routes, SIGN_IN, bearer, environment, reader)
     if actors is not None:
-        known = actors
+        actors_or_none = actors
 
-        def actor(found: RedirectResponse, request: Request) -> None:
-            session = known.session(int(real_now()))
-            _keep(found, request, acting.COOKIE, session, acting.SESSION_SECONDS, "strict")
+        def actor(response: RedirectResponse, request: Request) -> None:
+            session = actors_or_none.session(int(real_now()))
+            _keep(response, request, acting.COOKIE, session, acting.SESSION_SECONDS, "strict")
 
-        _add(routes, acting.SIGN_IN, known.bearer, environment, actor)
+        _add(routes, acting.SIGN_IN, actors_or_none.bearer, environment, actor)
     return routes
 
 
@@ -80,14 +80,14 @@ def _add(
     """Add a form at ``path`` that asks for ``bearer``'s token; ``accept`` gives who showed it a cookie."""
     template = environment.get_template("sign_in.html")
     tries = _Tries()
-    shown = partial(template.render, action=path, setting=_SETTINGS[path])
+    page = partial(template.render, action=path, setting=_SETTINGS[path])
 
     @routes.get(path, include_in_schema=False)
     def ask(request: Request) -> Any:
         back = local_path(request.query_params.get("next", "/"))
         if bearer is None:
             return RedirectResponse(back, 303)
-        return HTMLResponse(shown(next=back, wrong=""))
+        return HTMLResponse(page(next=back, wrong=""))
 
     @routes.post(path, include_in_schema=False)
     async def answer(request: Request) -> Any:
@@ -96,7 +96,7 @@ def _add(
             async for piece in request.stream():
                 body += piece
                 if len(body) > _BODY_MAX_BYTES:
-                    return HTMLResponse(shown(next="/", wrong=_WRONG), 413)
+                    return HTMLResponse(page(next="/", wrong=_WRONG), 413)
         except ClientDisconnect:
             return HTMLResponse("", 400)  # nobody is there to read it
         form = parse_qs(body.decode("utf-8", "replace"))
@@ -105,20 +105,20 @@ def _add(
             return RedirectResponse(back, 303)
         address = request.client.host if request.client else ""
         if tries.are_used_up(address):
-            return HTMLResponse(shown(next=back, wrong=_TOO_MANY), 429, {"retry-after": str(_TRIES_SECONDS)})
+            return HTMLResponse(page(next=back, wrong=_TOO_MANY), 429, {"retry-after": str(_TRIES_SECONDS)})
         if not bearer.allows(form.get("token", [""])[0].strip()):
             tries.record(address)
-            return HTMLResponse(shown(next=back, wrong=_WRONG), 401)
-        found = RedirectResponse(back, 303)
-        accept(found, request)
-        return found
+            return HTMLResponse(page(next=back, wrong=_WRONG), 401)
+        response = RedirectResponse(back, 303)
+        accept(response, request)
+        return response
 
 
 def _keep(
-    found: RedirectResponse, request: Request, name: str, value: str, seconds: int, site: Literal["lax", "strict"]
+    response: RedirectResponse, request: Request, name: str, value: str, seconds: int, site: Literal["lax", "strict"]
 ) -> None:
     secure = request.url.scheme == "https"
-    found.set_cookie(name, value, httponly=True, samesite=site, secure=secure, max_age=seconds)
+    response.set_cookie(name, value, httponly=True, samesite=site, secure=secure, max_age=seconds)
 
 
 def local_path(text: str) -> str:

@@ -45,7 +45,7 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
     source = Source(app)
     tails = LogTails(source)
     written = pages.Pages(source, tails, actors)
-    found = FastAPI(
+    application = FastAPI(
         title="uff-scheduler",
         version=version("uff-scheduler"),
         description="What the scheduler does and plans. Everything is read-only; instants are integer UTC seconds.",
@@ -55,21 +55,21 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
         redirect_slashes=False,
     )
     for routes in api.routers(source, tails):
-        found.include_router(routes)
-    found.include_router(assets.router())
-    found.include_router(sign_in.router(bearer, written.environment, actors))
+        application.include_router(routes)
+    application.include_router(assets.router())
+    application.include_router(sign_in.router(bearer, written.environment, actors))
     if actors is not None:
-        found.include_router(router(app, actors, log))
-    found.include_router(written.router())
+        application.include_router(router(app, actors, log))
+    application.include_router(written.router())
 
-    @found.get("/livez", include_in_schema=False)
-    @found.get("/health/live", tags=["health"])
+    @application.get("/livez", include_in_schema=False)
+    @application.get("/health/live", tags=["health"])
     def live() -> Health:
         """Return that this process answers."""
         return Health(ok=True, problems=[])
 
-    @found.get("/readyz", include_in_schema=False)
-    @found.get("/health/ready", tags=["health"], responses={503: {"model": Health}})
+    @application.get("/readyz", include_in_schema=False)
+    @application.get("/health/ready", tags=["health"], responses={503: {"model": Health}})
     def ready() -> Any:
         """Return whether a daemon leads and finishes cycles; 503 and why, when not."""
         try:
@@ -79,17 +79,17 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
             health = Health(ok=False, problems=["The database cannot be read."])
         return JSONResponse(health.model_dump(), 200 if health.ok else 503)
 
-    @found.get("/metrics", response_class=PlainTextResponse, tags=["health"])
+    @application.get("/metrics", response_class=PlainTextResponse, tags=["health"])
     def measured(request: Request) -> Response:
         """Return everything that is counted, in Prometheus' text format or as OpenMetrics."""
         text, content_type = metrics.metrics(source, request.headers.get("accept", ""))
         return Response(text, media_type=content_type)
 
-    _answer_failures(found, written, source, log)
-    return Guard(found, frozenset(app.settings.web.names), bearer, app.redact, actors is not None)
+    _answer_failures(application, written, source, log)
+    return Guard(application, frozenset(app.settings.web.names), bearer, app.redact, actors is not None)
 
 
-def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: Log) -> None:
+def _answer_failures(application: FastAPI, written: pages.Pages, source: Source, log: Log) -> None:
     def fault(request: Request, code: int, error: str, why: str, remedy: str) -> Response:
         failed = Fault(status=code, title=error, detail=why, error=error, why=why, remedy=remedy)
         if request.url.path.startswith(("/api/", "/health/", "/livez", "/readyz", "/metrics")):
@@ -103,9 +103,13 @@ def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: 
 
     def unreadable(request: Request, error: Exception) -> Response:
         log.error("web.store_failed", why=str(error))
-        told = error if isinstance(error, StoreFailure) else None
+        failure = error if isinstance(error, StoreFailure) else None
         return fault(
-            request, 503, told.what if told else "no database", told.why if told else "", told.remedy if told else ""
+            request,
+            503,
+            failure.what if failure else "no database",
+            failure.why if failure else "",
+            failure.remedy if failure else "",
         )
 
     def invalid(request: Request, error: Exception) -> Response:
@@ -127,11 +131,11 @@ def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: 
         log.error("web.crashed", path=request.url.path, kind=type(error).__name__, why=str(error))
         return fault(request, 500, "this page failed", "it is a bug, and stands in the log", "Other pages may work")
 
-    found.add_exception_handler(NotFound, missing)
-    found.add_exception_handler(StoreFailure, unreadable)
-    found.add_exception_handler(RequestValidationError, invalid)
-    found.add_exception_handler(StarletteHTTPException, refused)
-    found.add_exception_handler(Exception, crashed)
+    application.add_exception_handler(NotFound, missing)
+    application.add_exception_handler(StoreFailure, unreadable)
+    application.add_exception_handler(RequestValidationError, invalid)
+    application.add_exception_handler(StarletteHTTPException, refused)
+    application.add_exception_handler(Exception, crashed)
 
 
 # What may be changed on the page, by the same requests as the command line's.
@@ -141,11 +145,11 @@ def router(app: App, actors: Actors, log: Log) -> APIRouter:
 
     @routes.post(PREFIX + "jobs/{name}/{verb}")
     async def on_job(request: Request, name: str, verb: JobVerb) -> Any:
-        asked = await _asked(request)
+        form = await _asked(request)
 
         def act() -> None:
-            actors.take(request, request.url.path, asked.get("form", ""))
-            _change(app, name, verb, asked)
+            actors.take(request, request.url.path, form.get("form", ""))
+            _change(app, name, verb, form)
             log.info("web.acted", verb=verb, job=name)
             wake(app.settings.state_dir)
 
@@ -153,11 +157,11 @@ def router(app: App, actors: Actors, log: Log) -> APIRouter:
 
     @routes.post(PREFIX + "runs/{key}/stop")
     async def on_run(request: Request, key: str) -> Any:
-        asked = await _asked(request)
+        form = await _asked(request)
 
         def act() -> None:
-            actors.take(request, request.url.path, asked.get("form", ""))
-            why = app.redact(asked.get("why", "")) or "stopped on the status page"
+            actors.take(request, request.url.path, form.get("form", ""))
+            why = app.redact(form.get("why", "")) or "stopped on the status page"
             sessions.stop(app.database, app.artifacts, key, why, app.clock.now(), BY)
             log.info("web.acted", verb="stop", run=key)
             wake(app.settings.state_dir)
@@ -167,28 +171,28 @@ def router(app: App, actors: Actors, log: Log) -> APIRouter:
     return routes
 
 
-def _change(app: App, name: str, verb: JobVerb, asked: dict[str, str]) -> None:
+def _change(app: App, name: str, verb: JobVerb, form: dict[str, str]) -> None:
     """Do it. Raises UnknownJob, Refusal, Stale, HTTPException 422."""
     now = app.clock.now()
     match verb:
         case "hold":
-            queue.hold(app.database, name, app.redact(asked.get("why", "")) or "held on the status page", now, BY)
+            queue.hold(app.database, name, app.redact(form.get("why", "")) or "held on the status page", now, BY)
         case "release":
             queue.release(app.database, name, now, BY)
         case "cancel":
             queue.cancel(app.database, name, now, BY)
         case "priority":
-            queue.change(app.database, name, now, BY, weight=_weight(asked.get("weight", "")))
+            queue.change(app.database, name, now, BY, weight=_weight(form.get("weight", "")))
 
 
 def _weight(text: str) -> float:
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not RANGES["weight"].holds(found):
+        value = math.nan
+    if not RANGES["weight"].holds(value):
         raise HTTPException(422, f"a weight is a number in the range {RANGES['weight']}")
-    return found
+    return value
 
 
 async def _done(act: Any, back: str) -> RedirectResponse:

@@ -82,14 +82,14 @@ class Source:
 
     def alarms(self, tx: Connection) -> Sequence[Event]:
         """Return the newest events that a person should know of; only what is new in the log is read again."""
-        seen, found = self._alarms
+        event_id, alarms = self._alarms
         newest = events.newest_id(tx)
-        while seen < newest:
-            fresh = events.tail(tx, seen, _ALARMS_MAX, ALARMS)
-            found = (*found, *fresh)[-_ALARMS_MAX:]
-            seen = newest if len(fresh) < _ALARMS_MAX else fresh[-1].id
-        self._alarms = seen, found
-        return found
+        while event_id < newest:
+            fresh = events.tail(tx, event_id, _ALARMS_MAX, ALARMS)
+            alarms = (*alarms, *fresh)[-_ALARMS_MAX:]
+            event_id = newest if len(fresh) < _ALARMS_MAX else fresh[-1].id
+        self._alarms = event_id, alarms
+        return alarms
 
     def reasons(self, tx: Connection) -> Mapping[str, Reason]:
         """Return why each waiting job of the newest plan waits."""
@@ -136,24 +136,24 @@ class Source:
         """
         making: Future[T] | None = None
         with self._lock:
-            found = self._kept.get(name)
-            if found is None or found[0] != version:
+            cached = self._kept.get(name)
+            if cached is None or cached[0] != version:
                 making = Future()
-                found = self._kept[name] = (version, making)
+                cached = self._kept[name] = (version, making)
                 while len(self._kept) > _KEPT_MAX:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(name)
         if making is None:
             try:
-                return found[1].result()
+                return cached[1].result()
             except CancelledError:
                 return self.kept(name, version, make, lasting=lasting)
         try:
-            made = make()
-            making.set_result(made)
+            value = make()
+            making.set_result(value)
         finally:
             making.cancel()  # where it failed; the error itself would keep its frames, and with them a transaction
             with self._lock:
-                if self._kept.get(name) is found and (making.cancelled() or not lasting):
+                if self._kept.get(name) is cached and (making.cancelled() or not lasting):
                     del self._kept[name]
-        return made
+        return value

@@ -115,23 +115,23 @@ def _listen(pipe: Any, row: dict[str, Any], report: dict[str, Any], until: float
             row["error"] = row["error"] or "it took too long"
             return
         try:
-            message = pipe.recv()
+            measured = pipe.recv()
         except EOFError:
             row["error"] = row["error"] or ("" if row.pop("done", False) else "its process ended early")
             return
-        if "card" in message:
-            report["card"] = message["card"]
-        elif "point" in message:
-            row["points"].append(message["point"])
+        if "card" in measured:
+            report["card"] = measured["card"]
+        elif "point" in measured:
+            row["points"].append(measured["point"])
         else:
-            row.update(message)
+            row.update(measured)
 
 
 def _in_child(setup: dict[str, Any], pipe: Any) -> None:
     warnings.simplefilter("ignore")  # of libraries, about names that will change
     try:
-        for message in measure(setup):
-            pipe.send(message)
+        for measured in measure(setup):
+            pipe.send(measured)
         pipe.send({"done": True})
     except Exception as error:  # noqa: BLE001 - one set-up that fails must not end the others; what failed is told
         pipe.send({"error": f"{type(error).__name__}: {str(error)[:300]}"})

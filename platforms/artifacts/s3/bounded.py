@@ -63,9 +63,9 @@ class _Connection:
             context.sslsocket_class = _CountingTls
         opened: socket.socket = super()._new_conn()  # type: ignore[misc] # botocore's connection is behind it
         seconds = opened.gettimeout()
-        found = _Counting(opened.family, opened.type, opened.proto, opened.detach())
-        found.settimeout(seconds)
-        return found
+        counting = _Counting(opened.family, opened.type, opened.proto, opened.detach())
+        counting.settimeout(seconds)
+        return counting
 
 
 def bound(client: Any) -> None:

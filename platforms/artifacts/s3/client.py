@@ -81,8 +81,8 @@ class FreshCredentials:
 
     def get_frozen_credentials(self) -> Any:
         """Return what signs one request; None when there are no credentials. Raises botocore's ProfileNotFound."""
-        found = self._newest()
-        return None if found is None else found.get_frozen_credentials()
+        newest = self._newest()
+        return None if newest is None else newest.get_frozen_credentials()
 
     def get_deferred_property(self, name: str) -> Callable[[], Any]:
         """Return what looks up one field of the credentials when it is needed."""

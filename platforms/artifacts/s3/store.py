@@ -137,8 +137,8 @@ class S3Store:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._name(prefix)
             )
-            found = [entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ())]
-        yield from sorted(filter(is_key, found))
+            listed = [entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ())]
+        yield from sorted(filter(is_key, listed))
 
     def delete(self, key: str) -> bool:
         """Remove an object; return whether there was one."""

@@ -53,15 +53,15 @@ def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda
         raise TreeError(source, "there are no objects below it", "Check bucket and prefix")
     target.mkdir(parents=True)
     check_room(target, entries)
-    done = told = 0
+    done = reported = 0
     for entry in entries:
         place, key = target / entry.path, f"{prefix}{entry.path}"
         place.parent.mkdir(parents=True, exist_ok=True)
         with translated("fetch", f"s3://{bucket}/{key}", bucket), place.open("xb") as sink:
             download(client, bucket, key, entry.bytes, tags[entry], sink.fileno())
         done += entry.bytes
-        if done - told >= _TELL_BYTES:
-            told = done
+        if done - reported >= _TELL_BYTES:
+            reported = done
             tell(f"fetched {done / 1e9:.1f} GB")
 
 
@@ -154,8 +154,8 @@ class Uploader:
         for upload in old:
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"])
             record = self._record(upload["Key"])
-            known = self._read(record)
-            if known is not None and known.upload_id == upload["UploadId"]:
+            stored = self._read(record)
+            if stored is not None and stored.upload_id == upload["UploadId"]:
                 record.unlink(missing_ok=True)
         return len(old)
 

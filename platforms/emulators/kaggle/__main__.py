@@ -155,13 +155,17 @@ def _session(session: Session) -> dict[str, Any]:
 def _recalled(place: Place, entry: dict[str, Any]) -> Kernel:
     kernel = Kernel(entry["id"], entry["slug"], entry["title"])
     for version in entry["versions"]:
-        body, told = version["body"], version["session"]
+        body, session_state = version["body"], version["session"]
         session = None
-        if told:
-            terms = {**told["terms"], "folder": Path(told["terms"]["folder"]), "gpus": tuple(told["terms"]["gpus"])}
-            made = Terms(source=str(body.get("text") or ""), address=place.address, **terms)
-            session = place.new_session(made)
-            for name, value in told["state"].items():
+        if session_state:
+            terms = {
+                **session_state["terms"],
+                "folder": Path(session_state["terms"]["folder"]),
+                "gpus": tuple(session_state["terms"]["gpus"]),
+            }
+            session_terms = Terms(source=str(body.get("text") or ""), address=place.address, **terms)
+            session = place.new_session(session_terms)
+            for name, value in session_state["state"].items():
                 setattr(session, name, value)
         kernel.versions.append(KernelVersion(version["number"], body, version["pushed_at"], session))
     return kernel

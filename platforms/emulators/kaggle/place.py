@@ -164,8 +164,8 @@ class Place:
             "url": f"https://kaggle.invalid/code/{self.owner}/{kernel.slug}",
             "versionNumber": number,
         }
-        told = landing if self.rules.tells_landing else {}
-        return {**told, "kernelId": kernel.id, "invalidDatasetSources": invalid, "invalidModelSources": models}
+        details = landing if self.rules.tells_landing else {}
+        return {**details, "kernelId": kernel.id, "invalidDatasetSources": invalid, "invalidModelSources": models}
 
     def attach(self, source: str, target: Path) -> bool:
         """Put a dataset before a kernel; return whether there is such a one."""
@@ -187,8 +187,8 @@ class Place:
         return ""
 
     def _session(self, body: dict[str, Any], text: str, folder: Path, *, is_gpu: bool) -> Session:
-        asked = body.get("sessionTimeoutSeconds")
-        limit = min(float(asked or self.rules.session_cap_seconds), float(self.rules.session_cap_seconds))
+        timeout = body.get("sessionTimeoutSeconds")
+        limit = min(float(timeout or self.rules.session_cap_seconds), float(self.rules.session_cap_seconds))
         shape = str(body.get("machineShape") or "NvidiaTeslaT4")
         terms = Terms(
             session_id=self._number(),
@@ -238,12 +238,12 @@ class Place:
     def cancel(self, session_id: int) -> dict[str, Any]:
         """CancelKernelSession: only the id of a session will do, and nothing of ours tells it."""
         with self.lock:
-            found = [session for session in self.sessions() if session.terms.session_id == session_id]
-        if not found:
+            matching = [session for session in self.sessions() if session.terms.session_id == session_id]
+        if not matching:
             raise denied("kernelSessions.cancel")
-        if not found[0].live:
+        if not matching[0].live:
             return {"errorMessage": "Kernel session is not running"}
-        found[0].cut("CANCEL_ACKNOWLEDGED", "Cancelled by the user")
+        matching[0].cut("CANCEL_ACKNOWLEDGED", "Cancelled by the user")
         return {}
 
     def delete(self, owner: str, slug: str) -> dict[str, Any]:

@@ -77,10 +77,10 @@ class Server(ThreadingHTTPServer):
         """Return a file that a link is for: of the output of a kernel's version. Raises Refusal."""
         kernel, _, number = version.rpartition("/")
         with self.place.lock:
-            _, found = self.place.version(self.place.owner, kernel, f"v{number}")
-        if found.session is None:
+            _, content = self.place.version(self.place.owner, kernel, f"v{number}")
+        if content.session is None:
             raise Refusal(404, "Not found")
-        return found.session.terms.folder / "kaggle" / "working" / name
+        return content.session.terms.folder / "kaggle" / "working" / name
 
     def link(self, version: str, name: str) -> str:
         """Return an address of a file, which expires."""
@@ -124,8 +124,8 @@ class Handler(BaseHTTPRequestHandler):
             if not call.startswith(("Get", "List", "Introspect")):
                 self.server.place.note()
         except Refusal as refusal:
-            told = {"code": refusal.status, "message": refusal.message}
-            self.conclude(call, refusal.status, told, refusal.headers)
+            error_body = {"code": refusal.status, "message": refusal.message}
+            self.conclude(call, refusal.status, error_body, refusal.headers)
         else:
             self.conclude(call, 200, answer)
 
@@ -365,28 +365,28 @@ class Calls:
     def _list_kernels(self, body: Body) -> Body:
         search = str(body.get("search") or "").lower()
         with self._place.lock:
-            found = [
+            kernels = [
                 kernel
                 for kernel in self._place.kernels.values()
                 if search in f"{kernel.slug} {kernel.title}".lower() and self._place.shows(kernel)
             ]
-            found.sort(key=self._place.last_run_at, reverse=True)
-            shown, following = self._paged(found, body, int(body.get("pageSize") or 20))
-            return {"kernels": [self._metadata(kernel) for kernel in shown], **following}
+            kernels.sort(key=self._place.last_run_at, reverse=True)
+            page, following = self._paged(kernels, body, int(body.get("pageSize") or 20))
+            return {"kernels": [self._metadata(kernel) for kernel in page], **following}
 
-    def _paged(self, found: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
+    def _paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
         """Return a page of a list and how to ask for the next, which a number or a token names."""
         size = min(size, self._place.rules.page_max)
         if not self._place.rules.pages_by_token:
             first = (max(1, int(body.get("page") or 1)) - 1) * size
-            return found[first : first + size], {}
+            return things[first : first + size], {}
         first = int(body.get("pageToken") or 0)
-        return found[first : first + size], {"nextPageToken": str(first + size) if first + size < len(found) else ""}
+        return things[first : first + size], {"nextPageToken": str(first + size) if first + size < len(things) else ""}
 
-    def page(self, found: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
+    def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
         """Return a page of a list that goes on by token, and how to ask for the next."""
         first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self._place.rules.page_max)
-        return found[first : first + size], {"nextPageToken": str(first + size)} if first + size < len(found) else {}
+        return things[first : first + size], {"nextPageToken": str(first + size)} if first + size < len(things) else {}
 
     def _metadata(self, kernel: Kernel) -> Body:
         newest = kernel.versions[-1]
@@ -408,9 +408,9 @@ class Calls:
         session = version.session
         if session is None or session.live:
             return {"files": [], "log": ""}
-        shown, following = self.page(session.output_files(), body)
+        page_of_files, following = self.page(session.output_files(), body)
         label = f"{kernel.slug}/{version.number}"
-        files = [{"fileName": name, "url": self._link(label, name)} for name in shown]
+        files = [{"fileName": name, "url": self._link(label, name)} for name in page_of_files]
         return {"files": files, "log": json.dumps(session.lines), **following}
 
     def _cancel(self, body: Body) -> Body:
@@ -450,9 +450,9 @@ class Calls:
         if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
             return {"datasets": []}  # nobody else lives here
         with self._place.lock:
-            found = sorted(slug for slug, dataset in self._place.storage.datasets.items() if not dataset.deleted)
-        shown, following = self._paged(found, body, _DATASETS_PAGE)
-        return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in shown], **following}
+            slugs = sorted(slug for slug, dataset in self._place.storage.datasets.items() if not dataset.deleted)
+        page, following = self._paged(slugs, body, _DATASETS_PAGE)
+        return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in page], **following}
 
     def _delete_dataset(self, body: Body) -> Body:
         with self._place.lock:

@@ -117,11 +117,11 @@ class Session:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def news(self, known: int, patience_wall_seconds: float) -> tuple[list[Line], bool]:
-        """Wait for lines beyond the first ``known``, or for the end; return them and whether it is over."""
+    def news(self, count: int, patience_wall_seconds: float) -> tuple[list[Line], bool]:
+        """Wait for lines beyond the first ``count``, or for the end; return them and whether it is over."""
         with self.changed:
-            self.changed.wait_for(lambda: len(self.lines) > known or not self.live, timeout=patience_wall_seconds)
-            return self.lines[known:], not self.live
+            self.changed.wait_for(lambda: len(self.lines) > count or not self.live, timeout=patience_wall_seconds)
+            return self.lines[count:], not self.live
 
     def output_files(self) -> list[str]:
         """Return the names of what was saved, below the working folder."""

@@ -307,36 +307,36 @@ class Job:
             raise AssertionError("a pipe was asked for")
         talker = threading.Thread(target=self.cloud.log, args=(self.name, output), daemon=True)
         talker.start()
-        gone = threading.Event()
+        ended = threading.Event()
 
         def wait() -> None:
             process.wait()
-            gone.set()
+            ended.set()
 
         waiter = threading.Thread(target=wait, daemon=True)
         waiter.start()
-        why = self._watch(gone)
-        if not gone.is_set():
+        why = self._watch(ended)
+        if not ended.is_set():
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
-            gone.wait(self.clock.wall_seconds(self.rules.grace_seconds))
+            ended.wait(self.clock.wall_seconds(self.rules.grace_seconds))
         kill_members(process.pid, ticks, str(self.folder), rounds=_KILL_ROUNDS)
         waiter.join()
         talker.join()
         output.close()
         return process.returncode, why
 
-    def _watch(self, gone: threading.Event) -> str:
+    def _watch(self, ended: threading.Event) -> str:
         """Wait until the container ends by itself, is stopped, or is to be ended; say why, if AWS ends it."""
         limits = {"MaxRuntimeExceeded": self._at(self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400))}
         if self.request.get("EnableManagedSpotTraining") and self.rules.spot_seconds is not None:
             limits["Interrupted"] = self.transitions[-1][1] + self.rules.spot_seconds  # from this container's start on
         why, at = min(limits.items(), key=lambda limit: limit[1])
-        while not gone.is_set() and not self._stop.is_set():
+        while not ended.is_set() and not self._stop.is_set():
             left = self.clock.wall_seconds_until(at)
             if left <= 0:
                 return why
-            gone.wait(min(left, 0.02))
+            ended.wait(min(left, 0.02))
         return ""
 
     def _at(self, seconds: float) -> float:

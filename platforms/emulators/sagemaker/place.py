@@ -187,25 +187,25 @@ class Place:
     def list(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do ListTrainingJobs, newest first. As at AWS, pages are cut before statuses are looked at: some are empty."""
         with self._lock:
-            found = [job.describe() for job in self.jobs.values() if request.get("NameContains", "") in job.name]
-        found.sort(key=lambda job: (job["CreationTime"], job["TrainingJobName"]), reverse=True)
+            descriptions = [job.describe() for job in self.jobs.values() if request.get("NameContains", "") in job.name]
+        descriptions.sort(key=lambda job: (job["CreationTime"], job["TrainingJobName"]), reverse=True)
         begin, length = int(request.get("NextToken", 0)), int(request.get("MaxResults", _PAGE))
         wanted = request.get("StatusEquals")
         names = ("TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingJobStatus", "SecondaryStatus")
         page = [
             {name: job[name] for name in names}
-            for job in found[begin : begin + length]
+            for job in descriptions[begin : begin + length]
             if wanted in {None, job["TrainingJobStatus"]}
         ]
-        more = {"NextToken": str(begin + length)} if begin + length < len(found) else {}
+        more = {"NextToken": str(begin + length)} if begin + length < len(descriptions) else {}
         return {"TrainingJobSummaries": page, **more}
 
     def quotas(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do ListServiceQuotas: as many instances of each usual type as the rules allow."""
         uses = ("training job usage", "spot training job usage")
         names = [f"{name} for {use}" for name in _TYPES for use in uses]
-        found = [{"QuotaName": name, "Value": float(self.rules.instances_max)} for name in names]
-        return {"Quotas": found if request.get("ServiceCode") == "sagemaker" else []}
+        listed = [{"QuotaName": name, "Value": float(self.rules.instances_max)} for name in names]
+        return {"Quotas": listed if request.get("ServiceCode") == "sagemaker" else []}
 
     def billed_seconds(self) -> int:
         """Return what all jobs cost until now, the deleted ones too."""
@@ -249,8 +249,8 @@ def _validate(request: Mapping[str, Any]) -> None:
             len(word) > 256 for word in request.get("AlgorithmSpecification", {}).get("ContainerArguments", ())
         ),
     }
-    if found := [name for name, bad in wrong.items() if bad]:
-        raise Refusal("ValidationException", f"1 validation error detected: {', '.join(found)}")
+    if invalid := [name for name, bad in wrong.items() if bad]:
+        raise Refusal("ValidationException", f"1 validation error detected: {', '.join(invalid)}")
 
 
 def _validate_image(algorithm: Mapping[str, Any], region: str) -> None:

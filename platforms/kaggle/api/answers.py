@@ -38,12 +38,12 @@ class Answer:
     def parse(cls, data: bytes) -> Self:
         """Read an answer's body. Raises NoAnswer."""
         try:
-            found = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
+            value = json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
         except NoAnswer:
             raise
         except (ValueError, RecursionError):
             raise NoAnswer("it is not JSON, or not all of it") from None
-        return cls(found)
+        return cls(value)
 
     def is_empty(self) -> bool:
         """Whether it has no field at all."""
@@ -59,26 +59,26 @@ class Answer:
 
     def flag(self, name: str) -> bool | None:
         """Return a yes or no; None when it is missing."""
-        found = self._of(name, bool)
-        return None if found is None else bool(found)
+        value = self._of(name, bool)
+        return None if value is None else bool(value)
 
     def number(self, name: str) -> int:
         """Return a whole number that is not negative, also one written as text; 0 when it is missing."""
-        found = self._fields.get(name)
-        if found is None:
+        value = self._fields.get(name)
+        if value is None:
             return 0
-        if isinstance(found, str) and re.fullmatch(r"\d{1,19}", found, re.ASCII):
-            found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _NUMBER_MAX:
+        if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value, re.ASCII):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER_MAX:
             raise NoAnswer(f"{name} is no number")
-        return found
+        return value
 
     def word(self, name: str, kind: str, known: Collection[str]) -> str:
         """Return which of the ``known`` words is meant, in any of the spellings of an enumeration named ``kind``."""
-        told = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.needed_text(name)).upper().removeprefix(f"{kind}_")
-        if told not in known:
+        text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.needed_text(name)).upper().removeprefix(f"{kind}_")
+        if text not in known:
             raise NoAnswer(f"{name} is none of the words that are known")
-        return told
+        return text
 
     def instant(self, name: str) -> float | None:
         """Return an instant as UTC seconds; None when it is missing."""
@@ -87,12 +87,12 @@ class Answer:
             return None
         match = _INSTANT.fullmatch(text)
         try:
-            found = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp() if match else -math.inf
+            seconds = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp() if match else -math.inf
         except ValueError:
-            found = -math.inf
-        if match is None or found < _EARLIEST:
+            seconds = -math.inf
+        if match is None or seconds < _EARLIEST:
             raise NoAnswer(f"{name} is no instant")
-        return found + float(match[2] or 0)
+        return seconds + float(match[2] or 0)
 
     def duration(self, name: str) -> float | None:
         """Return seconds that are not negative; None when they are missing."""
@@ -104,8 +104,8 @@ class Answer:
 
     def part(self, name: str) -> Answer | None:
         """Return an object inside; None when it is missing."""
-        found = self._of(name, dict)
-        return None if found is None else Answer(found)
+        value = self._of(name, dict)
+        return None if value is None else Answer(value)
 
     def needed_part(self, name: str) -> Answer:
         """Return an object inside that must be there."""
@@ -113,15 +113,15 @@ class Answer:
 
     def parts(self, name: str) -> list[Answer] | None:
         """Return a list of objects; None when it is missing."""
-        found = self._of(name, list)
-        return None if found is None else [Answer(item) for item in found]
+        values = self._of(name, list)
+        return None if values is None else [Answer(item) for item in values]
 
     def texts(self, name: str) -> list[str]:
         """Return a list of texts, empty when it is missing."""
-        found = self._of(name, list) or []
-        if not all(isinstance(item, str) for item in found):
+        values = self._of(name, list) or []
+        if not all(isinstance(item, str) for item in values):
             raise NoAnswer(f"{name} holds something that is no text")
-        return found
+        return values
 
     def raw(self, name: str) -> Any:
         """Return a field as it came."""
@@ -132,10 +132,10 @@ class Answer:
         return any(self._fields.get(name) is not None for name in names)
 
     def _of(self, name: str, kind: type) -> Any:
-        found = self._fields.get(name)
-        if found is not None and not isinstance(found, kind):
+        value = self._fields.get(name)
+        if value is not None and not isinstance(value, kind):
             raise NoAnswer(f"{name} is of another type")
-        return found
+        return value
 
     def _lacks(self, name: str) -> Any:
         raise NoAnswer(f"{name} is missing")

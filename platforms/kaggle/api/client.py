@@ -86,8 +86,8 @@ class Caller:
             try:
                 return self.wire.call(service, name, fields, read)
             except Unreachable as error:
-                asked = error.wait_seconds if isinstance(error, Throttled) else 0.0
-                self.patience.wait(max(self.pause_seconds * 2**round_number, min(asked, _WAIT_SECONDS_MAX)))
+                wait_seconds = error.wait_seconds if isinstance(error, Throttled) else 0.0
+                self.patience.wait(max(self.pause_seconds * 2**round_number, min(wait_seconds, _WAIT_SECONDS_MAX)))
         return self.wire.call(service, name, fields, read)
 
     def found(
@@ -123,10 +123,10 @@ def _listed(name: str, answer: Answer, *, goes_on: bool) -> tuple[list[Answer], 
 
     A page that goes on behind others may be empty to the last field; the first must at least say that it is a list.
     """
-    found = answer.parts(name)
-    if found is None and not (goes_on and answer.is_empty()):
+    parts = answer.parts(name)
+    if parts is None and not (goes_on and answer.is_empty()):
         raise NoAnswer(f"{name} is missing")
-    return found or [], answer.text("nextPageToken")
+    return parts or [], answer.text("nextPageToken")
 
 
 def _active_user(answer: Answer) -> str:
@@ -242,15 +242,17 @@ def _of_model(source: str) -> dict[str, Any]:
     from kagglesdk.models.types.model_enums import ModelFramework
 
     owner, model, framework, variation, version = source.partition(":")[2].split("/")
-    known = {found.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): found for found in ModelFramework}
-    if framework.lower() not in known or framework.lower() == "unspecified":
-        listing = ", ".join(sorted(known.keys() - {"unspecified"}))
+    frameworks = {
+        found.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): found for found in ModelFramework
+    }
+    if framework.lower() not in frameworks or framework.lower() == "unspecified":
+        listing = ", ".join(sorted(frameworks.keys() - {"unspecified"}))
         raise TreeError(source, f"Kaggle has no framework {framework}", f"It has {listing}")
     return {
         "owner_slug": owner,
         "model_slug": model,
         "instance_slug": variation,
-        "framework": known[framework.lower()],
+        "framework": frameworks[framework.lower()],
         "version_number": int(version),
     }
 
@@ -365,7 +367,7 @@ class Client:
         The list is read from the newest run on, as far as a kernel of this week can be. Searching it by name is not
         relied on: how names with hyphens are matched is not known.
         """
-        return next((began for found, began in self.kernels() if found == slug), None)
+        return next((began for kernel, began in self.kernels() if kernel == slug), None)
 
     def kernels(self) -> Iterator[tuple[str, float]]:
         """Yield our kernels, the newest run first: the slug and when that began, UTC seconds (0 when not told)."""
@@ -493,14 +495,14 @@ class Datasets:
         from kagglesdk.datasets.types.dataset_enums import DatasetSelectionGroup
 
         ours = {"group": DatasetSelectionGroup.DATASET_SELECTION_GROUP_MY_PRIVATE}
-        seen: set[str] = set()
+        tokens: set[str] = set()
         for datasets, _ in self._caller.pages(_DATASETS, "ListDatasets", "datasets", ours, _DATASET_PAGES):
-            found = [self._caller.own(dataset.text("ref")) for dataset in datasets]
+            owned = [self._caller.own(dataset.text("ref")) for dataset in datasets]
             # The list ends with a page that brings nothing new.
-            slugs = [slug for slug in found if slug is not None and slug not in seen]
+            slugs = [slug for slug in owned if slug is not None and slug not in tokens]
             if not slugs:
                 return
-            seen.update(slugs)
+            tokens.update(slugs)
             yield from slugs
 
     def upload(self, source: Path, name: str, seconds: int, advanced: Callable[[int], object] = lambda _: None) -> str:

@@ -403,8 +403,8 @@ class Wire:
                 "kaggle", name, f"the credentials from {self._credentials.origin} are refused", "Make new ones"
             )
         if status == 429:
-            asked = digits(response.headers.get("Retry-After"), SPAN_MAX)
-            return Throttled(name, f"HTTP 429: {message}", float(asked or 0))
+            wait_seconds = digits(response.headers.get("Retry-After"), SPAN_MAX)
+            return Throttled(name, f"HTTP 429: {message}", float(wait_seconds or 0))
         if status >= 500 or status < 400 or status == _TIMED_OUT:  # to be sent elsewhere is no refusal
             return Unreachable("kaggle", name, f"HTTP {status}: {message}")
         return Denied(status, message)

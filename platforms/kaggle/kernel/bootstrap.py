@@ -55,14 +55,14 @@ def main(order: dict[str, Any]) -> None:
     code: int | str = "not started"
     working = working_folder()
     store = working / "store"
-    given: list[Path] = []
+    inputs: list[Path] = []
     over = threading.Event()
     try:
         scratch = Path(tempfile.mkdtemp(prefix="uff-"))
         for wanted in order["inputs"]:
             # What is only read is kept apart: the folder whose content comes home holds 20 GB.
             into = store if wanted["into"] == "store" else scratch / wanted["into"]
-            given += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
+            inputs += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
         sys.path.append(str(scratch / "code"))  # the payload is here now
         if order["relays"] and order.get("ask"):
             threading.Thread(target=listen, args=(order, store, over), daemon=True).start()
@@ -72,7 +72,7 @@ def main(order: dict[str, Any]) -> None:
     finally:
         over.set()
         if order["relays"]:
-            tidy(store, given)
+            tidy(store, inputs)
     say({"ends": order["launch"]["run"], "code": code})
 
 
@@ -96,8 +96,8 @@ def find_input(working: Path, name: str, sha256: str) -> Path:
         for path in sorted(root.rglob(name)):
             if digest_of(path) == sha256:
                 return path
-    seen = [str(path) for root in roots for path in sorted(root.rglob("*"))[:20]]
-    raise FileNotFoundError(f"no input {name} with digest {sha256}; there are {seen}")
+    listed = [str(path) for root in roots for path in sorted(root.rglob("*"))[:20]]
+    raise FileNotFoundError(f"no input {name} with digest {sha256}; there are {listed}")
 
 
 def digest_of(path: Path) -> str:
@@ -178,10 +178,10 @@ def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
     say({"hears": not obstacle, "why": obstacle})
     while not obstacle and not over.wait(pause):
         try:
-            asked = is_there(ask["dataset"])
+            is_mounted = is_there(ask["dataset"])
         except Exception:  # noqa: BLE001, S112 - no answer is no word to stop
             continue
-        if asked:
+        if is_mounted:
             flag = store / "runs" / run / "stop"
             flag.parent.mkdir(parents=True, exist_ok=True)
             flag.with_suffix(".new").write_text(json.dumps({"reason": "asked through Kaggle", "lane": None}))
@@ -228,9 +228,9 @@ def unpacked(text: str) -> dict[str, Any]:
     return document
 
 
-def tidy(store: Path, given: list[Path]) -> None:
+def tidy(store: Path, files: list[Path]) -> None:
     """Leave only what is new: what was given is home already, and of many large checkpoints the newest are enough."""
-    for path in given:
+    for path in files:
         if path.is_relative_to(store):
             path.unlink(missing_ok=True)
     for job in store.glob("jobs/*"):

@@ -44,9 +44,9 @@ _AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
 class Unfinished(Exception):
     """The task goes on; ``told`` says how far it has come. Ask again later."""
 
-    def __init__(self, told: str) -> None:
-        super().__init__(told)
-        self.told = told
+    def __init__(self, progress: str) -> None:
+        super().__init__(progress)
+        self.told = progress
 
 
 class BackgroundTasks(Generic[_Found]):
@@ -64,14 +64,14 @@ class BackgroundTasks(Generic[_Found]):
         """
         with self._turn:
             if name not in self._running:
-                future, told = self._running[name] = Future(), deque(["just begun"], maxlen=1)
-                words = (future, partial(work, told.append))
+                future, progress = self._running[name] = Future(), deque(["just begun"], maxlen=1)
+                words = (future, partial(work, progress.append))
                 threading.Thread(target=_settle, args=words, name=f"task {name}", daemon=True).start()
-            future, told = self._running[name]
+            future, progress = self._running[name]
         if wait([future], max(0.0, patience_seconds)).not_done:
-            raise Unfinished(told[0])
+            raise Unfinished(progress[0])
         with self._turn:
-            if self._running.get(name) == (future, told):
+            if self._running.get(name) == (future, progress):
                 del self._running[name]
         return future.result()
 
@@ -178,8 +178,8 @@ class Inputs:
     def take_back(self, is_over: Callable[[str], bool]) -> None:
         """Delete the datasets with secrets of the launches that are over. Raises Unreachable, Denied, OSError."""
         for path in sorted(self._folder.glob(f"{self._prefix}-{_SECRETS}-*")):
-            noted = self._noted(path.name)
-            if noted is not None and noted.key and is_over(noted.key):
+            record = self._noted(path.name)
+            if record is not None and record.key and is_over(record.key):
                 self._client.datasets.delete(path.name)
                 path.unlink()
 
@@ -210,16 +210,16 @@ class Inputs:
         """
         kept = set(in_use)
         for path in sorted(self._folder.glob(f"{self._prefix}-*")):
-            noted = self._noted(path.name)
-            if noted is None:
+            record = self._noted(path.name)
+            if record is None:
                 self._note(path.name, {"used_at": now})  # it ages from now on
-            elif path.name not in kept and not noted.key and now - noted.used_at > _kept(path.name, keep_seconds):
+            elif path.name not in kept and not record.key and now - record.used_at > _kept(path.name, keep_seconds):
                 self._client.datasets.delete(path.name)
                 self._note(f"{_GONE}{path.name}", {"used_at": now})
                 path.unlink()
         for path in self._folder.glob("made-*"):
-            noted = self._noted(path.name)
-            if noted is None or now - noted.used_at > keep_seconds:
+            record = self._noted(path.name)
+            if record is None or now - record.used_at > keep_seconds:
                 path.unlink()
 
     def _give(self, kind: str, into: str, identity: str, make: Callable[[Path], None], now: int, until: float) -> Input:
@@ -241,15 +241,15 @@ class Inputs:
         self, kind: str, identity: str, make: Callable[[Path], None], now: int, tell: Callable[[str], None]
     ) -> tuple[str, str, str]:
         """Return slug, name and digest of a READY dataset; what was made before is neither made nor sent again."""
-        made = self._folder / f"made-{kind}-{identity[:_SLUG_DIGITS]}"
-        noted = self._noted(made.name)
-        sha256 = noted.sha256 if noted else ""
+        target = self._folder / f"made-{kind}-{identity[:_SLUG_DIGITS]}"
+        record = self._noted(target.name)
+        sha256 = record.sha256 if record else ""
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             archive = Path(folder) / "archive"
             if not sha256:
                 tell("being packed")
                 sha256 = _pack(make, archive)
-            self._note(made.name, {"sha256": sha256, "used_at": now})
+            self._note(target.name, {"sha256": sha256, "used_at": now})
             name = f"{kind}-{sha256[:_SLUG_DIGITS]}.bin"  # Kaggle would unpack what it takes for an archive
             stem = f"{self._prefix}-{kind}-{sha256[:_SLUG_DIGITS]}"
             for generation in range(_GENERATIONS_MAX):
@@ -260,7 +260,7 @@ class Inputs:
                 fresh = True
                 if status is None:
                     if not archive.exists() and _pack(make, archive) != sha256:
-                        made.unlink()
+                        target.unlink()
                         raise Refused("kaggle", "prepare a dataset", f"the {kind} has changed since it was packed")
                     fresh = self._send(archive, name, slug, tell)
                 try:
@@ -304,7 +304,7 @@ class Inputs:
     def _noted(self, name: str) -> _Noted | None:
         """Return a note; None when there is none, or it is damaged."""
         with suppress(DamagedRecord):
-            return read_record(self._folder, name, lambda found: _Noted(**found))
+            return read_record(self._folder, name, lambda fields: _Noted(**fields))
         return None
 
     def _note(self, name: str, document: dict[str, object]) -> None:

@@ -95,7 +95,7 @@ def pack(
     payload = payload_of("kaggle", request, context)
     with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
         bundle = build_bundle(payload, Path(folder))
-        given = [inputs.give_archive(bundle.path, "code", now, until)]
+        mounts = [inputs.give_archive(bundle.path, "code", now, until)]
     launch: dict[str, Any] = dict(request.launch)
     store = launch.get("store") or {}
     ask: dict[str, str] | None = None
@@ -107,18 +107,18 @@ def pack(
         launch.pop("store")  # its own folder is the session's store; addresses that were signed for it stay here
         # The store is out of its reach, so the session looks for a dataset in place of the stop flag, if it can look
         # for one at all: it tries with one that is there.
-        ask = {"dataset": inputs.full_name(inputs.sign(request.key)), "proof": inputs.full_name(given[0].dataset)}
-        given += objects
+        ask = {"dataset": inputs.full_name(inputs.sign(request.key)), "proof": inputs.full_name(mounts[0].dataset)}
+        mounts += objects
     mounted = _mounted(store, launch.get("lanes", []), context)
-    order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays, "ask": ask}
+    order = {"launch": launch, "inputs": [item.order() for item in mounts], "relays": relays, "ask": ask}
     names = sorted({name for lane in launch.get("lanes", ()) for name in lane.get("secrets") or ()})
     if names and settings.secrets == "account":
         order["secrets"] = {"names": names}
     elif request.secrets:  # last of all, so that they are there for as short as may be
         sealed, pad = inputs.give_secrets(request.key, request.secrets, now, until)
-        given.append(sealed)
+        mounts.append(sealed)
         order["secrets"] = {**sealed.order(), "pad": pad.hex()}
-    datasets = tuple(sorted({item.dataset for item in given}))
+    datasets = tuple(sorted({item.dataset for item in mounts}))
     return Packed(build_source(request.key, order), datasets, mounted, relays)
 
 
@@ -128,16 +128,16 @@ def _give_store(
     """Hand over each lane's data, code, trees and newest checkpoint; return the inputs and manifests among them."""
     attached: set[str] = set()
     trees = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}
-    given = [
+    mounts = [
         inputs.give_objects(store, keys, "data", now, until, "trees" if prefix in trees else "store")
         for prefix, keys in folder_keys(store, lanes).items()
     ]
     for lane in lanes:
         keys = checkpoint_keys(store, lane)
         if keys:
-            given.append(inputs.give_objects(store, keys, "ckpt", now, until))
+            mounts.append(inputs.give_objects(store, keys, "ckpt", now, until))
             attached.add(keys[0])
-    return given, attached
+    return mounts, attached
 
 
 def _mounted(address: dict[str, str], lanes: Sequence[dict[str, Any]], context: PlatformContext) -> tuple[str, ...]:
@@ -146,9 +146,9 @@ def _mounted(address: dict[str, str], lanes: Sequence[dict[str, Any]], context: 
     Raises Refused for a damaged listing, and what opening and reading the store raise.
     """
     prefixes = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}
-    found = sorted(prefix for prefix in prefixes if prefix.startswith(f"{mount.KIND}/"))
-    store = _opened(address, context) if found else None
-    listings = [store.read(f"{prefix}/{LISTING}", LIMITS.listing_bytes) for prefix in found] if store else []
+    names = sorted(prefix for prefix in prefixes if prefix.startswith(f"{mount.KIND}/"))
+    store = _opened(address, context) if names else None
+    listings = [store.read(f"{prefix}/{LISTING}", LIMITS.listing_bytes) for prefix in names] if store else []
     try:
         return tuple(sorted({mount.parse_mounted(listing).source for listing in listings}))
     except BadListing as error:

@@ -74,8 +74,8 @@ class Observer:
             record = self._records.write(record.having(state="pushed", missed_at=None))
         word, failure = status
         if word in _OVER:
-            taken = word == "CANCEL_ACKNOWLEDGED" and record.cancelled_at is None
-            return self._close(record.having(taken=taken), f"{word.lower()} {failure}".strip(), now)
+            preempted = word == "CANCEL_ACKNOWLEDGED" and record.cancelled_at is None
+            return self._close(record.having(taken=preempted), f"{word.lower()} {failure}".strip(), now)
         if word in {"RUNNING", "CANCEL_REQUESTED"}:
             if record.started is None:
                 record = self._records.write(record.having(started=self._earliest_start(record, now)))
@@ -96,9 +96,9 @@ class Observer:
                     record.key, state, remote_id, record.started, detail="running", stop_channel=stop_channel
                 )
             case SessionState.ENDED:
-                ended, told = record.ended, record.told
+                ended, is_known = record.ended, record.told
                 return Observed(
-                    record.key, state, remote_id, record.started, ended, record.detail, stop_channel, told,
+                    record.key, state, remote_id, record.started, ended, record.detail, stop_channel, is_known,
                     taken=record.taken,
                 )  # fmt: skip
             case _:
@@ -130,8 +130,8 @@ class Observer:
             return None
         if record.missed_at is not None and now - record.missed_at < self._missed_seconds:
             return None
-        taken = record.deleted_at is None and record.cancelled_at is None
-        return self._close(record.having(taken=taken), DELETED, now)
+        preempted = record.deleted_at is None and record.cancelled_at is None
+        return self._close(record.having(taken=preempted), DELETED, now)
 
     def _earliest_start(self, record: Record, now: int) -> int:
         """Return the earliest that a running session can have begun, which is what it is charged from until it ends.
@@ -139,8 +139,8 @@ class Observer:
         Whether Kaggle's ``lastRunTime`` of what runs is the push or the start is not documented: no session begins
         before either, nor while it was still seen to wait.
         """
-        told = self._client.last_run(record.slug)
-        return max(record.intended_at, min(now, max(int(told or 0), record.queued_at or 0)))
+        started = self._client.last_run(record.slug)
+        return max(record.intended_at, min(now, max(int(started or 0), record.queued_at or 0)))
 
     def _close(self, record: Record, detail: str, now: int) -> Observed:
         """Write down the end of a session, whose own word on when it began comes first.
@@ -165,17 +165,19 @@ class Observer:
             began = log.began
         if began is not None and began <= now:
             started = min(over_at, max(earliest, int(began)))
-        latest, told = over_at, log is not None and log.ended_after is not None
+        latest, is_reported = over_at, log is not None and log.ended_after is not None
         if log is not None and log.ended_after is not None:
             latest = min(latest, math.ceil((began or started) + log.ended_after) + 1)
         elif record.timeout_seconds is not None:
             latest = min(latest, max(started + record.timeout_seconds, record.overran_at or 0))
-        closed = record.having(state="ended", started=started, ended=max(started, latest), detail=detail, told=told)
+        closed = record.having(
+            state="ended", started=started, ended=max(started, latest), detail=detail, told=is_reported
+        )
         return self.observed(self._records.write(closed), SessionState.ENDED)
 
 
-def find_orphans(client: Client, slug_prefix: str, known: Collection[str], now: int) -> Sequence[Observed]:
-    """Return live sessions of kernels that we pushed for keys that ``known`` does not name. Raises Unreachable.
+def find_orphans(client: Client, slug_prefix: str, keys: Collection[str], now: int) -> Sequence[Observed]:
+    """Return live sessions of kernels that we pushed for keys that ``keys`` does not name. Raises Unreachable.
 
     Only what may still run is looked at, and only the first line of a kernel's source proves that it is ours.
     """
@@ -184,7 +186,7 @@ def find_orphans(client: Client, slug_prefix: str, known: Collection[str], now: 
         if began and began < now - _LOOK_BACK_SECONDS:
             break  # the list goes from the newest run on
         key = slug.removeprefix(slug_prefix)
-        if key in known or not slug.startswith(slug_prefix):
+        if key in keys or not slug.startswith(slug_prefix):
             continue
         status = client.status(slug)
         if status is None or status[0] not in _LIVE:

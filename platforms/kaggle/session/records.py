@@ -90,7 +90,7 @@ class Records:
         return read_record(
             self._root,
             f"{key}.json",
-            lambda found: Record(**{**found, **{name: tuple(found[name]) for name in ("jobs", "datasets")}}),
+            lambda fields: Record(**{**fields, **{name: tuple(fields[name]) for name in ("jobs", "datasets")}}),
         )
 
     def write(self, record: Record) -> Record:
@@ -113,11 +113,11 @@ class Records:
 
     def said(self, key: str) -> Said:
         """Return what a session has said of itself so far. Raises OSError, DamagedRecord."""
-        return read_record(self._root, f"{key}.said", lambda found: Said(**found)) or Said()
+        return read_record(self._root, f"{key}.said", lambda fields: Said(**fields)) or Said()
 
-    def note_said(self, key: str, said: Said) -> None:
+    def note_said(self, key: str, report: Said) -> None:
         """Write down what a session has said of itself; its log is the only place where that is told."""
-        write_whole(self._root / f"{key}.said", json.dumps(asdict(said)), sync=True)
+        write_whole(self._root / f"{key}.said", json.dumps(asdict(report)), sync=True)
 
     @contextmanager
     def tail_held(self, key: str) -> Iterator[bool]:

@@ -108,10 +108,10 @@ def _seconds(value: Any) -> float | None:
 def entries_of(text: str | bytes) -> list[Any]:
     """Return the entries of a finished log; of one that was cut, the complete ones; none if it is not JSON."""
     try:
-        found = json.loads(text or "[]")
+        entries = json.loads(text or "[]")
     except (ValueError, RecursionError):
         return list(_salvaged(text if isinstance(text, str) else text.decode(errors="replace")))
-    return found if isinstance(found, list) else []
+    return entries if isinstance(entries, list) else []
 
 
 def _salvaged(text: str) -> Iterator[Any]:
@@ -163,11 +163,11 @@ class Tail:
         After a failure it begins again with a later call, longer later each time.
         """
         with self._turn:
-            known = self._readings.get(record.key)
-            if known is not None and (known.thread.is_alive() or stopwatch() < known.again_at):
+            reading = self._readings.get(record.key)
+            if reading is not None and (reading.thread.is_alive() or stopwatch() < reading.again_at):
                 return
             thread = threading.Thread(target=self._read, args=(record,), name=f"log {record.slug}", daemon=True)
-            self._readings[record.key] = _Reading(thread, known.pause_seconds if known else 0.0)
+            self._readings[record.key] = _Reading(thread, reading.pause_seconds if reading else 0.0)
             thread.start()
 
     def read(self, record: Record, offset: int, limit_bytes: int) -> Iterator[bytes]:
@@ -213,8 +213,8 @@ class Tail:
         A reader that rests after a failure is not hurried: Kaggle answers eager ones with 429.
         """
         with self._turn:
-            known = self._readings.get(record.key)
-        if known is not None and stopwatch() < known.again_at:
+            reading = self._readings.get(record.key)
+        if reading is not None and stopwatch() < reading.again_at:
             return
         with self._records.tail_held(record.key) as mine:
             if mine:
@@ -242,13 +242,13 @@ class Tail:
             nonlocal said
             for entries in entries_from(self._client.stream_log(record.slug, silence_seconds, _STREAM_BYTES)):
                 yield entries
-                told = Said(
+                report = Said(
                     log.session_id or said.session_id,
                     said.hears if log.hears is None else log.hears,
                     said.began if log.began is None else log.began,
                 )
-                if told != said:
-                    said = told
+                if report != said:
+                    said = report
                     self._records.note_said(record.key, said)
 
         with self._records.live_path(record.key).open("ab") as sink:

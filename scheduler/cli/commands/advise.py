@@ -120,9 +120,9 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "one machine is asked about by --on",
             "Several: put --compare before",
         )
-    seen = _seen(cli, read)
+    measurements = _seen(cli, read)
     if not model:
-        _say_read(cli, read, len(seen))
+        _say_read(cli, read, len(measurements))
         return
     wishes = _wishes(
         method=method, seq=seq, batch=batch, rows=rows, rank=rank, tokens=tokens, samples=samples, epochs=epochs,
@@ -145,16 +145,21 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
             _place(cli, on, wishes)
             calibrate_on(cli, shape, wishes, on)
             return
-        seen = run_steps(cli, shape, wishes, python, cli.paths.state_dir / _OWN, seen)
+        measurements = run_steps(cli, shape, wishes, python, cli.paths.state_dir / _OWN, measurements)
     if compare:
         advice_words.show_comparison(
-            cli.out, shape, [_machine(cli, words) for words in (*compare, *(machines or ()))], wishes, seen, picture
+            cli.out,
+            shape,
+            [_machine(cli, words) for words in (*compare, *(machines or ()))],
+            wishes,
+            measurements,
+            picture,
         )
         return
     card, devices, wishes, more = _place(cli, on, wishes)
     from jobs.advice.choice import advise as advise_on
 
-    advice = advise_on(shape, card, devices, wishes, (*seen, *more))
+    advice = advise_on(shape, card, devices, wishes, (*measurements, *more))
     advice_words.show_advice(cli.out, advice, deadline, explain=explain)
     if write is not None:
         advice_words.write_files(cli.out, advice, model, write)
@@ -188,14 +193,14 @@ def _wishes(  # noqa: PLR0913 - what the command line says
     )
 
 
-def _one_of(option: str, word: str, known: tuple[Word, ...]) -> Word | None:
-    """Return the word of ``known`` that was said, None if none was. Raises UsageFault."""
+def _one_of(option: str, word: str, choices: tuple[Word, ...]) -> Word | None:
+    """Return the word of ``choices`` that was said, None if none was. Raises UsageFault."""
     from scheduler.cli.shell.exits import UsageFault
 
-    found = next((one for one in known if one == word), None)
-    if word and found is None:
-        raise UsageFault(f"{option} {word}", "there is no such word", f"Use: {', '.join(known)}")
-    return found
+    choice = next((one for one in choices if one == word), None)
+    if word and choice is None:
+        raise UsageFault(f"{option} {word}", "there is no such word", f"Use: {', '.join(choices)}")
+    return choice
 
 
 def _pixels(image: str) -> tuple[int, int]:
@@ -232,8 +237,8 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
 
     from jobs.advice.card import find_cards, recognised
 
-    if (found := recognised(words)) is not None:
-        return (*found, wishes, ())
+    if (recognised_card := recognised(words)) is not None:
+        return (*recognised_card, wishes, ())
     pools = {name: pool for name, pool in cli.app.pools.items() if name == words}
     if not pools:
         find_cards(words)  # says which names are near
@@ -251,8 +256,8 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
         wishes = replace(wishes, usd_per_hour=pool.price_microdollars_per_hour / 1e6)
     with cli.app.database.read() as tx:
         specs = [record.spec for record in jobs.everything(tx)]
-        seen = seen_of_runs(specs, rates.everything(tx), cli.app.pools, series.peaks(tx))
-    return card, pool.devices_per_session, wishes, seen
+        measurements = seen_of_runs(specs, rates.everything(tx), cli.app.pools, series.peaks(tx))
+    return card, pool.devices_per_session, wishes, measurements
 
 
 def _seen(cli: Cli, read: Path | None) -> tuple[Seen, ...]:
@@ -260,13 +265,13 @@ def _seen(cli: Cli, read: Path | None) -> tuple[Seen, ...]:
     from jobs.advice.seen import read_seen, write_seen
 
     own = cli.paths.state_dir / _OWN
-    known = read_seen(own) if own.is_file() else ()
+    own_measurements = read_seen(own) if own.is_file() else ()
     if read is None:
-        return known
-    known = tuple(dict.fromkeys((*known, *read_seen(read))))
+        return own_measurements
+    own_measurements = tuple(dict.fromkeys((*own_measurements, *read_seen(read))))
     own.parent.mkdir(parents=True, exist_ok=True)
-    write_seen(own, known)
-    return known
+    write_seen(own, own_measurements)
+    return own_measurements
 
 
 def _say_read(cli: Cli, read: Path | None, count: int) -> None:

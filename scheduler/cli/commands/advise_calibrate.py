@@ -58,12 +58,14 @@ def setups(shape: Shape, wishes: Wishes) -> list[dict[str, Any]]:
     ]
 
 
-def calibrate(cli: Cli, shape: Shape, wishes: Wishes, python: str, own: Path, seen: Sequence[Seen]) -> tuple[Seen, ...]:
+def calibrate(
+    cli: Cli, shape: Shape, wishes: Wishes, python: str, own: Path, measurements: Sequence[Seen]
+) -> tuple[Seen, ...]:
     """Measure on this machine's card, add it to the own file, and return all that is known. Raises Refusal."""
     with tempfile.TemporaryDirectory(prefix="schedctl-calibrate-") as name:
-        asked, out = Path(name) / "setups.json", Path(name) / "out.json"
-        asked.write_text(json.dumps(setups(shape, wishes)), encoding="utf-8")
-        words = [python, str(PROGRAM), str(out), str(asked), "--seconds", str(SECONDS)]
+        setups_file, out = Path(name) / "setups.json", Path(name) / "out.json"
+        setups_file.write_text(json.dumps(setups(shape, wishes)), encoding="utf-8")
+        words = [python, str(PROGRAM), str(out), str(setups_file), "--seconds", str(SECONDS)]
         cli.out.say(f"Real steps of {shape.name}, {SECONDS // 60} minutes at most ...")
         try:
             ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=2 * SECONDS)
@@ -74,17 +76,17 @@ def calibrate(cli: Cli, shape: Shape, wishes: Wishes, python: str, own: Path, se
         if ended.returncode or not out.is_file():
             last = (ended.stderr.strip() or ended.stdout.strip() or "it said nothing").splitlines()[-1]
             raise Refusal("nothing was measured", last[:300], "Name a Python that has torch: --python PATH")
-        found = read_seen(out)
-    result = tuple(dict.fromkeys((*seen, *found)))
+        measured = read_seen(out)
+    result = tuple(dict.fromkeys((*measurements, *measured)))
     own.parent.mkdir(parents=True, exist_ok=True)
     write_seen(own, result)
-    cli.out.say(f"{len(found)} measurements more; {own} has all {len(result)}, and may be shared.")
+    cli.out.say(f"{len(measured)} measurements more; {own} has all {len(result)}, and may be shared.")
     return result
 
 
 def probe(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
     """Return the wishes with what layers keep for each token, found by running them without weights. Raises Refusal."""
-    found = []
+    probed = []
     config = Path(shape.source)
     for setup in [one for one in setups(shape, wishes) if not one["checkpointing"]]:
         # An adapter keeps the same whatever the bits of its base.
@@ -98,9 +100,9 @@ def probe(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
             last = (str(getattr(error, "stderr", "") or "").strip().splitlines() or [str(error)])[-1]
             raise Refusal("nothing was probed", last[:300], "Name a Python that has torch: --python PATH") from None
-        found.append((setup["method"], kept))
+        probed.append((setup["method"], kept))
         cli.out.say(f"A layer keeps {kept:,.0f} bytes a token ({setup['method']}).")
-    return replace(wishes, probed=tuple(found))
+    return replace(wishes, probed=tuple(probed))
 
 
 def calibrate_on(cli: Cli, shape: Shape, wishes: Wishes, pool: str) -> None:

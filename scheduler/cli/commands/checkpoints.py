@@ -41,13 +41,13 @@ def list_(cli: Cli, job: OnlyJob = None) -> None:
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job, removed=True)
-        found = checkpoints.everything(tx, job)
-    cli.out.data({"checkpoints": [checkpoint_json(record) for record in found]})
+        records = checkpoints.everything(tx, job)
+    cli.out.data({"checkpoints": [checkpoint_json(record) for record in records]})
     cli.out.table(
         ("job", ">step", "state", "-->size", "->loss", "-made", "---pinned", "--key", "~why"),
-        [_row(cli, record) for record in found],
+        [_row(cli, record) for record in records],
     )
-    if not found:
+    if not records:
         cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
 
 
@@ -218,5 +218,5 @@ def _row(cli: Cli, record: CheckpointRecord) -> tuple[str, ...]:
 def _no_such(tx: Any, key: str) -> NotFound:
     from scheduler.store import checkpoints
 
-    known = [record.manifest.key for record in checkpoints.everything(tx)]
-    return NotFound("unknown checkpoint", f"{key} is no key", meant(key, known, "schedctl checkpoints list"))
+    keys = [record.manifest.key for record in checkpoints.everything(tx)]
+    return NotFound("unknown checkpoint", f"{key} is no key", meant(key, keys, "schedctl checkpoints list"))

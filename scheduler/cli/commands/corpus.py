@@ -27,8 +27,8 @@ def build(cli: Cli) -> None:
     from scheduler.cli.commands.corpus_show import tell_built
 
     before = cli.app.training_data.folder.current().version
-    made = cli.app.training_data.build(cli.who, _progress(cli))
-    tell_built(cli, made, before)
+    manifest = cli.app.training_data.build(cli.who, _progress(cli))
+    tell_built(cli, manifest, before)
     cli.wake_daemon()
 
 
@@ -85,10 +85,10 @@ def add(
     parse_source(source)  # refuses what is not there
     source = source if source == "stdlib" else str(Path(source).expanduser().resolve())
     data = cli.app.training_data
-    known = source in data.recipe.sources
-    if not known:
+    is_listed = source in data.recipe.sources
+    if not is_listed:
         data.folder.change_added(add=[source])
-    _tell_sources(cli, f"{source} is a source {'already' if known else 'now'}.", changed=not known)
+    _tell_sources(cli, f"{source} is a source {'already' if is_listed else 'now'}.", changed=not is_listed)
 
 
 @command(app, "schedctl corpus drop ~/garden/episodes")
@@ -100,20 +100,20 @@ def drop(cli: Cli, source: Annotated[str, typer.Argument(metavar="SOURCE", help=
     data = cli.app.training_data
     added = data.folder.added()
     path = str(Path(source).expanduser().resolve())
-    found = next((one for one in added if one in {source, path}), None)
-    if found is None and {source, path} & set(data.recipe.sources):
+    entry = next((one for one in added if one in {source, path}), None)
+    if entry is None and {source, path} & set(data.recipe.sources):
         where = cli.app.settings.origin("corpus.sources")
         raise Refusal(f"cannot drop {source}", f"it stands in {where}", "Remove it there, from corpus.sources")
-    if found is None:
+    if entry is None:
         raise NotFound("unknown source", f"{source} was not added", meant(source, added, "schedctl corpus show"))
-    data.folder.change_added(drop=[found])
-    _tell_sources(cli, f"{found} is no source any more.", changed=True)
+    data.folder.change_added(drop=[entry])
+    _tell_sources(cli, f"{entry} is no source any more.", changed=True)
 
 
-def _tell_sources(cli: Cli, said: str, *, changed: bool) -> None:
+def _tell_sources(cli: Cli, sentence: str, *, changed: bool) -> None:
     sources = list(cli.app.training_data.recipe.sources)
     cli.out.data({"sources": sources, "changed": changed})
-    cli.out.line(f"{said} All sources: {', '.join(sources)}")
+    cli.out.line(f"{sentence} All sources: {', '.join(sources)}")
     if changed:
         cli.out.say("It counts in the next version: schedctl corpus build")
 

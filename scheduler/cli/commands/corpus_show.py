@@ -24,20 +24,22 @@ from scheduler.views.documents import corpus_json
 _BUILDS = 1_000  # whose times are looked up
 
 
-def tell_built(cli: Cli, made: CorpusManifest, before: str) -> None:
+def tell_built(cli: Cli, manifest: CorpusManifest, before: str) -> None:
     """Say what was built, and who stays on another version."""
     with cli.app.database.read() as tx:
         users = jobs_by_version(tx)
-    elsewhere = sorted(name for version, names in users.items() if version not in {"", made.version} for name in names)
-    cli.out.data({"corpus": corpus_json(made), "before": before, "jobs_elsewhere": elsewhere})
-    same = " It was the current version before." if before == made.version else ""
-    cli.out.line(f"Corpus {made.version}: {_amount(made)}, {_held_out(made)} held out.{same}")
-    if before not in {"", made.version}:
-        cli.out.say(f"What changed: schedctl corpus diff {before} {made.version}")
-    if elsewhere:
+    other_jobs = sorted(
+        name for version, names in users.items() if version not in {"", manifest.version} for name in names
+    )
+    cli.out.data({"corpus": corpus_json(manifest), "before": before, "jobs_elsewhere": other_jobs})
+    same = " It was the current version before." if before == manifest.version else ""
+    cli.out.line(f"Corpus {manifest.version}: {_amount(manifest)}, {_held_out(manifest)} held out.{same}")
+    if before not in {"", manifest.version}:
+        cli.out.say(f"What changed: schedctl corpus diff {before} {manifest.version}")
+    if other_jobs:
         cli.out.say(
-            f"{listed(elsewhere)} {'stays' if len(elsewhere) == 1 else 'stay'} on another version. "
-            f"To change over: schedctl queue update {elsewhere[0]} --corpus newest"
+            f"{listed(other_jobs)} {'stays' if len(other_jobs) == 1 else 'stay'} on another version. "
+            f"To change over: schedctl queue update {other_jobs[0]} --corpus newest"
         )
 
 
@@ -52,7 +54,7 @@ def show_corpus(cli: Cli, version: str | None) -> None:
         users = jobs_by_version(tx)
         built = {event.subject: event for event in events.tail(tx, limit=_BUILDS, kinds=("corpus.built",))}
     as_set = current.recipe == data.recipe.fingerprint()
-    known = [
+    versions = [
         {
             "version": one,
             "current": one == current.version,
@@ -62,7 +64,7 @@ def show_corpus(cli: Cli, version: str | None) -> None:
         for one in data.folder.versions()
     ]
     sources = list(data.recipe.sources)
-    cli.out.data({"corpus": corpus_json(manifest), "versions": known, "sources": sources, "as_set": as_set})
+    cli.out.data({"corpus": corpus_json(manifest), "versions": versions, "sources": sources, "as_set": as_set})
     out, event = cli.out, built.get(manifest.version)
     cli.out.facts(
         [
@@ -128,8 +130,8 @@ def _commonest(item: tuple[str, int]) -> tuple[int, str]:
 def _both(manifest: CorpusManifest, one: str, other: str) -> str:
     """Return which part of the texts of a domain belong to another as well."""
     first, second = sorted((one, other))
-    found = manifest.overlap.get(first, {}).get(second, 0)
-    return "" if one == other else share(found, manifest.domains[one])
+    shared = manifest.overlap.get(first, {}).get(second, 0)
+    return "" if one == other else share(shared, manifest.domains[one])
 
 
 def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
@@ -140,25 +142,25 @@ def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
     after = folder.find(new) if new else current.version
     if not before or not after:
         raise NotFound("nothing to compare", "there was no version before the current one", "See: schedctl corpus show")
-    found = difference(folder.open(before), folder.open(after))
-    cli.out.data({"difference": asdict(found)})
+    changes = difference(folder.open(before), folder.open(after))
+    cli.out.data({"difference": asdict(changes)})
     cli.out.facts(
         [
-            ("from", found.old),
-            ("to", found.new),
-            ("texts in both", f"{found.same:,}"),
-            ("added", _by_source(found.added)),
-            ("removed", _by_source(found.removed)),
-            ("held out now", f"{found.now_held_out:,} that were trained on" if found.now_held_out else ""),
-            ("trained on now", f"{found.now_trained:,} that were held out" if found.now_trained else ""),
-            ("tagged otherwise", f"{found.retagged:,}" if found.retagged else ""),
+            ("from", changes.old),
+            ("to", changes.new),
+            ("texts in both", f"{changes.same:,}"),
+            ("added", _by_source(changes.added)),
+            ("removed", _by_source(changes.removed)),
+            ("held out now", f"{changes.now_held_out:,} that were trained on" if changes.now_held_out else ""),
+            ("trained on now", f"{changes.now_trained:,} that were held out" if changes.now_trained else ""),
+            ("tagged otherwise", f"{changes.retagged:,}" if changes.retagged else ""),
         ]
     )
-    if found.parameters:
+    if changes.parameters:
         cli.out.line()
-        rows = [(name, _shown(was), _shown(now)) for name, (was, now) in found.parameters.items()]
+        rows = [(name, _shown(was), _shown(now)) for name, (was, now) in changes.parameters.items()]
         cli.out.table(("parameter", "~from", "~to"), rows)
-    if found.now_held_out:
+    if changes.now_held_out:
         cli.out.say("A model that was trained on the old version knows these texts: their loss flatters it.")
 
 

@@ -33,11 +33,11 @@ def pause(
     """Start nothing new until schedctl resume; running sessions go on."""
     from scheduler.store import limits, runs
 
-    told = f"everything is paused by {cli.who}{': ' * bool(why)}{why}"
+    sentence = f"everything is paused by {cli.who}{': ' * bool(why)}{why}"
     with cli.app.database.write() as tx:
-        limits.close_pool(tx, limits.EVERY, None, told, cli.now, cli.who)
+        limits.close_pool(tx, limits.EVERY, None, sentence, cli.now, cli.who)
         live = len(runs.live(tx))
-    cli.out.data({"paused": True, "why": told, "sessions_live": live})
+    cli.out.data({"paused": True, "why": sentence, "sessions_live": live})
     going = f" {live} {'session goes' if live == 1 else 'sessions go'} on to the end." if live else ""
     cli.out.line(f"Nothing new starts.{going} To go on: schedctl resume")
     cli.wake_daemon()

@@ -43,9 +43,9 @@ def backup(
     if os.path.lexists(file) and not force:
         raise Refusal("no backup made", f"{file} is there already", "Name another file, or replace it with --force")
     backups.backup(cli.app.database, file)
-    taken = file.stat().st_size
-    cli.out.data({"file": str(file.absolute()), "bytes": taken})
-    cli.out.line(f"Wrote {file} ({size(taken)}).")
+    bytes_written = file.stat().st_size
+    cli.out.data({"file": str(file.absolute()), "bytes": bytes_written})
+    cli.out.line(f"Wrote {file} ({size(bytes_written)}).")
 
 
 @command(app, "schedctl db restore /backups/scheduler-2026-11-21.db")
@@ -138,12 +138,12 @@ def backup_all(
     own = own_file(cli.options.config, os.environ)
     files = [file for file in (own if own.exists() else SYSTEM_FILE, *app.settings.models) if file.exists()]
     store = app.artifacts if artifacts else None
-    made = back_up(app.database, dict.fromkeys(files), store, folder, app.redact, cli.now)
-    cli.out.data({"folder": str(folder.absolute()), **asdict(made)})
-    cli.out.line(f"Wrote {folder}: {made.database}, {counted(len(made.settings), 'file')} of settings.")
-    if made.artifacts is not None:
-        checked = counted(made.checkpoints_verified, "checkpoint")
-        cli.out.line(f"Copied {counted(made.artifacts, 'object')} of the artifact store; {checked} read whole.")
+    copy = back_up(app.database, dict.fromkeys(files), store, folder, app.redact, cli.now)
+    cli.out.data({"folder": str(folder.absolute()), **asdict(copy)})
+    cli.out.line(f"Wrote {folder}: {copy.database}, {counted(len(copy.settings), 'file')} of settings.")
+    if copy.artifacts is not None:
+        checked = counted(copy.checkpoints_verified, "checkpoint")
+        cli.out.line(f"Copied {counted(copy.artifacts, 'object')} of the artifact store; {checked} read whole.")
     cli.out.line("A restore into a temporary folder was in order.")
-    left_out = list(made.not_inside) + ([] if made.artifacts is not None else ["artifacts (--artifacts)"])
+    left_out = list(copy.not_inside) + ([] if copy.artifacts is not None else ["artifacts (--artifacts)"])
     cli.out.say(f"Not inside: {', '.join(left_out)}. To restore: docs/service.md, Back up and restore.")

@@ -34,9 +34,9 @@ def show(
     """Show every setting with its value and where it came from. Secrets are hidden."""
     from config.describe import describe
 
-    found = [entry for entry in describe(cli.app.settings) if entry[0].startswith(prefix)]
-    cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in found]})
-    cli.out.table(("~key", "~value", "-~set by"), found)
+    entries = [entry for entry in describe(cli.app.settings) if entry[0].startswith(prefix)]
+    cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in entries]})
+    cli.out.table(("~key", "~value", "-~set by"), entries)
 
 
 @command(app, "schedctl config check", "schedctl --config new.toml config check")
@@ -87,11 +87,11 @@ def doctor(
     """
     from scheduler.host.doctor import examine
 
-    found = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
-    cli.plain.data({"checks": [{"check": name, **asdict(checked)} for name, checked in found.items()]})
-    rows = [(checked.grade, name, checked.found, checked.remedy) for name, checked in found.items()]
+    results = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
+    cli.plain.data({"checks": [{"check": name, **asdict(checked)} for name, checked in results.items()]})
+    rows = [(checked.grade, name, checked.found, checked.remedy) for name, checked in results.items()]
     cli.plain.table(("grade", "check", "~found", "_remedy"), rows)
-    bad = [name for name, checked in found.items() if checked.grade == "bad"]
+    bad = [name for name, checked in results.items() if checked.grade == "bad"]
     if bad:
         count = "1 check" if len(bad) == 1 else f"{len(bad)} checks"
         raise Violations(f"{count} failed", ", ".join(bad), "Do what their remedies say")

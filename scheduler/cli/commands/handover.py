@@ -31,13 +31,13 @@ Key = Annotated[str, typer.Argument(metavar="RUN", help="ID of the run, as hando
 @command(app, "schedctl handover list", name="list", kind=Listing)
 def list_(cli: Cli) -> None:
     """List offered, claimed and lately submitted sessions."""
-    found = [
-        (pool, key, *shown)
+    hand_overs = [
+        (pool, key, *offered)
         for pool, platform in _desks(cli)
         for key in sorted(platform.keys())
-        if (shown := platform.show(key, cli.now)) is not None
+        if (offered := platform.show(key, cli.now)) is not None
     ]
-    cli.out.data({"handovers": [_json(*entry) for entry in found]})
+    cli.out.data({"handovers": [_json(*entry) for entry in hand_overs]})
     rows = [
         (
             key,
@@ -47,10 +47,10 @@ def list_(cli: Cli) -> None:
             cli.out.moment(offer.lapses_at if observed.state == "queued" else offer.deadline),
             _next_step(key, observed, wanted_back),
         )
-        for pool, key, offer, observed, wanted_back in found
+        for pool, key, offer, observed, wanted_back in hand_overs
     ]
     cli.out.table(("run", "-pool", "-jobs", "state", "-until", "_next"), rows)
-    if not found:
+    if not hand_overs:
         cli.out.say("Nothing was offered. What is planned: schedctl plan show")
 
 
@@ -112,13 +112,13 @@ def _desks(cli: Cli) -> Iterator[tuple[str, ManualPlatform]]:
 
 
 def _desk_of(cli: Cli, key: str) -> ManualPlatform:
-    known: set[str] = set()
+    open_keys: set[str] = set()
     for _, platform in _desks(cli):
         keys = platform.keys()
         if key in keys:
             return platform
-        known |= keys
-    raise NotFound("unknown hand-over", f"{key} was not offered here", meant(key, known, "schedctl handover list"))
+        open_keys |= keys
+    raise NotFound("unknown hand-over", f"{key} was not offered here", meant(key, open_keys, "schedctl handover list"))
 
 
 def _next_step(key: str, observed: Observed, wanted_back: bool) -> str:

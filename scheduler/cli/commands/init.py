@@ -89,24 +89,24 @@ def init(
     from scheduler.host.belongings import look
     from scheduler.store.engine import upgrade
 
-    found = look(os.environ, Path.home())
+    machine = look(os.environ, Path.home())
     file = own_file(cli.options.config, os.environ)
     written = not file.exists()
     if written:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write(file, settings_of(found, demo=demo))
+        _write(file, settings_of(machine, demo=demo))
     if demo:
         _write_demo(file.with_name("models.toml"))
     cli.options.config = file
     before, _ = upgrade(cli.paths.database_url)
-    cli.out.data({"config": str(file), "written": written, "database_new": before is None, "found": asdict(found)})
+    cli.out.data({"config": str(file), "written": written, "database_new": before is None, "found": asdict(machine)})
     cli.out.facts(
         [
-            ("GPUs", _gpus(found) or "none"),
-            ("Kaggle", found.kaggle or "no credentials"),
-            ("AWS", found.aws or "no credentials"),
-            ("Slurm", "; ".join(map(str, found.slurm)) or "no cluster answers"),
-            ("zone", found.zone),
+            ("GPUs", _gpus(machine) or "none"),
+            ("Kaggle", machine.kaggle or "no credentials"),
+            ("AWS", machine.aws or "no credentials"),
+            ("Slurm", "; ".join(map(str, machine.slurm)) or "no cluster answers"),
+            ("zone", machine.zone),
             ("settings", f"{file}{'' if written else ', which was there'}"),
             ("database", cli.paths.database_url.removeprefix("sqlite:///") if before is None else "was there"),
         ]
@@ -114,26 +114,26 @@ def init(
     cli.out.say("Train a script of yours: schedctl submit --help. Then let it run: schedctl daemon")
 
 
-def settings_of(found: Belongings, *, demo: bool) -> str:
+def settings_of(machine: Belongings, *, demo: bool) -> str:
     """Return settings, in TOML with comments, of what was found."""
     models = '"models.toml"' if demo else ""
     parts = [
         "# Written by schedctl init from what it found. Every setting with its default: schedctl config show",
-        f'zone = "{found.zone}"  # in which times are shown; quotas have zones of their own',
+        f'zone = "{machine.zone}"  # in which times are shown; quotas have zones of their own',
         f"models = [{models}]  # files with models of yours; schedctl submit needs none",
         "",
     ]
     kinds: dict[Gpu | None, list[str]] = {}
-    for number, gpu in enumerate(found.gpus):
+    for number, gpu in enumerate(machine.gpus):
         kinds.setdefault(gpu, []).append(str(number))
     for number, (kind, devices) in enumerate((kinds or {None: []}).items(), 1):
         parts += _local_pool(number, kind, devices)
     text = "\n".join(parts) + "\n"
     text += _DEMO_TEXTS if demo else ""
-    text += "".join(_slurm_pools(found.slurm))
-    text += _KAGGLE.format(where=found.kaggle) if found.kaggle else ""
-    text += _AWS.format(where=found.aws) if found.aws else ""
-    return text + (_MAIL.format(mail=found.mail) if found.mail else "")
+    text += "".join(_slurm_pools(machine.slurm))
+    text += _KAGGLE.format(where=machine.kaggle) if machine.kaggle else ""
+    text += _AWS.format(where=machine.aws) if machine.aws else ""
+    return text + (_MAIL.format(mail=machine.mail) if machine.mail else "")
 
 
 def _local_pool(number: int, gpu: Gpu | None, devices: Sequence[str]) -> list[str]:
@@ -182,8 +182,8 @@ def _slurm_pools(nodes: Sequence[Nodes]) -> Iterator[str]:
         )
 
 
-def _gpus(found: Belongings) -> str:
-    return ", ".join(f"{count} x {gpu.name}, {gpu.memory_gib:g} GiB" for gpu, count in Counter(found.gpus).items())
+def _gpus(machine: Belongings) -> str:
+    return ", ".join(f"{count} x {gpu.name}, {gpu.memory_gib:g} GiB" for gpu, count in Counter(machine.gpus).items())
 
 
 def _write_demo(file: Path) -> None:

@@ -106,18 +106,18 @@ def described(*names: str) -> Several:
     return Several(JobOptions, names)
 
 
-def table_of(given: dict[str, Any]) -> dict[str, Any]:
+def table_of(options: dict[str, Any]) -> dict[str, Any]:
     """Return options as the table of a job file, without what was not given. Raises UsageFault."""
-    needs = {"devices": given["gpus"], "vram_gib": given["vram_gib"]}
-    if given["patience"] is not None and given["stop_on"] is None:
+    needs = {"devices": options["gpus"], "vram_gib": options["vram_gib"]}
+    if options["patience"] is not None and options["stop_on"] is None:
         raise UsageFault("--patience says nothing by itself", "no metric is named", "Add --stop-on held_out_loss")
-    table = given | {
-        "stop": given["stop_on"] and {"metric": given["stop_on"], "patience": given["patience"] or 3},
+    table = options | {
+        "stop": options["stop_on"] and {"metric": options["stop_on"], "patience": options["patience"] or 3},
         "needs": {key: value for key, value in needs.items() if value is not None} or None,
-        "command": words_of(given.get("command")),
-        "environment": pairs_of("--env", "KEY=VALUE", given["environment"]),
-        "inputs": inputs_of(given["inputs"]),
-        "requirements": given["requirements"] and _from_here(given["requirements"]),
+        "command": words_of(options.get("command")),
+        "environment": pairs_of("--env", "KEY=VALUE", options["environment"]),
+        "inputs": inputs_of(options["inputs"]),
+        "requirements": options["requirements"] and _from_here(options["requirements"]),
     }
     return {key: value for key, value in table.items() if value is not None and key not in _INSIDE}
 
@@ -132,11 +132,11 @@ def words_of(command: str | None) -> list[str] | None:
 
 def inputs_of(words: list[str] | None) -> dict[str, str] | None:
     """Return ``NAME=SOURCE`` options as a job file has them; folders are those seen from here. Raises UsageFault."""
-    found = pairs_of("--input", "NAME=SOURCE", words)
-    for name, source in (found or {}).items():
+    sources = pairs_of("--input", "NAME=SOURCE", words)
+    for name, source in (sources or {}).items():
         if not source:
             raise UsageFault(f"--input {name}=", "it names no folder", "Write it as NAME=SOURCE")
-    return found and {name: source if is_remote(source) else _from_here(source) for name, source in found.items()}
+    return sources and {name: source if is_remote(source) else _from_here(source) for name, source in sources.items()}
 
 
 def pairs_of(option: str, form: str, words: list[str] | None) -> dict[str, str] | None:

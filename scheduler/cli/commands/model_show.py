@@ -28,14 +28,14 @@ _SHOWN = 16  # characters of a digest
 _WORDS_SHOWN = 100
 
 
-def show_versions(out: Output, found: Sequence[Model]) -> bool:
+def show_versions(out: Output, listed: Sequence[Model]) -> bool:
     """Write the versions of models, and which of these a person must promote; return whether there are versions."""
-    rows = [_row(out, version) for one in found for version in one.versions]
+    rows = [_row(out, version) for one in listed for version in one.versions]
     if rows:
         out.table(
             ("version", ">step", "state", "promoted", "-initialised from", "-deployed to", "--made", "~why"), rows
         )
-    for one in found:
+    for one in listed:
         if one.paused:
             remedy = f"schedctl models promote {one.name}@N"
             out.say(f"{one.name}: a version was rolled back, so a person must promote the next one: {remedy}")
@@ -58,25 +58,25 @@ def _row(out: Output, version: ListedVersion) -> tuple[str, ...]:
 def list_models(cli: Cli, name: str | None) -> None:
     """List models, or one. Raises UnknownJob."""
     with cli.app.database.read() as tx:
-        found = models.models(tx) if name is None else [models.model(tx, name)]
-    cli.out.data({"models": [asdict(one) for one in found]})
-    if not show_versions(cli.out, found):
+        listed = models.models(tx) if name is None else [models.model(tx, name)]
+    cli.out.data({"models": [asdict(one) for one in listed]})
+    if not show_versions(cli.out, listed):
         cli.out.say("No versions yet. One is made when a model with [evaluation] has saved enough: docs/models.md")
 
 
 def show_version(cli: Cli, name: str) -> None:
     """Show one version, and the tree that it stands in. Raises NotFound, UnknownJob, Refusal."""
     with cli.app.database.read() as tx:
-        found = models.facts(tx, meant(tx, name))
+        facts = models.facts(tx, meant(tx, name))
         family = models.models(tx)
-    cli.out.data({"version": found.document()})
-    cli.out.facts(_facts(found))
-    for verdict in found.verdicts:
+    cli.out.data({"version": facts.document()})
+    cli.out.facts(_facts(facts))
+    for verdict in facts.verdicts:
         _show_verdict(cli, verdict)
-    for said in found.overrules:
+    for ruling in facts.overrules:
         cli.out.line()
         cli.out.line(
-            f"{said.by} changed the result from {said.was} to {said.verdict}, {cli.out.instant(said.at)}: {said.why}"
+            f"{ruling.by} changed {ruling.was} to {ruling.verdict}, {cli.out.instant(ruling.at)}: {ruling.why}"
         )
     cli.out.line()
     for line in models.tree(family, {one.in_force: "promoted" for one in family if one.in_force}):
@@ -87,14 +87,14 @@ def compare_versions(cli: Cli, first: str, second: str) -> None:
     """Show what two versions are made of and what was measured of them. Raises NotFound."""
     with cli.app.database.read() as tx:
         both = [models.facts(tx, meant_exactly(tx, name)) for name in (first, second)]
-    documents = [found.document() for found in both]
-    measured = [_measured(found) for found in both]
+    documents = [facts.document() for facts in both]
+    measured = [_measured(facts) for facts in both]
     metrics = sorted({*measured[0], *measured[1]})
     values = {name: [one.get(name) for one in measured] for name in metrics}
     told = [{"metric": name, "values": pair} for name, pair in values.items()]
     cli.out.data({"versions": documents, "metrics": told})
     rows = [(key, *(_plain(document[key]) for document in documents)) for key in _COMPARED]
-    rows += [("cost", *(_cost(found.training + found.evaluating) for found in both))]
+    rows += [("cost", *(_cost(facts.training + facts.evaluating) for facts in both))]
     rows += [(name, *("" if value is None else f"{value:.4g}" for value in pair)) for name, pair in values.items()]
     cli.out.table(("", first, second), rows)
     if metrics:
@@ -116,7 +116,7 @@ def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str,
         document = models.facts(tx, version).document()
         manifest = checkpoints.get(tx, version.checkpoint).manifest
         record = jobs.find(tx, version.model)
-    sources = [given.source for given in record.spec.inputs if given.name == "base"] if record else []
+    sources = [one.source for one in record.spec.inputs if one.name == "base"] if record else []
     home = next((source[3:].partition("#")[0].partition("@")[0] for source in sources if source.startswith("hf:")), "")
     kind, _, where = place.partition(":")
     wanted = _merge(base, sources, python) if merging else None
@@ -125,30 +125,30 @@ def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str,
     if kind in {"hf", "mlflow"}:
         with tempfile.TemporaryDirectory(prefix="schedctl-export-") as scratch:
             folder = Path(scratch) / "model"
-            made = export(*files, folder, base=home, wanted=wanted)
-            shown = _published(cli, kind, folder, where, version.name, document)
+            exported = export(*files, folder, base=home, wanted=wanted)
+            path = _published(cli, kind, folder, where, version.name, document)
     else:
-        made = export(*files, Path(place), base=home, wanted=wanted)
-        shown = str(Path(place).absolute())
-    data = {"folder": shown, "files": list(made.files), "left_out": list(made.left_out)}
+        exported = export(*files, Path(place), base=home, wanted=wanted)
+        path = str(Path(place).absolute())
+    data = {"folder": path, "files": list(exported.files), "left_out": list(exported.left_out)}
     cli.out.data({"version": version.name, **data})
-    where = shown if kind in {"hf", "mlflow"} else place
-    cli.out.line(f"{version.name} is in {where}: {', '.join(made.files)}.")
-    if made.left_out:
-        cli.out.say(f"Left out, as of use to its training alone or not plain data: {', '.join(made.left_out)}")
+    where = path if kind in {"hf", "mlflow"} else place
+    cli.out.line(f"{version.name} is in {where}: {', '.join(exported.files)}.")
+    if exported.left_out:
+        cli.out.say(f"Left out, as of use to its training alone or not plain data: {', '.join(exported.left_out)}")
 
 
 def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
     """Return how to merge. Raises UsageFault where no base is given and the job's own is no folder here."""
     from scheduler.service.requests.model_export import Merge
 
-    found = base or next((source for source in sources if Path(source).is_dir()), "")
-    if not found:
-        told = f", which is {sources[0]} and no folder here" if sources else ", of which its job names none"
+    folder = base or next((source for source in sources if Path(source).is_dir()), "")
+    if not folder:
+        reason = f", which is {sources[0]} and no folder here" if sources else ", of which its job names none"
         raise UsageFault(
-            "--merge needs --base", f"weights are added to those of the base{told}", "Give its folder: --base DIR"
+            "--merge needs --base", f"weights are added to those of the base{reason}", "Give its folder: --base DIR"
         )
-    return Merge(found, python)
+    return Merge(folder, python)
 
 
 def _published(cli: Cli, kind: str, folder: Path, where: str, version: str, facts: Mapping[str, Any]) -> str:
@@ -160,24 +160,24 @@ def _published(cli: Cli, kind: str, folder: Path, where: str, version: str, fact
     return publish_in_mlflow(folder, where, version, facts)
 
 
-def _facts(found: VersionFacts) -> list[tuple[str, str]]:
-    listed, version = found.listed, found.version
+def _facts(facts: VersionFacts) -> list[tuple[str, str]]:
+    listed, version = facts.listed, facts.version
     parent = listed.parent or "random weights"
-    evaluated = [f"{one.job} {one.state}{f': {one.error}' if one.error else ''}" for one in found.evaluations]
+    evaluated = [f"{one.job} {one.state}{f': {one.error}' if one.error else ''}" for one in facts.evaluations]
     rows = [
         ("version", f"{listed.name}{', promoted' if listed.in_force else ''}"),
         ("state", f"{version.state}{f': {version.why}' if version.why else ''}"),
         ("checkpoint", f"step {version.step}, {version.checkpoint}"),
         ("content", version.digest),
-        ("initialised from", f"{parent}, which was rolled back since" if found.returned_parent else parent),
-        ("initialised from it", ", ".join(found.children)),
+        ("initialised from", f"{parent}, which was rolled back since" if facts.returned_parent else parent),
+        ("initialised from it", ", ".join(facts.children)),
         ("code", version.code or ""),
         ("packages", version.environment or ""),
         ("corpus", " ".join(filter(None, (version.corpus, version.mixture)))),
-        ("training", _cost(found.training)),
-        ("evaluation", _cost(found.evaluating) if found.evaluations else ""),
-        *(("evaluated by", told) for told in evaluated),
-        *(("target", f"{one.target} {one.state}{f': {one.why}' if one.why else ''}") for one in found.deployments),
+        ("training", _cost(facts.training)),
+        ("evaluation", _cost(facts.evaluating) if facts.evaluations else ""),
+        *(("evaluated by", sentence) for sentence in evaluated),
+        *(("target", f"{one.target} {one.state}{f': {one.why}' if one.why else ''}") for one in facts.deployments),
     ]
     return [(name, value) for name, value in rows if value]
 
@@ -193,31 +193,31 @@ def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
             *("~gate", "outcome", ">value", "->before", "-->items", "--->clusters", "->low", "->high"),
             *("-->smallest effect", "--test"),
         ),
-        [_finding_row(found) for found in findings],
+        [_finding_row(finding) for finding in findings],
     )
-    for found in findings:
-        for example in found["examples"]:
+    for finding in findings:
+        for example in finding["examples"]:
             before = "" if example["before"] is None else f", before {example['before']:.4g}"
             text = example["text"][:_WORDS_SHOWN]
             cli.out.line(
-                f"  {found['gate']['metric']} of {example['item']}: {example['value']:.4g}{before}  {text}".rstrip()
+                f"  {finding['gate']['metric']} of {example['item']}: {example['value']:.4g}{before}  {text}".rstrip()
             )
     for note in evidence.get("notes", ()):
         cli.out.line(f"  scored so: {note}")
     cli.out.line(f"  test set {verdict.set_digest[:_SHOWN]}, used for {evidence.get('set_uses', 1)} decisions so far")
 
 
-def _finding_row(found: Mapping[str, Any]) -> tuple[str, ...]:
-    gate = found["gate"]
+def _finding_row(finding: Mapping[str, Any]) -> tuple[str, ...]:
+    gate = finding["gate"]
     limits = [f"{word} {gate[key]:g}" for word, key in (("at least", "minimum"), ("at most", "maximum")) if key in gate]
     figures = ("value", "before", "items", "clusters", "low", "high", "smallest_effect")
-    told = ["" if found[name] is None else f"{found[name]:.4g}" for name in figures]
-    return (" ".join([gate["metric"], gate["kind"], *limits]), found["outcome"], *told, found["test"])
+    cells = ["" if finding[name] is None else f"{finding[name]:.4g}" for name in figures]
+    return (" ".join([gate["metric"], gate["kind"], *limits]), finding["outcome"], *cells, finding["test"])
 
 
-def _measured(found: VersionFacts) -> dict[str, float]:
+def _measured(facts: VersionFacts) -> dict[str, float]:
     """Return what the newest verdict measured, by metric."""
-    newest = found.verdicts[-1].evidence.get("findings", ()) if found.verdicts else ()
+    newest = facts.verdicts[-1].evidence.get("findings", ()) if facts.verdicts else ()
     return {one["gate"]["metric"]: one["value"] for one in newest if one["value"] is not None}
 
 

@@ -97,8 +97,8 @@ def promote(cli: Cli, version: Version, reason: Reason = "") -> None:
     """Promote an accepted version. The version before is retired and can be promoted again."""
     from scheduler.service.requests import models
 
-    found = models.promote(cli.app.database, version, reason, cli.now, cli.who)
-    _changed(cli, found.model, f"{found.name} is promoted.")
+    promoted = models.promote(cli.app.database, version, reason, cli.now, cli.who)
+    _changed(cli, promoted.model, f"{promoted.name} is promoted.")
 
 
 @command(app, 'schedctl models rollback ufm --reason "invents modules"')
@@ -109,8 +109,8 @@ def rollback(cli: Cli, model: Model, reason: Reason = "") -> None:
     """
     from scheduler.service.requests import models
 
-    gone, back = models.rollback(cli.app.database, model, _needed(reason), cli.now, cli.who)
-    _changed(cli, model, f"{gone.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
+    withdrawn, back = models.rollback(cli.app.database, model, _needed(reason), cli.now, cli.who)
+    _changed(cli, model, f"{withdrawn.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
 
 
 @command(app, "schedctl models watch ufm", "schedctl models watch ufm --votes votes.jsonl --rollback")
@@ -165,8 +165,8 @@ def overrule(
     from scheduler.service.requests import models
 
     verdict: Literal["accepted", "rejected"] = "rejected" if reject else "accepted"
-    found = models.overrule(cli.app.database, version, verdict, _needed(reason), cli.now, cli.who)
-    _changed(cli, found.model, f"{found.name} is {found.state}.")
+    overruled = models.overrule(cli.app.database, version, verdict, _needed(reason), cli.now, cli.who)
+    _changed(cli, overruled.model, f"{overruled.name} is {overruled.state}.")
 
 
 @command(app, "schedctl models pull ufm@3 ./ufm-3")
@@ -176,12 +176,12 @@ def pull(cli: Cli, version: Named, folder: Folder) -> None:
     from scheduler.store import checkpoints
 
     with cli.app.database.read() as tx:
-        found = models.meant(tx, version)
-        manifest = checkpoints.get(tx, found.checkpoint).manifest
+        chosen = models.meant(tx, version)
+        manifest = checkpoints.get(tx, chosen.checkpoint).manifest
     checkpoint_files.pull(cli.app.artifacts, manifest, folder)
     names = [component.name for component in manifest.components]
-    cli.out.data({"version": found.name, "folder": str(folder.absolute()), "files": names})
-    cli.out.line(f"{found.name} (step {found.step}) is in {folder} ({size(manifest.size)}).")
+    cli.out.data({"version": chosen.name, "folder": str(folder.absolute()), "files": names})
+    cli.out.line(f"{chosen.name} (step {chosen.step}) is in {folder} ({size(manifest.size)}).")
 
 
 @command(
@@ -252,11 +252,11 @@ def _needed(reason: str) -> str:
     return reason
 
 
-def _changed(cli: Cli, model: str, told: str) -> None:
+def _changed(cli: Cli, model: str, sentence: str) -> None:
     """Show a model after something was decided of it, and let the daemon plan again."""
     from scheduler.views import models
 
     with cli.app.database.read() as tx:
         cli.out.data({"model": asdict(models.model(tx, model))})
-    cli.out.line(told)
+    cli.out.line(sentence)
     cli.wake_daemon()

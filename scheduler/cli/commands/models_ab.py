@@ -38,7 +38,7 @@ def start(cli: Cli, name: str) -> None:
     with cli.app.database.read() as tx:
         specs = specs_of(tx, test, cli.now)
         kept = jobs.get(tx, test.models[0]).spec
-        there = [spec.name for spec in specs if (found := jobs.find(tx, spec.name)) and found.removed_at is None]
+        there = [spec.name for spec in specs if (record := jobs.find(tx, spec.name)) and record.removed_at is None]
     if there:
         why = f"{there[0]} is in the queue"
         raise Refusal(f"{name} was queued already", why, f"See: schedctl models ab {name}")
@@ -48,35 +48,35 @@ def start(cli: Cli, name: str) -> None:
 def show(cli: Cli, name: str) -> None:
     """Show what the runs of a test say together. Raises NotFound, StoreError."""
     test = _test(cli, name)
-    found = result(cli.app.ports(structlog.get_logger(), 0), test)
-    data = {"arms": [asdict(arm) for arm in found.arms], "runs": found.runs, "missing": list(found.missing)}
-    cli.out.data({"name": name, **data, "findings": [one.document() for one in found.findings]})
-    if not found.arms:
+    outcome = result(cli.app.ports(structlog.get_logger(), 0), test)
+    data = {"arms": [asdict(arm) for arm in outcome.arms], "runs": outcome.runs, "missing": list(outcome.missing)}
+    cli.out.data({"name": name, **data, "findings": [one.document() for one in outcome.findings]})
+    if not outcome.arms:
         cli.out.say(f"{name} was not queued yet. For its next {DAYS[test.weekday]}: schedctl models ab {name} --start")
         return
-    rows = [(arm.job, arm.arm, str(arm.seed), arm.state, arm.version, arm.judged) for arm in found.arms]
+    rows = [(arm.job, arm.arm, str(arm.seed), arm.state, arm.version, arm.judged) for arm in outcome.arms]
     cli.out.table(("~job", "arm", ">seed", "state", "-version", "-result"), rows)
-    for why in found.missing:
+    for why in outcome.missing:
         cli.out.say(f"Not counted: {why}")
-    if found.findings:
+    if outcome.findings:
         cli.out.line()
         columns = ("~metric", ">as it is", ">changed", ">better by", "->low", "->high", "->runs", "->p", "-->design")
-        cli.out.table(columns, [_row(one) for one in found.findings])
-        for one in found.findings:
+        cli.out.table(columns, [_row(one) for one in outcome.findings])
+        for one in outcome.findings:
             cli.out.line(f"{one.outcome.replace('_', ' ')}: {one.reason}")
 
 
 def _test(cli: Cli, name: str) -> AbTest:
     tests = {test.name: test for test in cli.app.catalogue.ab}
     if name not in tests:
-        known = near(name, sorted(tests), "docs/models.md") if tests else "Write [[ab]] first: docs/models.md"
-        raise NotFound("unknown A/B test", f"the models file defines no {name}", known)
+        remedy = near(name, sorted(tests), "docs/models.md") if tests else "Write [[ab]] first: docs/models.md"
+        raise NotFound("unknown A/B test", f"the models file defines no {name}", remedy)
     return tests[name]
 
 
 def _row(one: Finding) -> tuple[str, ...]:
     figures = (one.before, one.value, one.gain, one.low, one.high)
-    told = ["" if figure is None else f"{figure:.4g}" for figure in figures]
+    cells = ["" if figure is None else f"{figure:.4g}" for figure in figures]
     p_value = "" if one.p_value is None else f"{one.p_value:.2g}"
     design = "" if one.design_effect is None else f"{one.design_effect:.3g}"
-    return (one.gate.metric, *told, str(one.clusters), p_value, design)
+    return (one.gate.metric, *cells, str(one.clusters), p_value, design)

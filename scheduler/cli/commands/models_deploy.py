@@ -51,17 +51,17 @@ def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> N
 def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
     """Deploy what is promoted to a target and report what differed. Raises TargetError, Violations."""
     deployer = _deployer(cli, target)
-    found = []
+    result = []
     for one in models.sync(deployer, target, cli.who, look_only=dry_run):
-        found.append(one)
+        result.append(one)
         if one.drift and one.did:
             cli.out.say(f"{one.model}: {one.drift}; {one.did}")
-    cli.out.data({"target": target, "models": [asdict(one) for one in found]})
+    cli.out.data({"target": target, "models": [asdict(one) for one in result]})
     rows = [
-        (one.model, _number(one.wanted), _number(one.served), one.drift if one.still else "", one.did) for one in found
+        (one.model, _number(one.wanted), _number(one.served), one.drift if one.still else "", one.did) for one in result
     ]
     cli.out.table(("model", "->promoted", ">deployed", "~drift", "~did"), rows)
-    if left := [one for one in found if one.still]:
+    if left := [one for one in result if one.still]:
         names = ", ".join(one.model for one in left)
         remedy = (
             f"Bring it there: schedctl models sync {target}"
@@ -86,22 +86,22 @@ def resume(cli: Cli, model: str) -> None:
 def _deployer(cli: Cli, target: str) -> Deployer:
     app = cli.app
     if target not in app.targets:
-        known = near(target, sorted(app.targets), "docs/deployment.md") if app.targets else "Write [[targets]] first"
-        raise NotFound("unknown target", f"the settings name no target {target}", known)
+        remedy = near(target, sorted(app.targets), "docs/deployment.md") if app.targets else "Write [[targets]] first"
+        raise NotFound("unknown target", f"the settings name no target {target}", remedy)
     folder = app.settings.state_dir / "inputs" / FOLDER
     base, now = app.database, app.clock.now
     return Deployer(base.read, base.write, app.artifacts, app.targets, folder, now, app.redact)
 
 
 def _show_plan(cli: Cli, deployer: Deployer, version: Version, target: str, parts: list[tuple[str, int]]) -> None:
-    seen = deployer.targets[target].open().read(version.model)
-    there = seen.proven and seen.version == version.number
+    live = deployer.targets[target].open().read(version.model)
+    there = live.proven and live.version == version.number
     files = [{"name": name, "bytes": count} for name, count in parts]
-    data = {"version": version.name, "target": target, "serves": seen.version, "proven": seen.proven}
+    data = {"version": version.name, "target": target, "serves": live.version, "proven": live.proven}
     cli.out.data({**data, "files": [] if there else files})
-    serves = f"{version.model}@{seen.version}" if seen.version is not None else "nothing"
+    serves = f"{version.model}@{live.version}" if live.version is not None else "nothing"
     cli.out.line(
-        f"{target} serves {serves}{'' if seen.proven or seen.version is None else ', which nobody saw answer'}."
+        f"{target} serves {serves}{'' if live.proven or live.version is None else ', which nobody saw answer'}."
     )
     if there:
         cli.out.line("Nothing would be done.")
@@ -110,7 +110,7 @@ def _show_plan(cli: Cli, deployer: Deployer, version: Version, target: str, part
     cli.out.line(f"{version.name} would be copied there ({whole}), switched to and asked to answer:")
     for name, count in parts:
         cli.out.line(f"  {name} ({size(count)})")
-    back = f"{version.model}@{seen.version} would serve again" if seen.version is not None else "nothing would serve"
+    back = f"{version.model}@{live.version} would serve again" if live.version is not None else "nothing would serve"
     cli.out.line(f"If it does not answer, {back}.")
 
 
@@ -138,33 +138,33 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
         raise UsageFault("which votes?", why, "Give --votes FILE, or write votes in its evaluation: docs/models.md")
     share = usual if usual is not None else wanted.usual if wanted else 0.5
     try:
-        seen = read_watch(version, path, share)
+        result = read_watch(version, path, share)
     except VotesError as error:
         where = f"{path}, line {error.line}" if error.line else str(path)
         raise Refusal(f"{where} cannot be used", error.why, error.remedy.capitalize()) from None
-    taken, back = _take_back(cli, version, seen) if rollback and seen.alarm else (False, None)
-    data = {**asdict(seen), **asdict(seen.watched), "alarm": seen.alarm, "taken_back": taken}
+    undone, back = _take_back(cli, version, result) if rollback and result.alarm else (False, None)
+    data = {**asdict(result), **asdict(result.watched), "alarm": result.alarm, "taken_back": undone}
     del data["watched"]
-    cli.out.data({**data, "in_force": back.name if back else None} if taken else data)
-    evidence = seen.watched.log_evidence
+    cli.out.data({**data, "in_force": back.name if back else None} if undone else data)
+    evidence = result.watched.log_evidence
     strength = f"{math.exp(evidence):.3g}" if evidence < 50 else f"e^{evidence:.0f}"
-    cli.out.line(f"{version.name}: {seen.told}.")
+    cli.out.line(f"{version.name}: {result.told}.")
     cli.out.line(f"Evidence of harm {strength}; above {ALARM:g}, at any vote, is an alarm.")
-    if taken:
+    if undone:
         cli.out.line(f"{version.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
         cli.wake_daemon()
-    if seen.alarm:
-        then = f"See: schedctl models show {version.name}" if taken else f"Roll it back: {_again(name, votes, usual)}"
-        raise Violations(f"{version.name} does harm", f"shown at vote {seen.watched.alarm_at}", then)
+    if result.alarm:
+        then = f"See: schedctl models show {version.name}" if undone else f"Roll it back: {_again(name, votes, usual)}"
+        raise Violations(f"{version.name} does harm", f"shown at vote {result.watched.alarm_at}", then)
 
 
-def _take_back(cli: Cli, version: Version, seen: Watch) -> tuple[bool, Version | None]:
+def _take_back(cli: Cli, version: Version, watched: Watch) -> tuple[bool, Version | None]:
     """Take a version back that is in force; one that is not stays as it is, since the alarm was heard before."""
     with cli.app.database.write() as tx:
         in_force = versions.in_force(tx, version.model)
         if in_force is None or in_force.number != version.number:
             return False, None
-        return True, take_back(tx, version, seen, cli.now, cli.who)[1]
+        return True, take_back(tx, version, watched, cli.now, cli.who)[1]
 
 
 def _again(name: str, votes: Path | None, usual: float | None) -> str:

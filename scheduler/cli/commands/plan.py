@@ -77,16 +77,16 @@ def explain(cli: Cli, job: Job) -> None:
         live = {run.key: run for run in runs.live(tx)}
         waits = queue_waits.of(tx, live)
     planned = (
-        [found for found in plan.placements if any(planned_lane.job == job for planned_lane in found.lanes)]
+        [placement for placement in plan.placements if any(planned_lane.job == job for planned_lane in placement.lanes)]
         if plan
         else []
     )
-    deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
+    deferral = next((placement for placement in plan.deferrals if placement.job == job), None) if plan else None
     reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
     queues = [
         (run, wait)
         for key, wait in waits.items()
-        if (run := live[key]).pool in {found.pool for found in planned} or _is_of(record, key)
+        if (run := live[key]).pool in {placement.pool for placement in planned} or _is_of(record, key)
     ]
     own = next(((run, wait) for run, wait in queues if _is_of(record, run.key)), None)
     answer = f"active, {_in_queue(cli, *own)}" if own else _answer(cli, record, reason, planned, plan)
@@ -101,13 +101,13 @@ def explain(cli: Cli, job: Job) -> None:
         "share": asdict(share) if share else None,
         "planned": [
             {
-                "pool": found.pool,
-                "start": found.start,
-                "end": found.end,
-                "steps": _steps(found, job),
-                "devices": sum(planned_lane.devices for planned_lane in found.lanes if planned_lane.job == job),
+                "pool": placement.pool,
+                "start": placement.start,
+                "end": placement.end,
+                "steps": _steps(placement, job),
+                "devices": sum(planned_lane.devices for planned_lane in placement.lanes if planned_lane.job == job),
             }
-            for found in planned
+            for placement in planned
         ],
         "queues": [{"pool": run.pool, "run": run.key, **(wait_json(wait) or {})} for run, wait in queues],
         "devices": [asdict(one) for one in counts],
@@ -122,13 +122,13 @@ def explain(cli: Cli, job: Job) -> None:
             ("from", "-to", ">length", "pool", ">steps"),
             [
                 (
-                    cli.out.moment(found.start),
-                    cli.out.moment(found.end),
-                    hours(found.end - found.start),
-                    found.pool,
-                    str(_steps(found, job)),
+                    cli.out.moment(placement.start),
+                    cli.out.moment(placement.end),
+                    hours(placement.end - placement.start),
+                    placement.pool,
+                    str(_steps(placement, job)),
                 )
-                for found in planned
+                for placement in planned
             ],
         )
     for run, wait in queues:
@@ -220,12 +220,12 @@ def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
     from scheduler.service.requests.questions import ask_why
 
     try:
-        found = ask_why(cli.planning_context, record.spec.name)
+        answer = ask_why(cli.planning_context, record.spec.name)
     except UnknownName:  # cancelled since its record was read
         return reason
-    if not isinstance(found, Outbid):
+    if not isinstance(answer, Outbid):
         return reason
-    return replace(reason, weight_to_start=found.weight_to_start, no_weight=found.no_weight)
+    return replace(reason, weight_to_start=answer.weight_to_start, no_weight=answer.no_weight)
 
 
 def _answer(
@@ -286,8 +286,8 @@ def _show(cli: Cli, plan: Plan) -> None:
     if plan.bound is not None:
         share = f" ({plan.value / plan.bound:.1%})" if plan.bound > 0 else ""
         bound = f" of at most {plan.bound:.2f}{share}"
-    made = f"Plan of {out.instant(plan.made_at)} by {_MAKERS.get(plan.made_by, plan.made_by)}"
-    out.line(f"{made}: value {plan.value:.2f}{bound}, in hours times priority.")
+    title = f"Plan of {out.instant(plan.made_at)} by {_MAKERS.get(plan.made_by, plan.made_by)}"
+    out.line(f"{title}: value {plan.value:.2f}{bound}, in hours times priority.")
     for warning in plan.warnings:
         out.warn(warning, in_data=True)
     if plan.placements:
@@ -296,18 +296,18 @@ def _show(cli: Cli, plan: Plan) -> None:
             ("from", "-to", ">length", "pool", "~jobs", "--~>steps"),
             [
                 (
-                    out.moment(found.start),
-                    out.moment(found.end),
-                    hours(found.end - found.start),
-                    found.pool,
-                    ", ".join(_named(cli, found, planned_lane) for planned_lane in found.lanes),
-                    ", ".join(str(planned_lane.steps) for planned_lane in found.lanes),
+                    out.moment(placement.start),
+                    out.moment(placement.end),
+                    hours(placement.end - placement.start),
+                    placement.pool,
+                    ", ".join(_named(cli, placement, planned_lane) for planned_lane in placement.lanes),
+                    ", ".join(str(planned_lane.steps) for planned_lane in placement.lanes),
                 )
-                for found in sorted(plan.placements, key=lambda found: (found.start, found.pool))
+                for placement in sorted(plan.placements, key=lambda placement: (placement.start, placement.pool))
             ],
         )
         out.line()
-        room = out.columns - max(len(found.pool) for found in plan.placements) - 2
+        room = out.columns - max(len(placement.pool) for placement in plan.placements) - 2
         for line in gantt(plan.placements, plan.made_at, max(1, min(_GANTT_COLUMNS, room)), out.zone):
             out.line(line)
     if plan.kept:
@@ -327,7 +327,7 @@ def _show(cli: Cli, plan: Plan) -> None:
 
 def gantt(placements: Sequence[Placement], start: int, columns: int, zone: str = "UTC") -> list[str]:
     """Return the picture from ``start`` on, days as ``zone`` has them; names are cut to fit their bar."""
-    end = max(found.end for found in placements)
+    end = max(placement.end for placement in placements)
     per_column = max(1, -(-(end - start) // columns))
     rows = _rows(placements)
     width = max(len(pool) for pool, _ in rows)
@@ -339,21 +339,21 @@ def gantt(placements: Sequence[Placement], start: int, columns: int, zone: str =
 
 def _rows(placements: Sequence[Placement]) -> list[tuple[str, list[Placement]]]:
     rows: list[tuple[str, list[Placement]]] = []
-    for found in sorted(placements, key=lambda found: (found.pool, found.start)):
-        row = next((row for pool, row in rows if pool == found.pool and row[-1].end <= found.start), None)
+    for placement in sorted(placements, key=lambda placement: (placement.pool, placement.start)):
+        row = next((row for pool, row in rows if pool == placement.pool and row[-1].end <= placement.start), None)
         if row is None:
-            rows.append((found.pool, [found]))
+            rows.append((placement.pool, [placement]))
         else:
-            row.append(found)
+            row.append(placement)
     return rows
 
 
 def _bars(row: Sequence[Placement], start: int, per_column: int) -> str:
     bar = ""
-    for found in row:
-        begin = max(len(bar), (found.start - start) // per_column)
-        length = max(1, (found.end - start) // per_column - begin)
-        label = _label([planned_lane.job for planned_lane in found.lanes], length - 2)
+    for placement in row:
+        begin = max(len(bar), (placement.start - start) // per_column)
+        length = max(1, (placement.end - start) // per_column - begin)
+        label = _label([planned_lane.job for planned_lane in placement.lanes], length - 2)
         bar = bar.ljust(begin) + (f"[{label.ljust(length - 2, '=')}]" if length > 1 else "|")
     return bar
 

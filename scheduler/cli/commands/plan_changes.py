@@ -126,15 +126,15 @@ def _deadline(outlook: JobOutlook | None) -> str:
     return "met" if outlook.on_time else "missed"
 
 
-def show_devices(out: Output, job: str, found: Sequence[DeviceChoice]) -> None:
+def show_devices(out: Output, job: str, choices: Sequence[DeviceChoice]) -> None:
     """Write what each count of devices means for a job, pool by pool."""
     out.line()
     out.line(f"{job}, trained without a break from now on:")
-    out.table(("pool", ">GPUs", ">hours", ">GPU hours", ">GPUs left", "in time", "best"), _rows(found))
+    out.table(("pool", ">GPUs", ">hours", ">GPU hours", ">GPUs left", "in time", "best"), _rows(choices))
 
 
-def _rows(found: Sequence[DeviceChoice]) -> list[tuple[str, ...]]:
-    said = {None: "-", True: "yes", False: "no"}
+def _rows(choices: Sequence[DeviceChoice]) -> list[tuple[str, ...]]:
+    words = {None: "-", True: "yes", False: "no"}
     return [
         (
             one.pool,
@@ -142,58 +142,65 @@ def _rows(found: Sequence[DeviceChoice]) -> list[tuple[str, ...]]:
             f"{one.seconds / HOUR:.2f}",
             f"{one.device_seconds / HOUR:.2f}",
             str(one.left),
-            said[one.in_time],
+            words[one.in_time],
             "*" if one.chosen else "",
         )
-        for one in found
+        for one in choices
     ]
 
 
 def show_diff(cli: Cli, since: int | None) -> None:
     """Write what changed up to the newest plan. Raises NotFound."""
     app = cli.app
-    found = compare(app.database, app.pools, cli.now, app.policy.horizon_seconds, since)
+    diff = compare(app.database, app.pools, cli.now, app.policy.horizon_seconds, since)
     cli.out.data(
         {
-            "before": _head(found.before),
-            "after": _head(found.after),
-            "sessions": [asdict(change) for change in found.sessions],
-            **difference_json(found.difference),
+            "before": _head(diff.before),
+            "after": _head(diff.after),
+            "sessions": [asdict(change) for change in diff.sessions],
+            **difference_json(diff.difference),
         }
     )
-    _show(cli, found)
+    _show(cli, diff)
 
 
 def _head(plan: Plan) -> dict[str, Any]:
     return picked(plan, "made_at", "made_by", "digest", "bound")
 
 
-def _show(cli: Cli, found: PlanDiff) -> None:
-    out, before, after = cli.out, found.before, found.after
+def _show(cli: Cli, diff: PlanDiff) -> None:
+    out, before, after = cli.out, diff.before, diff.after
     out.line(
         f"From the plan of {out.instant(before.made_at)}, worth {before.value:.2f}, "
         f"to that of {out.instant(after.made_at)}, worth {after.value:.2f}."
     )
-    if not found.sessions and found.difference.nothing:
+    if not diff.sessions and diff.difference.nothing:
         out.line("Both plan the same sessions.")
         return
-    if found.sessions:
+    if diff.sessions:
         out.line()
         out.table(
             ("session", "~jobs", "pool", "from", "->length", "~was"),
-            [_session_row(cli, change) for change in found.sessions],
+            [_session_row(cli, change) for change in diff.sessions],
         )
-    show_changes(out, found.difference)
+    show_changes(out, diff.difference)
 
 
 def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
     before, after = change.before, change.after
-    shown = after or before
-    if shown is None:
+    placement = after or before
+    if placement is None:
         raise ValueError("a change of no session")
-    jobs = ", ".join(planned_lane.job for planned_lane in shown.lanes)
+    jobs = ", ".join(planned_lane.job for planned_lane in placement.lanes)
     was = _was(cli, before, after) if before and after else ""
-    return change.change, jobs, shown.pool, cli.out.moment(shown.start), hours(shown.end - shown.start), was
+    return (
+        change.change,
+        jobs,
+        placement.pool,
+        cli.out.moment(placement.start),
+        hours(placement.end - placement.start),
+        was,
+    )
 
 
 def _was(cli: Cli, before: Placement, after: Placement) -> str:
@@ -232,7 +239,7 @@ def show_what_if(
     except UnknownName as error:
         why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
         raise NotFound(f"unknown {error.kind}", why, _meant(error.kind, error.name, error.known)) from None
-    data = {job: [asdict(one) for one in found] for job, found in choices.items()}
+    data = {job: [asdict(one) for one in options] for job, options in choices.items()}
     more = {"devices": data} if data else {}
     cli.out.data({"plan": plan_json(plan), **difference_json(difference), **more})
     cli.out.line(
@@ -243,12 +250,12 @@ def show_what_if(
     if difference.nothing:
         cli.out.line("The plan would be the same.")
     show_changes(cli.out, difference)
-    for job, found in choices.items():
-        show_devices(cli.out, job, found)
+    for job, options in choices.items():
+        show_devices(cli.out, job, options)
 
 
-def _meant(kind: str, name: str, known: Iterable[str]) -> str:
-    return meant(name, known, _LISTINGS[kind])
+def _meant(kind: str, name: str, names: Iterable[str]) -> str:
+    return meant(name, names, _LISTINGS[kind])
 
 
 def _pool_edit(words: str) -> Edit:

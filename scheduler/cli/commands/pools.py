@@ -31,14 +31,14 @@ _WEEK = 7 * 86_400
 @command(app, "schedctl pools list", "schedctl pools list --json", name="list", kind=Listing)
 def list_(cli: Cli) -> None:
     """List the pools: GPUs with their memory and its peak in live sessions, limits with source and date, closures."""
-    found = _pools(cli)
-    cli.out.data({"pools": [_json(*pool) for pool in found]})
+    rows = _pools(cli)
+    cli.out.data({"pools": [_json(*pool) for pool in rows]})
     cli.out.table(
         (
             *("pool", "state", "---platform", "--~accelerator", "--->devices", "---->memory", "--->peak", ">sessions"),
             *("-->cap", "-~hours", "----~source", "~why"),
         ),
-        [_row(cli, *pool) for pool in found],
+        [_row(cli, *pool) for pool in rows],
     )
 
 
@@ -73,7 +73,7 @@ def close(
 
 
 def _answer(cli: Cli, name: str, done: str) -> None:
-    cli.out.data({"pool": next(_json(pool, found) for pool, found in _pools(cli) if found.name == name)})
+    cli.out.data({"pool": next(_json(pool, state) for pool, state in _pools(cli) if state.name == name)})
     cli.out.line(f"{name} {done}.")
     cli.wake_daemon()
 
@@ -84,12 +84,12 @@ def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
 
     with cli.app.database.read() as tx:
         pools = prices.priced(tx, cli.app.pools)
-        return [(pools[found.name], found) for found in pools_now(tx, pools, runs.live(tx), cli.now)]
+        return [(pools[state.name], state) for state in pools_now(tx, pools, runs.live(tx), cli.now)]
 
 
-def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
+def _json(pool: Pool, state: PoolNow) -> dict[str, Any]:
     return {
-        **asdict(found),
+        **asdict(state),
         **picked(pool, "devices_per_session", "devices_max", "session_cap_seconds", "session_seconds_min", "vram_gib"),
         **picked(pool, "price_microdollars_per_hour", "source", "as_of"),
         "image": pool.options.get("image", ""),
@@ -100,23 +100,23 @@ def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
     }
 
 
-def _row(cli: Cli, pool: Pool, found: PoolNow) -> tuple[str, ...]:
-    until = f" (until {cli.out.moment(found.closed_until)})" if found.closed_until is not None else ""
+def _row(cli: Cli, pool: Pool, state: PoolNow) -> tuple[str, ...]:
+    until = f" (until {cli.out.moment(state.closed_until)})" if state.closed_until is not None else ""
     return (
         pool.name,
-        found.state,
+        state.state,
         pool.platform,
         pool.accelerator,
         f"{', '.join(map(str, pool.device_counts))} of {pool.devices_max}"
         if pool.device_counts
         else str(pool.devices_per_session),
         f"{pool.vram_gib:g} GiB" if pool.vram_gib else "",
-        gpu_use(found.gpu_memory_bytes, found.gpu_busy),
-        f"{found.sessions_live} of {pool.sessions_max}",
+        gpu_use(state.gpu_memory_bytes, state.gpu_busy),
+        f"{state.sessions_live} of {pool.sessions_max}",
         hours(pool.session_cap_seconds),
         ", ".join(_hours(opening) for opening in pool.hours) or "always",
         f"{pool.source} {pool.as_of}".strip(),
-        found.closed_why + until,
+        state.closed_why + until,
     )
 
 
@@ -143,8 +143,8 @@ def quota(
         find_pool(cli.app.pools, pool)
 
     with cli.app.database.read() as tx:
-        found = [one for one in meters(tx, cli.app.pools, cli.now) if pool in {None, one.pool}]
-    cli.out.data({"quotas": [asdict(meter) for meter in found]})
+        shown_meters = [one for one in meters(tx, cli.app.pools, cli.now) if pool in {None, one.pool}]
+    cli.out.data({"quotas": [asdict(meter) for meter in shown_meters]})
     cli.out.table(
         ("pool", "~quota", "-->limit", "-->used", "--->reserved", ">free", "-resets", "----~source"),
         [
@@ -158,16 +158,16 @@ def quota(
                 cli.out.moment(meter.resets_at),
                 f"{meter.source} {meter.as_of}".strip(),
             )
-            for meter in found
+            for meter in shown_meters
         ],
     )
-    for meter in found:
+    for meter in shown_meters:
         if meter.waited:
             cli.out.line(
                 f"{meter.pool}, {meter.quota}: of {amount(meter.used, meter.unit)} used, "
                 f"{amount(meter.waited, meter.unit)} were billed while sessions waited in the platform's queue."
             )
-    if not found:
+    if not shown_meters:
         cli.out.say("No pool has a quota. See: schedctl pools")
 
 
@@ -186,9 +186,11 @@ def cost(
     from scheduler.views.costs import costs
 
     with cli.app.database.read() as tx:
-        found = costs(tx, cli.app.pools, cli.now - (weeks - 1) * _WEEK, cli.out.zone, cli.now)
-    total = [sum(getattr(one, name) for one in found) for name in ("microdollars", "planned_microdollars")]
-    cli.out.data({"costs": [asdict(one) for one in found], "microdollars": total[0], "planned_microdollars": total[1]})
+        costs_by_week = costs(tx, cli.app.pools, cli.now - (weeks - 1) * _WEEK, cli.out.zone, cli.now)
+    total = [sum(getattr(one, name) for one in costs_by_week) for name in ("microdollars", "planned_microdollars")]
+    cli.out.data(
+        {"costs": [asdict(one) for one in costs_by_week], "microdollars": total[0], "planned_microdollars": total[1]}
+    )
     cli.out.table(
         ("week", "job", "pool", ">hours", ">spent", ">planned hours", ">planned"),
         [
@@ -201,8 +203,10 @@ def cost(
                 hours(one.planned_seconds),
                 amount(one.planned_microdollars, "microdollars"),
             )
-            for one in found
+            for one in costs_by_week
         ],
     )
     spent, planned = (amount(value, "microdollars") for value in total)
-    cli.out.line(f"Spent {spent}, planned {planned}. What is left: schedctl quota" if found else "Nothing was spent.")
+    cli.out.line(
+        f"Spent {spent}, planned {planned}. What is left: schedctl quota" if costs_by_week else "Nothing was spent."
+    )

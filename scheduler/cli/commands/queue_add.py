@@ -51,8 +51,8 @@ def add_jobs(
     """
     if from_models:
         with cli.app.database.read() as tx:
-            known = {record.spec.name for record in jobs.everything(tx)}
-        specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in known]
+            names = {record.spec.name for record in jobs.everything(tx)}
+        specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in names]
     else:
         specs = [read_spec(file, table)]
         for renamed in concerns.of_names([file] if file else ()):
@@ -86,7 +86,7 @@ def add_specs(
     StoreError.
     """
     concerns.require_trainable(cli.app.settings, specs, where)
-    found = foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
+    reasons = foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     ready: list[JobSpec] = []
     for spec in specs:
@@ -95,10 +95,10 @@ def add_specs(
         why = "the definition, the code, the packages or the inputs are not those of --expect"
         raise Refusal("nothing was added", why, "Look at them again with --dry-run")
     added = queue.add(cli.app.database, ready, cli.now, cli.who, go_on=go_on)
-    cli.out.data({"jobs": [job_json(record, found.get(record.spec.name)) for record in added]})
+    cli.out.data({"jobs": [job_json(record, reasons.get(record.spec.name)) for record in added]})
     if added:
         cli.out.line(f"Added {listed([record.spec.name for record in added])}.")
-    warn_of(cli, found)
+    warn_of(cli, reasons)
     tell_of_whole(cli, ready)
     for doubt in (
         *concerns.of_platforms(cli.app.settings),
@@ -138,8 +138,8 @@ def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
 
     Unless it names a folder of code, or none, it has the one that its command needs.
     """
-    known = {"steps_per_hour": _STEPS_PER_HOUR} if file is None else table_from_toml(file)
-    table = merged(known, table)
+    defaults = {"steps_per_hour": _STEPS_PER_HOUR} if file is None else table_from_toml(file)
+    table = merged(defaults, table)
     spec = job_from_table(table, str(file or "command line"))
     return spec if "code" in table else replace(spec, code=code.default(spec.command, file))
 
@@ -165,9 +165,9 @@ def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
     from scheduler.host.doctor import trouble
 
     pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]
-    found = [lacking for pool in pools if (lacking := lacks_secrets(spec, pool, str))]
-    if len(found) < len(pools):  # else it can never start, which is told as that
-        for lacking in found:
+    missing = [lacking for pool in pools if (lacking := lacks_secrets(spec, pool, str))]
+    if len(missing) < len(pools):  # else it can never start, which is told as that
+        for lacking in missing:
             cli.out.warn(f"{spec.name} {lacking.sentence()}. No session of it is planned there")
     if any(gives_secrets(pool) for pool in pools):
         for name in spec.secrets:
@@ -182,14 +182,16 @@ def warn_of_job(cli: Cli, name: str) -> None:
     warn_of(cli, late(snapshot, {name}) | obstacles(snapshot, {name}))
 
 
-def warn_of(cli: Cli, found: dict[str, Reason]) -> None:
+def warn_of(cli: Cli, reasons: dict[str, Reason]) -> None:
     """Say what :func:`foreseen` found."""
-    for name, reason in found.items():
-        said = reason.sentence(cli.out.zone)
+    for name, reason in reasons.items():
+        sentence = reason.sentence(cli.out.zone)
         if isinstance(reason, DeadlineUnreachable):
-            cli.out.warn(f"{name}: its {said}. No plan can keep it. See: schedctl quota; schedctl queue edit {name}")
+            cli.out.warn(
+                f"{name}: its {sentence}. No plan can keep it. See: schedctl quota; schedctl queue edit {name}"
+            )
         else:
-            cli.out.warn(f"{name} can never start here: {said}. See: schedctl pools; schedctl queue edit {name}")
+            cli.out.warn(f"{name} can never start here: {sentence}. See: schedctl pools; schedctl queue edit {name}")
 
 
 def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
@@ -200,11 +202,11 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
     with app.database.read() as tx:
         snapshot = load_snapshot(tx, app.pools, cli.now, app.policy.horizon_seconds)
         priors = priors_of(tx, app.pools)
-    known = [view for view in snapshot.jobs if view.name not in names]
-    places = enumerate(specs, start=len(known) + 1)
+    queued = [view for view in snapshot.jobs if view.name not in names]
+    places = enumerate(specs, start=len(queued) + 1)
     overheads = Overheads({})
     new = [view_of_new(spec, app.pools, cli.now, place, priors, overheads) for place, spec in places]
-    snapshot = with_urgency(replace(snapshot, jobs=(*known, *new)))
+    snapshot = with_urgency(replace(snapshot, jobs=(*queued, *new)))
     return late(snapshot, names) | obstacles(snapshot, names)
 
 

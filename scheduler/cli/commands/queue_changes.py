@@ -170,9 +170,9 @@ def clone_job(cli: Cli, name: str, settings: Sequence[str]) -> None:
     """
     with cli.app.database.read() as tx:
         old = jobs.get(tx, name).spec
-        known = {record.spec.name for record in jobs.everything(tx)}
-    free = (f"{name[: _NAME_MAX - 4]}-{number}" for number in range(2, len(known) + 3))
-    table = {**table_of(old), "name": next(other for other in free if other not in known)}
+        names = {record.spec.name for record in jobs.everything(tx)}
+    free = (f"{name[: _NAME_MAX - 4]}-{number}" for number in range(2, len(names) + 3))
+    table = {**table_of(old), "name": next(other for other in free if other not in names)}
     spec = job_from_table(changed_table(table, settings), f"queue clone {name}")
     add_specs(cli, [spec], f"queue clone {name}", kept=old)
 
@@ -202,13 +202,13 @@ def contradictions(artifacts: BlobStore, manifest: Manifest, before: Sequence[st
 
 def _option(words: Sequence[str], name: str) -> str | None:
     """Return the value of an option of a command, the last where it is named twice; a flag's is empty."""
-    flag, found = f"--{name.replace('_', '-')}", None
+    flag, field = f"--{name.replace('_', '-')}", None
     for place, word in enumerate(words):
         spelt, equals, value = word.replace("_", "-").partition("=")[0], *word.partition("=")[1:]
         if spelt == flag:
             following = words[place + 1] if place + 1 < len(words) else ""
-            found = value if equals else "" if following.startswith("--") else following
-    return found
+            field = value if equals else "" if following.startswith("--") else following
+    return field
 
 
 def _same(was: Any, word: str) -> bool:
@@ -226,25 +226,23 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     test_set = spec.evaluation.test_set if spec.evaluation else None
     taken_once = test_set is not None and test_set.source != HELD_OUT  # that of a corpus comes with each evaluation
     now_there = (*spec.inputs, *([replace(test_set, name=TEST_SET)] if test_set and taken_once else ()))
-    sources = {given.name: given.source for given in now_there}
+    sources = {one.name: one.source for one in now_there}
     wanted = inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
     app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
     concerns.require_trainable(app.settings, [changed], "command line")
-    taken = [
-        inputs.take(
-            app.database, app.artifacts, given, keep_until, cli.out.say, app.hub_token, app.published, heal=True
-        )
-        for given in changed.inputs
-        if given.name in wanted
+    updated = [
+        inputs.take(app.database, app.artifacts, one, keep_until, cli.out.say, app.hub_token, app.published, heal=True)
+        for one in changed.inputs
+        if one.name in wanted
     ]
-    same = set(taken) <= set(now_there)
-    record = inputs.change(app.database, spec.name, taken, cli.now, cli.who)
+    same = set(updated) <= set(now_there)
+    record = inputs.change(app.database, spec.name, updated, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "changed": not same})
-    for given in taken:
-        use = "evaluation" if spec.evaluation and given.name == TEST_SET else "session"
-        cli.out.line(f"{spec.name} has {given.name} from its next {use} on: {input_line(given)}.")
-    if any(given.name == TEST_SET for given in taken):
+    for one in updated:
+        use = "evaluation" if spec.evaluation and one.name == TEST_SET else "session"
+        cli.out.line(f"{spec.name} has {one.name} from its next {use} on: {input_line(one)}.")
+    if any(one.name == TEST_SET for one in updated):
         warn_of_gates(cli, record.spec)
     cli.wake_daemon()
 
@@ -263,9 +261,9 @@ def _with_corpus(cli: Cli, spec: JobSpec, version: str) -> tuple[JobRecord, bool
     """Return the job on a version of the corpus, or on the newest, and whether it was on it before."""
     app = cli.app
     folder = app.training_data.folder
-    found = folder.find(folder.current().version if version == "newest" else version)
+    manifest = folder.find(folder.current().version if version == "newest" else version)
     grace = app.policy.retention.grace_seconds
-    record = corpora.take_up(app.database, spec.name, found, cli.now, cli.who, grace)
+    record = corpora.take_up(app.database, spec.name, manifest, cli.now, cli.who, grace)
     return record, spec.mixture == record.spec.mixture
 
 
@@ -306,29 +304,29 @@ def update_job(
     keep_until = cli.now + app.policy.retention.grace_seconds
     with app.database.read() as tx:
         before = jobs.get(tx, name)
-    record, old, said = before, before.spec, []
+    record, old, messages = before, before.spec, []
     same_code, same_packages = True, True
     if packages_wanted is not None:
         wanted = replace(old, requirements=packages_wanted)
         locked = environment.keep(app.database, app.artifacts, wanted, app.pools, keep_until)
         same_packages = old.requirements == locked
         if locked is not None:
-            said.append(f"{_having(same_packages, 'packages')}: {lock_line(locked)}")
+            messages.append(f"{_having(same_packages, 'packages')}: {lock_line(locked)}")
         if not same_packages:
             record = environment.change(app.database, name, locked, cli.now, cli.who)
     if code_wanted is not None:
-        taken = code.keep(app.database, app.artifacts, code_wanted, keep_until, heal=cli.out.say)
-        same_code = old.code is not None and old.code.digest == taken.digest
-        said.append(f"{_having(same_code, 'code')}: {code_line(taken)}")
-        if old.code != taken:
-            record = code.change(app.database, name, taken, cli.now, cli.who)
+        packed = code.keep(app.database, app.artifacts, code_wanted, keep_until, heal=cli.out.say)
+        same_code = old.code is not None and old.code.digest == packed.digest
+        messages.append(f"{_having(same_code, 'code')}: {code_line(packed)}")
+        if old.code != packed:
+            record = code.change(app.database, name, packed, cli.now, cli.who)
     same_corpus = True
     if corpus and app.training_data.folder.current().version:
         record, same_corpus = _with_corpus(cli, record.spec, "newest")
-        said.append(_corpus_line(record, same=same_corpus))
+        messages.append(_corpus_line(record, same=same_corpus))
     same = same_code and same_packages and same_corpus
     cli.out.data({"job": job_json(record), "changed": not same})
-    for line in said:
+    for line in messages:
         cli.out.line(f"{name} has {line}.")
     for doubt in concerns.of_jobs(app.settings, [record.spec], app.bundle, "command line"):
         cli.out.warn(str(doubt))
@@ -370,8 +368,8 @@ def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
     confirm(cli, question, yes=yes)
     record, generation, waiting = restart(cli.app.database, name, step, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "generation": asdict(generation)})
-    told = start_line(record.spec.start_from, [generation])
-    cli.out.line(f"{name} begins its generation {generation.number}{f', from {told}' if told else ''}.")
+    sentence = start_line(record.spec.start_from, [generation])
+    cli.out.line(f"{name} begins its generation {generation.number}{f', from {sentence}' if sentence else ''}.")
     if waiting:
         cli.out.say(f"Its steps count from 0 again, so {listed(waiting)} may wait for it again.")
     cli.wake_daemon()
@@ -427,8 +425,8 @@ def _parent(tx: Connection, record: JobRecord, step: int | None) -> Manifest | N
             f"Name one first: schedctl queue edit {name} --set start_from.job=NAME",
         )
     good = [saved.manifest for saved in checkpoints.unexpired(tx, start.parent) if saved.state == "good"]
-    found = next((manifest for manifest in good if manifest.step == step), None)
-    if found is None:
+    chosen = next((manifest for manifest in good if manifest.step == step), None)
+    if chosen is None:
         steps = ", ".join(str(manifest.step) for manifest in good[:10]) or "none"
         raise Refusal(f"cannot restart {name}", f"{start.parent} has no checkpoint at step {step}", f"It has: {steps}")
-    return found
+    return chosen

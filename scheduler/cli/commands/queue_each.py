@@ -43,27 +43,27 @@ def change_each(
         raise UsageFault("which jobs", "names or --all are needed, and not both", "See: schedctl queue list")
     with cli.app.database.read() as tx:
         if every:
-            asked = [record for record in jobs.everything(tx) if CAN_BE[every](record.state)]
+            records = [record for record in jobs.everything(tx) if CAN_BE[every](record.state)]
         else:
-            asked = [jobs.get(tx, name) for name in dict.fromkeys(names or ())]
-    if every and asked and asks:
-        live = sum(isinstance(record.state, Active) for record in asked)
+            records = [jobs.get(tx, name) for name in dict.fromkeys(names or ())]
+    if every and records and asks:
+        live = sum(isinstance(record.state, Active) for record in records)
         ending = f" {counted(live, 'session')} will save and end." if live else ""
-        named = listed([record.spec.name for record in asked])
-        confirm(cli, f"{asks} {counted(len(asked), 'job')} ({named})?{ending}", yes=False)
+        named = listed([record.spec.name for record in records])
+        confirm(cli, f"{asks} {counted(len(records), 'job')} ({named})?{ending}", yes=False)
     changed, refused = [], []
-    for record in asked:
+    for record in records:
         try:
             changed.append(change(record.spec.name))
         except Refusal as error:
-            if len(asked) == 1:
+            if len(records) == 1:
                 raise
             refused.append(str(error))
     one = len(names or ()) == 1
     cli.out.data({"job": job_json(changed[0])} if one else {"jobs": [job_json(record) for record in changed]})
     for record in changed:
         tell(cli, record, done)
-    if every and not asked:
+    if every and not records:
         cli.out.say(f"No job can be {every}.")
     if every == "released":
         _name_cancelled(cli)
@@ -71,7 +71,7 @@ def change_each(
         cli.wake_daemon()
     if refused:
         raise Refusal(
-            f"{len(refused)} of {counted(len(asked), 'job')} stay as they are",
+            f"{len(refused)} of {counted(len(records), 'job')} stay as they are",
             "; ".join(refused),
             "See: schedctl status",
         )

@@ -31,20 +31,20 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         near = _NEAR.get(unknown[0])
         remedy = f"{f'Did you mean {near}? ' if near else ''}Use one of {', '.join(STATES)}"
         raise UsageFault(f'unknown state "{unknown[0]}"', "no job can be in it", remedy)
-    found = list_jobs(cli.paths.database_url, states or None)
+    listed = list_jobs(cli.paths.database_url, states or None)
     if cli.options.json:
-        cli.out.data({"jobs": [listed_json(job) for job in found]})
+        cli.out.data({"jobs": [listed_json(job) for job in listed]})
         return
     # The scheduler's clock needs all settings, which take a tenth of a second to load: only a pause has an end.
-    now = cli.now if any(job.waits and job.waits.get("code") == NotReleased.code for job in found) else 0
+    now = cli.now if any(job.waits and job.waits.get("code") == NotReleased.code for job in listed) else 0
     cli.out.table(
         ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->priority", "-pool", "~why"),
         [
-            _row(job, cli.out.zone, now) if job else _row_of_sweep(found, sweep)
-            for job, sweep in _lines(found, each=each)
+            _row(job, cli.out.zone, now) if job else _row_of_sweep(listed, sweep)
+            for job, sweep in _lines(listed, each=each)
         ],
     )
-    if not found and not states:
+    if not listed and not states:
         cli.out.say(empty_queue(cli))
 
 
@@ -64,21 +64,21 @@ def listed_json(job: ListedJob) -> dict[str, Any]:
     return {**own, "priority": job.weight, **job_state_json(job.state)}
 
 
-def _lines(found: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJob | None, str]]:
+def _lines(listed: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJob | None, str]]:
     """Yield a job, or the name of a sweep where its first job stands."""
-    size = Counter(job.sweep for job in found if job.sweep and not each)
-    told = set()
-    for job in found:
+    size = Counter(job.sweep for job in listed if job.sweep and not each)
+    sweeps = set()
+    for job in listed:
         if size[job.sweep] < _SWEEP_MIN:
             yield job, ""
-        elif job.sweep not in told:
-            told.add(job.sweep)
+        elif job.sweep not in sweeps:
+            sweeps.add(job.sweep)
             yield None, job.sweep
 
 
-def _row_of_sweep(found: Sequence[ListedJob], sweep: str) -> tuple[str, ...]:
+def _row_of_sweep(listed: Sequence[ListedJob], sweep: str) -> tuple[str, ...]:
     """Sum up the jobs of a sweep; ``--all`` shows each."""
-    members = [job for job in found if job.sweep == sweep]
+    members = [job for job in listed if job.sweep == sweep]
     states = Counter(type(job.state).__name__.lower() for job in members)
     done, target = (sum(getattr(job, field) for job in members) for field in ("done_step", "target_step"))
     return (
@@ -100,8 +100,8 @@ def _why(job: ListedJob, zone: str, now: int) -> str:
         return why(job.state, job.waits, zone, now)
     from scheduler.core.run import Wait
 
-    told = job.waiting
-    wait = Wait(str(told["why"]), told["starts_at"], told["place"], since=told["since"])
+    waiting = job.waiting
+    wait = Wait(str(waiting["why"]), waiting["starts_at"], waiting["place"], since=waiting["since"])
     return in_queue(job.last_pool or "", job.state.run, wait, zone)
 
 

@@ -76,11 +76,11 @@ def code_line(code: Code) -> str:
     return f"{code.digest[:12]}{git}, {counted(code.files, 'file')}, {size(code.bytes)}, of {code.source}"
 
 
-def input_line(given: Input) -> str:
+def input_line(one: Input) -> str:
     """Return what is known of one of a job's inputs in a line."""
-    word = "commit" if given.kind == "hub" else "version"
-    commit = f", {word} {given.revision[:12]}" if given.revision else ""
-    return f"{given.digest[:12]}{commit}, {counted(given.files, 'file')}, {size(given.bytes)}, of {given.source}"
+    word = "commit" if one.kind == "hub" else "version"
+    commit = f", {word} {one.revision[:12]}" if one.revision else ""
+    return f"{one.digest[:12]}{commit}, {counted(one.files, 'file')}, {size(one.bytes)}, of {one.source}"
 
 
 def lock_line(requirements: Requirements) -> str:
@@ -151,7 +151,7 @@ def _facts(
         ("image", " with Python ".join(filter(None, (spec.image, spec.image_python)))),
         ("packages", lock_line(spec.requirements) if spec.requirements else ""),
         ("secrets", ", ".join(spec.secrets)),
-        *((f"input {given.name}", input_line(given)) for given in spec.inputs),
+        *((f"input {one.name}", input_line(one)) for one in spec.inputs),
         ("launches", f"{record.attempts}, {record.failures} failed in a row" if record.attempts else "none yet"),
         ("added", out.instant(record.created_at)),
     ]

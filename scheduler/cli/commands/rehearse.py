@@ -138,11 +138,13 @@ def show_week(out: Output, week: Week, folder: Path) -> None:
     else:
         out.line("no quota exceeded, no checkpoint went backwards")
     for pool in week.pools:
-        told = pool.launches
-        if told.why_idle:
-            out.line(f"{pool.name} did nothing: {told.why_idle}")
-        elif told.refused:
-            out.line(f"{pool.name} refused {told.refused} of {told.launches} launches, the last: {told.last_refusal}")
+        counts = pool.launches
+        if counts.why_idle:
+            out.line(f"{pool.name} did nothing: {counts.why_idle}")
+        elif counts.refused:
+            out.line(
+                f"{pool.name} refused {counts.refused} of {counts.launches} launches, the last: {counts.last_refusal}"
+            )
     for job in week.jobs:
         if job.why:
             out.line(f"{job.name} is {job.state}: {job.why}")
@@ -164,7 +166,7 @@ def _pool_row(pool: PoolFigures) -> tuple[str, ...]:
 
 
 def _job_row(job: JobFigures) -> tuple[str, ...]:
-    known = job.loss_first is not None and job.loss_last is not None
+    has_losses = job.loss_first is not None and job.loss_last is not None
     return (
         job.name,
         job.state,
@@ -175,7 +177,7 @@ def _job_row(job: JobFigures) -> tuple[str, ...]:
         str(job.resumed_elsewhere),
         str(job.checkpoints),
         _begin(job),
-        f"{job.loss_first:.3f} to {job.loss_last:.3f}" if known else "-",
+        f"{job.loss_first:.3f} to {job.loss_last:.3f}" if has_losses else "-",
         ", ".join(job.pools),
     )
 

@@ -53,16 +53,16 @@ def weekly(
         span = named(cli.now, zone) if named else week_named(str(week), zone)
     except ValueError:
         raise UsageFault(f"--week {week}", "there is no such week", "Write it like 2026-W47, or: this") from None
-    made = make_report(cli.app.database, cli.app.pools, span, zone, cli.now)
+    document = make_report(cli.app.database, cli.app.pools, span, zone, cli.now)
     if send:
-        _send(cli, made)
+        _send(cli, document)
         return
     from scheduler.views.chart_facts import pictures_of
 
     by_name = _ENDINGS.get(out.suffix.lower()) if out else None
     wanted = "json" if cli.options.json else form or by_name or "text"
-    pictures = pictures_of(cli.app.database, cli.app.pools, made) if wanted == "html" else ()
-    text = cli.redact(render(made, wanted, pictures))
+    pictures = pictures_of(cli.app.database, cli.app.pools, document) if wanted == "html" else ()
+    text = cli.redact(render(document, wanted, pictures))
     if out is None:
         sys.stdout.write(text)
         return
@@ -74,7 +74,7 @@ def weekly(
     cli.out.say(f"written: {out}")
 
 
-def _send(cli: Cli, made: Report) -> None:
+def _send(cli: Cli, document: Report) -> None:
     from scheduler.notify.letter import letter_of, redacted
     from scheduler.notify.mail import WEEKLY
     from scheduler.store import outbox
@@ -85,10 +85,10 @@ def _send(cli: Cli, made: Report) -> None:
         raise Refusal(
             "report not sent", "neither a mail server nor Slack is configured", "Set report.smtp or report.slack"
         )
-    body = redacted(letter_of(made, pictures_of(cli.app.database, cli.app.pools, made)), cli.redact)
+    body = redacted(letter_of(document, pictures_of(cli.app.database, cli.app.pools, document)), cli.redact)
     with cli.app.database.write() as tx:
-        added = [name for name in channels if outbox.add(tx, WEEKLY, made.label, name, body, cli.now)]
-    cli.out.data({"week": made.label, "queued": added, "known": sorted(set(channels) - set(added))})
+        added = [name for name in channels if outbox.add(tx, WEEKLY, document.label, name, body, cli.now)]
+    cli.out.data({"week": document.label, "queued": added, "known": sorted(set(channels) - set(added))})
     for name in channels:
         cli.out.say(f"{name}: {'the daemon sends it' if name in added else 'was sent before, or waits to be sent'}")
     if added:

@@ -64,14 +64,14 @@ def list_(
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job, removed=True)
-        found = queue_waits.shown(tx, runs.recent(tx, limit, pool, job))
-    if pool is not None and not found:
+        recent = queue_waits.shown(tx, runs.recent(tx, limit, pool, job))
+    if pool is not None and not recent:
         find_pool(cli.app.pools, pool)
     if live:
-        found = [run for run in found if not isinstance(run.state, Ended)]
-    cli.out.data({"runs": [run_json(run) for run in found]})
-    cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in found])
-    if not found:
+        recent = [run for run in recent if not isinstance(run.state, Ended)]
+    cli.out.data({"runs": [run_json(run) for run in recent]})
+    cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in recent])
+    if not recent:
         cli.out.say("No such runs. What is planned: schedctl plan show")
 
 
@@ -95,8 +95,8 @@ def show(cli: Cli, name: RunOrJob) -> None:
         }
     document = run_json(run, heartbeats)
     for lane in document["lanes"]:
-        found = parents.get(lane["job"])
-        lane["parent"] = found.parent_key if found else None
+        start = parents.get(lane["job"])
+        lane["parent"] = start.parent_key if start else None
     document["events"] = [picked(event, "id", "at", "kind", "by", "data") for event in history]
     spent = [charge for charge in charges if not charge.held]
     document["charged_seconds"] = sum(charge.sign * (charge.end - charge.start) for charge in spent)
@@ -119,9 +119,9 @@ def show(cli: Cli, name: RunOrJob) -> None:
             for lane in run.lanes
         ],
     )
-    if given := [(str(lane.index), *found) for lane in run.lanes for found in sorted(lane.trees.items())]:
+    if trees := [(str(lane.index), *start) for lane in run.lanes for start in sorted(lane.trees.items())]:
         cli.out.line()
-        cli.out.table((">lane", "was given", "~from the artifact store"), given)
+        cli.out.table((">lane", "was given", "~from the artifact store"), trees)
     cli.out.line()
     write_events(cli.out, history)
 
@@ -181,12 +181,12 @@ def stop(
 
     with cli.app.database.read() as tx:
         find_run(tx, key)
-    asked = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)
-    if not asked.told:
+    stopping = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)
+    if not stopping.told:
         cli.out.warn("the artifact store cannot be written; the daemon passes the request on when it can")
     with cli.app.database.read() as tx:
-        silence = sessions.unreachable(tx, asked.run)
-    cli.out.data({"run": run_json(asked.run), "told": asked.told, "unreachable": silence or None})
+        silence = sessions.unreachable(tx, stopping.run)
+    cli.out.data({"run": run_json(stopping.run), "told": stopping.told, "unreachable": silence or None})
     if silence:
         cli.out.line(
             f"Nobody can reach {key} now: {silence}. It saves and stops when it finds its stop flag. If you know that "
@@ -222,14 +222,14 @@ def lost(
 
     with cli.app.database.read() as tx:
         find_run(tx, key)
-        found = sessions.lost(tx, key, ended, cli.now)
-    until = "" if found.ended is None else f", charged until {cli.out.moment(found.ended)}"
-    question = f"Declare {key} dead{until} ({found.because})? If it lives, it may train beside its successor."
+        declared = sessions.lost(tx, key, ended, cli.now)
+    until = "" if declared.ended is None else f", charged until {cli.out.moment(declared.ended)}"
+    question = f"Declare {key} dead{until} ({declared.because})? If it lives, it may train beside its successor."
     confirm(cli, question, yes=yes)
     with cli.app.database.write() as tx:
-        found = sessions.lost(tx, key, ended if found.ended is None else found.ended, cli.now)
-        sessions.declare_lost(tx, found, proof, cli.now, cli.who)
-    cli.out.data({"run": run_json(found.run), "ended": found.ended, "because": found.because})
+        declared = sessions.lost(tx, key, ended if declared.ended is None else declared.ended, cli.now)
+        sessions.declare_lost(tx, declared, proof, cli.now, cli.who)
+    cli.out.data({"run": run_json(declared.run), "ended": declared.ended, "because": declared.because})
     cli.out.line(
         f"{key} is declared dead{until}. A session that shows up after all is asked to stop, and what it is "
         f"billed is recorded."
@@ -247,14 +247,14 @@ def _platform(cli: Cli, run: Run) -> Platform:
 def _write_line(cli: Cli, line: bytes, *, raw: bool) -> None:
     text = line.decode("utf-8", "replace").removesuffix("\n")
     # Also into a file or a pipe: what stands there is shown on a terminal sooner or later.
-    shown = cli.redact(text if raw else clean(text))
-    sys.stdout.write((json.dumps({"line": shown}) if cli.options.json else shown) + "\n")
+    clean_line = cli.redact(text if raw else clean(text))
+    sys.stdout.write((json.dumps({"line": clean_line}) if cli.options.json else clean_line) + "\n")
     sys.stdout.flush()
 
 
-def _lane_row(lane: Lane, said: LaneReport, start: Generation | None, continues: str) -> tuple[str, ...]:
-    speed, loss = said.steps_per_second, said.loss
-    step = said.step if lane.end_step is None else lane.end_step
+def _lane_row(lane: Lane, report: LaneReport, start: Generation | None, continues: str) -> tuple[str, ...]:
+    speed, loss = report.steps_per_second, report.loss
+    step = report.step if lane.end_step is None else lane.end_step
     return (
         str(lane.index),
         lane.job,
@@ -263,7 +263,7 @@ def _lane_row(lane: Lane, said: LaneReport, start: Generation | None, continues:
         "" if step is None else str(step),
         "" if loss is None else f"{loss:.4f}",
         "" if speed is None else f"{speed * 3_600:.0f}",
-        said.phase,
+        report.phase,
         OUTCOMES.get(lane.outcome or "", lane.outcome or ""),
         f"{lane.error_class}: {lane.message}" if lane.error_class else lane.message or continues,
     )
@@ -281,14 +281,14 @@ def events(
     from scheduler.store.events import tail
 
     with cli.app.database.read() as tx:
-        found = tail(tx, limit=limit, subject=subject)
-    cli.out.data({"events": [asdict(event) for event in found]})
-    write_events(cli.out, found, with_subject=True)
-    if not found:
+        recent = tail(tx, limit=limit, subject=subject)
+    cli.out.data({"events": [asdict(event) for event in recent]})
+    write_events(cli.out, recent, with_subject=True)
+    if not recent:
         cli.out.say(f"No event of {subject} is kept." if subject else "Nothing has happened yet.")
 
 
-def write_events(out: Output, found: Iterable[Event], *, with_subject: bool = False) -> None:
+def write_events(out: Output, rows: Iterable[Event], *, with_subject: bool = False) -> None:
     """Write events as a table."""
     subject = ("subject",) if with_subject else ()
     out.table(
@@ -301,6 +301,6 @@ def write_events(out: Output, found: Iterable[Event], *, with_subject: bool = Fa
                 one.by,
                 str(one.data.get("why", "")),
             )
-            for one in found
+            for one in rows
         ],
     )

@@ -40,10 +40,10 @@ def install(
     from scheduler.host.installation import install_steps, obstacles
 
     place = _place(cli, user=user, web=web, root=root)
-    found = obstacles(place)
-    if found and not dry_run:
-        raise found[0]
-    for obstacle in found:
+    problems = obstacles(place)
+    if problems and not dry_run:
+        raise problems[0]
+    for obstacle in problems:
         cli.plain.warn(str(obstacle))
     _do(cli, install_steps(place, start=not no_start), place, dry_run)
     if not dry_run:
@@ -56,7 +56,7 @@ def uninstall(cli: Cli, user: OwnOption = False, dry_run: DryOption = False, roo
     from scheduler.host.installation import obstacles, uninstall_steps
 
     place = _place(cli, user=user, web=True, root=root, strict=False)
-    rights = [found for found in obstacles(place) if found.needs_root]
+    rights = [obstacle for obstacle in obstacles(place) if obstacle.needs_root]
     if rights and not dry_run:
         raise rights[0]
     _do(cli, uninstall_steps(place), place, dry_run)

@@ -31,15 +31,15 @@ def status(
         return
     from scheduler.cli.parts.screen import cut, headline, look, overview_json, sections, verdict_line
 
-    found = look(cli)
-    cli.out.data(overview_json(found))
-    told = [verdict_line(found, cli.out), headline(found, cli.out)]
-    for line in reversed(told) if found.daemon.problem else told:  # nothing goes well that nobody looks after
+    overview = look(cli)
+    cli.out.data(overview_json(overview))
+    lines = [verdict_line(overview, cli.out), headline(overview, cli.out)]
+    for line in reversed(lines) if overview.daemon.problem else lines:  # nothing goes well that nobody looks after
         cli.out.line(line)
-    for warning in found.plan_warnings:
+    for warning in overview.plan_warnings:
         cli.out.warn(f"the newest plan: {warning}", in_data=True)
-    for section in sections(found, cli.out):
-        if section.title == OVER and found.live and not everything:
+    for section in sections(overview, cli.out):
+        if section.title == OVER and overview.live and not everything:
             continue  # what runs matters more on one screen
         rows, hidden = cut(section, len(section.rows) if everything else _ROWS[section.title])
         cli.out.line()
@@ -47,5 +47,5 @@ def status(
         cli.out.table(section.columns, rows)
         if hidden:
             cli.out.line(f"and {hidden} more: {section.more}")
-    if not found.jobs:
+    if not overview.jobs:
         cli.out.say(empty_queue(cli))

@@ -59,5 +59,5 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     from scheduler.cli.commands.submit_jobs import Submission, submit_jobs
 
-    asked = Submission(script, arguments or [], options.table_of(given), sweep or [], probe)
-    submit_jobs(cli, asked, dry_run=dry_run, expect=expect, wait=and_wait, logs=follow)
+    submission = Submission(script, arguments or [], options.table_of(given), sweep or [], probe)
+    submit_jobs(cli, submission, dry_run=dry_run, expect=expect, wait=and_wait, logs=follow)

@@ -98,28 +98,28 @@ class Submission:
     probe_seconds: int
 
 
-def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, expect: str, wait: bool, logs: bool) -> None:
+def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str, wait: bool, logs: bool) -> None:
     """Add the jobs, if ``expect`` begins their fingerprint, or show them.
 
     Raises UsageFault, ProblemsFound, Refusal, CodeError, StoreError, typer.Exit.
     """
-    script, given = asked.script, asked.table
+    script, table = submission.script, submission.table
     folder, word = _placed(script)
     with cli.app.database.read() as tx:
-        known = {record.spec.name for record in jobs.everything(tx)}
-    guessed = {"name": _free_name(folder, script, known), "steps_per_hour": _STEPS_PER_HOUR}
+        names = {record.spec.name for record in jobs.everything(tx)}
+    guessed = {"name": _free_name(folder, script, names), "steps_per_hour": _STEPS_PER_HOUR}
     if (folder / _REQUIREMENTS).is_file():
         guessed["requirements"] = str(folder / _REQUIREMENTS)
-    command = [_runner(script), word, *asked.arguments]
-    if "whole" in given:
+    command = [_runner(script), word, *submission.arguments]
+    if "whole" in table:
         del guessed["steps_per_hour"]
-    elif "target_step" not in given:
+    elif "target_step" not in table:
         raise UsageFault("no end is set", "neither --target-step nor --max-time was given", _HOW_FAR)
-    specs = _family({**guessed, **given, "command": command, "code": str(folder)}, combinations(asked.sweeps))
-    if not ({"steps_per_hour", "whole"} & given.keys()):
-        speed = _speed(cli, specs[0], asked.probe_seconds)
+    specs = _family({**guessed, **table, "command": command, "code": str(folder)}, combinations(submission.sweeps))
+    if not ({"steps_per_hour", "whole"} & table.keys()):
+        speed = _speed(cli, specs[0], submission.probe_seconds)
         specs = [replace(spec, steps_per_hour=speed) for spec in specs]
-    if "whole" in given and _speaks(folder / word):
+    if "whole" in table and _speaks(folder / word):
         cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would")
     if dry_run:
         show_jobs(cli, specs, _HERE)
@@ -136,11 +136,11 @@ def _speaks(script: Path) -> bool:
 
 def _placed(script: Path) -> tuple[Path, str]:
     """Return the folder that is taken, and the script's path in it: the current one, or else the script's own."""
-    found, here = script.expanduser().resolve(), Path.cwd()
-    if not found.is_file():
+    path, here = script.expanduser().resolve(), Path.cwd()
+    if not path.is_file():
         raise UsageFault(f"no script {script}", "there is no such file", "Give its path from here")
-    folder = here if found.is_relative_to(here) else found.parent
-    return folder, found.relative_to(folder).as_posix()
+    folder = here if path.is_relative_to(here) else path.parent
+    return folder, path.relative_to(folder).as_posix()
 
 
 def _runner(script: Path) -> str:
@@ -151,11 +151,11 @@ def _runner(script: Path) -> str:
     return runner
 
 
-def _free_name(folder: Path, script: Path, known: Collection[str]) -> str:
+def _free_name(folder: Path, script: Path, used: Collection[str]) -> str:
     """Return a name that no job of the queue has, made of the folder's, or the script's where that says nothing."""
     wanted = _as_name(folder.name) or _as_name(script.stem) or "job"
-    names = (wanted, *(f"{wanted[:36]}-{number}" for number in range(2, len(known) + 3)))
-    return next(name for name in names if name not in known)
+    names = (wanted, *(f"{wanted[:36]}-{number}" for number in range(2, len(used) + 3)))
+    return next(name for name in names if name not in used)
 
 
 def _as_name(text: str) -> str:
@@ -188,17 +188,17 @@ def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
     guess = f"{_STEPS_PER_HOUR:,.0f} steps an hour are assumed until its first session has measured it"
     # A speed without what it needs would be none, and next to another session it would be another.
     apart = {"packages": spec.requirements, "inputs": spec.inputs, "secrets": spec.secrets}
-    lacks = (f"which lacks its {what}" for what, found in apart.items() if found)
+    lacks = (f"which lacks its {what}" for what, speed in apart.items() if speed)
     why = next(lacks, f"where {busy[0]} trains" if busy else "")
     if why or not seconds:
         cli.out.say(f"Not tried here{why and f', {why}'}: {guess}. A better guess: --steps-per-hour")
     else:
         cli.out.say(f"Trying it here for at most {seconds} s (--steps-per-hour says its speed instead).")
-        found = probe(spec, app.bundle, seconds)
-        if found.steps_per_hour is not None:
-            cli.out.say(f"It makes {found.steps_per_hour:,.0f} steps an hour here.")
-            return float(f"{found.steps_per_hour / (here[0].speed if here else 1.0):.3g}")
-        cli.out.warn(f"tried here, it showed no speed: {found.why}. {guess.capitalize()}")
+        speed = probe(spec, app.bundle, seconds)
+        if speed.steps_per_hour is not None:
+            cli.out.say(f"It makes {speed.steps_per_hour:,.0f} steps an hour here.")
+            return float(f"{speed.steps_per_hour / (here[0].speed if here else 1.0):.3g}")
+        cli.out.warn(f"tried here, it showed no speed: {speed.why}. {guess.capitalize()}")
     return _STEPS_PER_HOUR
 
 
@@ -215,8 +215,8 @@ def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
             waits = {name: plans.reason(tx, name) for name in names}
         for record in records:
             name, reason = record.spec.name, waits[record.spec.name]
-            said = why(record.state, reason.to_json() if reason else None, cli.out.zone, cli.now)
-            line = f"{name}: {type(record.state).__name__.lower()}" + (f", {said}" if said else "")
+            sentence = why(record.state, reason.to_json() if reason else None, cli.out.zone, cli.now)
+            line = f"{name}: {type(record.state).__name__.lower()}" + (f", {sentence}" if sentence else "")
             if data.get(name) != line:
                 cli.out.say(f"{line} ({record.done_step} of {record.spec.target_step} steps)")
                 data[name] = line

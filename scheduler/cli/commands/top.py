@@ -95,20 +95,20 @@ class _Picture:
 
         from scheduler.cli.parts.screen import headline, verdict_line
 
-        found = self._look() if fresh or self._found is None or self.view.said else self._found
+        overview = self._look() if fresh or self._found is None or self.view.said else self._found
         lines, out, view = shutil.get_terminal_size().lines, self._cli.out, self.view
-        told = self._trouble or headline(found, out)
+        head = self._trouble or headline(overview, out)
         parts = [
-            _line(told, "red" if self._trouble or found.daemon.problem else ""),
-            _line(verdict_line(found, out), "bold"),
-            _line(view.question(), "reverse") if view.question() else _line(self._foot(found), "dim"),
+            _line(head, "red" if self._trouble or overview.daemon.problem else ""),
+            _line(verdict_line(overview, out), "bold"),
+            _line(view.question(), "reverse") if view.question() else _line(self._foot(overview), "dim"),
         ]
         room = lines - _HEAD_LINES - 1
         if view.page == "main":
-            parts += self._tables(found, room, lines)
+            parts += self._tables(overview, room, lines)
         else:
             title = view.chosen if view.page != "help" else "Keys"
-            parts += [Text(), _line(title, "bold"), *map(_line, view.lines(found, out.zone)[-(room - 2) :])]
+            parts += [Text(), _line(title, "bold"), *map(_line, view.lines(overview, out.zone)[-(room - 2) :])]
         return Group(*parts)
 
     def _look(self) -> Overview:
@@ -123,20 +123,20 @@ class _Picture:
             self._trouble = f"Nothing new since: {error}"
         return self._found
 
-    def _foot(self, found: Overview) -> str:
+    def _foot(self, overview: Overview) -> str:
         view = self.view
-        shown = f"   jobs: {view.filter}" if view.filter != "all" else ""
+        filter_note = f"   jobs: {view.filter}" if view.filter != "all" else ""
         named = f"   names with {view.name}" if view.name else ""
-        return f"{self._cli.out.moment(found.at)}   {_KEYS}: {view.order}{shown}{named}"
+        return f"{self._cli.out.moment(overview.at)}   {_KEYS}: {view.order}{filter_note}{named}"
 
-    def _tables(self, found: Overview, room: int, lines: int) -> list[Text]:
+    def _tables(self, overview: Overview, room: int, lines: int) -> list[Text]:
         """Return the sections as far as there is room, and remember which jobs they show."""
         from rich.text import Text
 
         from scheduler.cli.parts.screen import sections
 
         view, parts = self.view, list[Text]()
-        every = sections(found, self._cli.out, view.order, view.keeps)
+        every = sections(overview, self._cli.out, view.order, view.keeps)
         few = lines < _LINES_OF_FEW
         unseen = {_SESSIONS} if few else set()
         unseen |= {OVER} if lines < _LINES_OF_ALL else set()
@@ -172,8 +172,8 @@ def _table(section: Section, most: int, chosen: str, *, colour: bool) -> list[Te
     hidden = len(section.rows) - len(rows)
     cells = [[clean(row[at]) for at in kept] for row in rows]
     width = shutil.get_terminal_size().columns
-    found = drawn([columns[at] for at in kept], cells, width, one_line=True, paint=painted if colour else plain)
-    lines = [Text.from_ansi(line, no_wrap=True, overflow="ellipsis") for line in found]
+    broken_lines = drawn([columns[at] for at in kept], cells, width, one_line=True, paint=painted if colour else plain)
+    lines = [Text.from_ansi(line, no_wrap=True, overflow="ellipsis") for line in broken_lines]
     lines[0].stylize("dim")
     if chosen in names:
         lines[1 + names.index(chosen) - first].stylize("reverse")

@@ -130,12 +130,12 @@ def mcp(
     cli: Cli = ctx.obj
     surface = surface_of(cli)
     try:
-        made = server(surface, lambda: manual(ctx), changes=allow_changes)
+        serving = server(surface, lambda: manual(ctx), changes=allow_changes)
     except ModuleNotFoundError as error:
         why = f"{error.name} is not installed"
         raise Refusal("no MCP server", why, "Install the extra: pip install 'uff-scheduler[mcp]'") from None
     try:
-        made.run("stdio")
+        serving.run("stdio")
     finally:
         surface.commands.close()
 
@@ -143,10 +143,10 @@ def mcp(
 def manual(ctx: typer.Context) -> str:
     """Return the help of every command, each below its words."""
 
-    def pages(words: str, found: Any, parent: Any) -> Iterator[str]:
-        context = typer.Context(found, info_name=words, parent=parent)
-        yield found.get_help(context)
-        for name in found.list_commands(context) if hasattr(found, "list_commands") else ():
-            yield from pages(name, found.get_command(context, name), context)
+    def pages(words: str, entry: Any, parent: Any) -> Iterator[str]:
+        context = typer.Context(entry, info_name=words, parent=parent)
+        yield entry.get_help(context)
+        for name in entry.list_commands(context) if hasattr(entry, "list_commands") else ():
+            yield from pages(name, entry.get_command(context, name), context)
 
     return "\n\n".join(pages("schedctl", ctx.find_root().command, None))

@@ -52,7 +52,7 @@ def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) ->
 
 def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
     setup, pace, tokens = one.setup, one.pace, advice.wishes.tokens
-    document = choice_json(one, told=bool(tokens))
+    document = choice_json(one, has_time=bool(tokens))
     basis = f"{pace.seen:,} measured steps" if pace.seen else "a prior; schedctl advise --calibrate measures"
     late = f"{one.hours_p90:.1f} h in 90 % of cases (P90)"
     return [
@@ -86,7 +86,7 @@ def _in_time(one: Choice, within: int) -> str:
 
 
 def _row(one: Choice, wishes: Wishes) -> list[str]:
-    told = wishes.tokens > 0 and one.verdict != "does not fit"
+    has_time = wishes.tokens > 0 and one.verdict != "does not fit"
     setup = one.setup
     return [
         one.rung + (", checkpointing" if setup.checkpointing else ""),
@@ -94,10 +94,10 @@ def _row(one: Choice, wishes: Wishes) -> list[str]:
         f"{one.memory.gib:.1f}",
         f"{setup.batch} x {setup.accumulate}",
         f"{one.pace.tokens_per_second:,.0f}" if one.verdict != "does not fit" else "",
-        f"{one.hours:.1f}" if told else "",
-        f"{one.hours_p90:.1f}" if told else "",
-        f"{one.kwh:.1f}" if told else "",
-        f"${one.usd:.2f}" if told else "",
+        f"{one.hours:.1f}" if has_time else "",
+        f"{one.hours_p90:.1f}" if has_time else "",
+        f"{one.kwh:.1f}" if has_time else "",
+        f"${one.usd:.2f}" if has_time else "",
     ]
 
 
@@ -124,20 +124,20 @@ def show_comparison(
     shape: Shape,
     machines: Sequence[tuple[Card, int, float | None]],
     wishes: Wishes,
-    seen: Sequence[Seen],
+    measurements: Sequence[Seen],
     path: Path | None,
 ) -> None:
     """Write the best choice of each machine, and the picture where ``path`` says."""
     from jobs.advice.compare import compare, picture
 
-    found = compare(shape, machines, wishes, seen)
+    compared = compare(shape, machines, wishes, measurements)
     if path is not None:
-        path.write_text(picture(found), encoding="utf-8")
+        path.write_text(picture(compared), encoding="utf-8")
     if out.as_json:
-        out.data({"machines": [advice_json(advice) for advice in found]})
+        out.data({"machines": [advice_json(advice) for advice in compared]})
         return
     rows = []
-    for advice in found:
+    for advice in compared:
         name = f"{advice.card.name} x{advice.devices}"
         rows.append([name, *(_row(advice.taken, wishes) if advice.taken else _none(advice))])
     out.table(("machine", *_TABLE), rows)
@@ -179,7 +179,7 @@ def _seconds(deadline: str) -> int:
 # What JSON shows, and what pages and tables are made of.
 def advice_json(advice: Advice) -> dict[str, Any]:
     """Return all rungs, the one taken and what would fit if none does. Memory in GiB, times in hours."""
-    told = advice.wishes.tokens > 0
+    has_time = advice.wishes.tokens > 0
     return {
         "model": advice.shape.name,
         "parameters": advice.shape.parameters,
@@ -188,14 +188,14 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         **picked(advice.card, "usable_gib", "precision", "attention", "wheel"),
         "warnings": list(advice.card.warnings),
         "tokens": advice.wishes.tokens,
-        "taken": choice_json(advice.taken, told=told) if advice.taken else None,
+        "taken": choice_json(advice.taken, has_time=has_time) if advice.taken else None,
         "nearest": advice.nearest,
-        "rungs": [choice_json(one, told=told) for one in advice.rungs],
+        "rungs": [choice_json(one, has_time=has_time) for one in advice.rungs],
     }
 
 
-def choice_json(one: Choice, *, told: bool) -> dict[str, Any]:
-    """Return one rung; hours and money are null unless it was ``told`` how much is to be trained."""
+def choice_json(one: Choice, *, has_time: bool) -> dict[str, Any]:
+    """Return one rung; hours and money are null unless it was ``has_time`` how much is to be trained."""
     setup, pace = one.setup, one.pace
     return {
         "rung": one.rung,
@@ -216,9 +216,9 @@ def choice_json(one: Choice, *, told: bool) -> dict[str, Any]:
         "sigma": round(pace.sigma, 3),
         "seen_steps": pace.seen,
         "limits": {name: round(share, 3) for name, share in pace.limits.items()},
-        "hours": round(one.hours, 3) if told else None,
-        "hours_p90": round(one.hours_p90, 3) if told else None,
-        "kwh": round(one.kwh, 2) if told else None,
-        "usd": round(one.usd, 2) if told else None,
+        "hours": round(one.hours, 3) if has_time else None,
+        "hours_p90": round(one.hours_p90, 3) if has_time else None,
+        "kwh": round(one.kwh, 2) if has_time else None,
+        "usd": round(one.usd, 2) if has_time else None,
         "flags": flags(setup),
     }

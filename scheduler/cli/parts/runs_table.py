@@ -59,13 +59,13 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
         others = [] if job is None else _going_on(tx, run, job)
     if not isinstance(run.state, Running | Stopping) or run.pool not in cli.app.pools:
         return
-    seen = None
+    newest = None
     with suppress(PlatformError):
         platform = cli.platform(run.pool)
         if platform.capabilities.sees_stop_flag:
             return
-        seen = platform.find([key], cli.now).get(key)
-    if seen is None or seen.stop_channel is StopChannel.STORE or seen.state is SessionState.ENDED:
+        newest = platform.find([key], cli.now).get(key)
+    if newest is None or newest.stop_channel is StopChannel.STORE or newest.state is SessionState.ENDED:
         return
     if others and isinstance(run.state, Running):
         cli.out.warn(
@@ -73,9 +73,9 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
             f"to its end at {cli.out.instant(run.deadline)}, unless the other is asked to leave too"
         )
         return
-    if seen.stop_channel is not StopChannel.NONE:
+    if newest.stop_channel is not StopChannel.NONE:
         return
-    began = None if seen.state is SessionState.QUEUED else seen.started or run.state.started
+    began = None if newest.state is SessionState.QUEUED else newest.started or run.state.started
     lost, waiting = costs_of_stop(run, began, cli.now)
     if lost < waiting:
         cli.out.warn(f"{key} cannot be asked to save: it is ended, and the {hours(lost)} it trained are lost")

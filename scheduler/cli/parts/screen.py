@@ -42,66 +42,66 @@ def look(cli: Cli) -> Overview:
     app, now = cli.app, cli.now
     daemon, clock = app.settings.daemon, app.settings.clock
     with app.database.read() as tx:
-        told = daemon_health(tx, now, daemon.cycle_seconds, app.clock.wall_seconds, over=clock.stopped_at is not None)
-        return overview(tx, app.pools, told, daemon.heartbeat_seconds, now)
+        health = daemon_health(tx, now, daemon.cycle_seconds, app.clock.wall_seconds, over=clock.stopped_at is not None)
+        return overview(tx, app.pools, health, daemon.heartbeat_seconds, now)
 
 
-def verdict_line(found: Overview, out: Output) -> str:
+def verdict_line(state: Overview, out: Output) -> str:
     """Return in one line whether training goes well."""
-    return sentence(found.verdict, found.at, out.zone)
+    return sentence(state.verdict, state.at, out.zone)
 
 
-def headline(found: Overview, out: Output) -> str:
+def headline(state: Overview, out: Output) -> str:
     """Return in one line whether the daemon does its work."""
-    daemon = found.daemon
+    daemon = state.daemon
     if daemon.problem:
         return daemon.problem
     if daemon.leader is None:
         return "This rehearsal is over."
-    reloaded = f"; settings reloaded {out.instant(found.read_anew_at)}" if found.read_anew_at is not None else ""
+    reloaded = f"; settings reloaded {out.instant(state.read_anew_at)}" if state.read_anew_at is not None else ""
     return f"The daemon {daemon.leader} works; last cycle {out.instant(daemon.cycled_at)}{reloaded}."
 
 
 def sections(
-    found: Overview, out: Output, order: str = "place", keeps: Callable[[JobRecord], bool] | None = None
+    state: Overview, out: Output, order: str = "place", keeps: Callable[[JobRecord], bool] | None = None
 ) -> list[Section]:
     """Return what there is to see: actions required, jobs with their ETA, sessions, hours. No empty sections.
 
     ``order`` is that of the jobs, ``keeps`` chooses among those that are not over.
     """
-    jobs = [job for job in found.jobs if not isinstance(job.state, Done | Cancelled) and (not keeps or keeps(job))]
+    jobs = [job for job in state.jobs if not isinstance(job.state, Done | Cancelled) and (not keeps or keeps(job))]
     jobs.sort(key=_KEYS[order])
     over = sorted(
         (
             (job.state.at, job)
-            for job in found.jobs
-            if isinstance(job.state, Done) and job.state.at > found.at - _CLEAR_SECONDS
+            for job in state.jobs
+            if isinstance(job.state, Done) and job.state.at > state.at - _CLEAR_SECONDS
         ),
         key=lambda one: -one[0],
     )
-    going = {one.job: one for one in found.trainings}
-    made = [
+    going = {one.job: one for one in state.trainings}
+    parts = [
         Section(
             ACTIONS,
             ("what", "subject", "-since", "~why", "_command"),
             tuple(
-                (need.what, need.subject, when(need.since, found.at, out.zone), need.why, need.remedy)
-                for need in found.needs
+                (need.what, need.subject, when(need.since, state.at, out.zone), need.why, need.remedy)
+                for need in state.needs
             ),
             "schedctl status --all",
         ),
         Section(
             JOBS,
             ("--->#", "job", "state", "---progress", ">done", "-->loss", "-eta", "~next"),
-            tuple(_job(job, going[job.spec.name], found, out) for job in jobs),
+            tuple(_job(job, going[job.spec.name], state, out) for job in jobs),
             "schedctl queue list",
         ),
         Section(
             SESSIONS,
             ("job", "-pool", ">step", ">loss", "-->gpu memory", "reported", "--ends", "---run"),
             tuple(
-                _lane(going[lane.job], run, found.at, out)
-                for run in found.live
+                _lane(going[lane.job], run, state.at, out)
+                for run in state.live
                 for lane in run.lanes
                 if lane.job in going
             ),
@@ -110,35 +110,35 @@ def sections(
         Section(
             POOLS,
             ("pool", "state", "-->live", "~quota", ">free", "--->of", "-resets"),
-            tuple(_pools(found, out)),
+            tuple(_pools(state, out)),
             "schedctl quota",
         ),
         Section(
             WORK,
             ("what", "state", "-since", "~how far, or why"),
-            tuple((one.what, one.state, when(one.since, found.at, out.zone), one.told) for one in found.work),
+            tuple((one.what, one.state, when(one.since, state.at, out.zone), one.told) for one in state.work),
             "schedctl status --all",
         ),
         Section(
             OVER,
             ("job", "at", "->steps", ">loss"),
-            tuple(_finished(job, at, going[job.spec.name], found.at, out) for at, job in over),
+            tuple(_finished(job, at, going[job.spec.name], state.at, out) for at, job in over),
             "schedctl queue list",
         ),
     ]
-    return [section for section in made if section.rows]
+    return [section for section in parts if section.rows]
 
 
-def overview_json(found: Overview) -> dict[str, Any]:
+def overview_json(state: Overview) -> dict[str, Any]:
     """Return the overview as it stands in ``status --json``."""
     return {
-        "at": found.at,
-        "verdict": asdict(found.verdict),
-        "daemon": {**asdict(found.daemon), "read_anew_at": found.read_anew_at},
-        "needs": [asdict(need) for need in found.needs],
-        "work": [asdict(one) for one in found.work],
-        "plan_warnings": list(found.plan_warnings),
-        "runs": [run_json(run) for run in found.live],
+        "at": state.at,
+        "verdict": asdict(state.verdict),
+        "daemon": {**asdict(state.daemon), "read_anew_at": state.read_anew_at},
+        "needs": [asdict(need) for need in state.needs],
+        "work": [asdict(one) for one in state.work],
+        "plan_warnings": list(state.plan_warnings),
+        "runs": [run_json(run) for run in state.live],
         "pools": [
             {
                 **picked(pool, "name", "state", "sessions_max"),
@@ -146,9 +146,9 @@ def overview_json(found: Overview) -> dict[str, Any]:
                 "until": pool.closed_until,
                 "why": pool.closed_why,
             }
-            for pool in found.pools
+            for pool in state.pools
         ],
-        "quotas": [asdict(meter) for meter in found.meters],
+        "quotas": [asdict(meter) for meter in state.meters],
         "jobs": [
             {
                 "name": job.spec.name,
@@ -156,11 +156,11 @@ def overview_json(found: Overview) -> dict[str, Any]:
                 **job_state_json(job.state),
                 "done_step": job.done_step,
                 "target_step": job.spec.target_step,
-                "waits": reason.to_json() if (reason := found.waits.get(job.spec.name)) else None,
-                "next": asdict(placement) if (placement := found.next.get(job.spec.name)) else None,
+                "waits": reason.to_json() if (reason := state.waits.get(job.spec.name)) else None,
+                "next": asdict(placement) if (placement := state.next.get(job.spec.name)) else None,
                 "training": asdict(going),
             }
-            for job, going in zip(found.jobs, found.trainings, strict=True)
+            for job, going in zip(state.jobs, state.trainings, strict=True)
         ],
     }
 
@@ -181,16 +181,18 @@ def _finished(job: JobRecord, at: int, going: Training, now: int, out: Output) -
     return (job.spec.name, when(at, now, out.zone), f"{job.done_step:,}", number(last_loss(going)))
 
 
-def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
+def _pools(state: Overview, out: Output) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for pool in found.pools:
+    for pool in state.pools:
         first = (pool.name, pool.state, f"{pool.sessions_live}/{pool.sessions_max}")
-        own = [meter for meter in found.meters if meter.pool == pool.name]
-        told = [
-            (m.quota, amount(m.free, m.unit), amount(m.limit, m.unit), when(m.resets_at, found.at, out.zone))
+        own = [meter for meter in state.meters if meter.pool == pool.name]
+        states = [
+            (m.quota, amount(m.free, m.unit), amount(m.limit, m.unit), when(m.resets_at, state.at, out.zone))
             for m in own
         ]
-        for index, cells in enumerate(told or [(pool.closed_why, "", "", when(pool.closed_until, found.at, out.zone))]):
+        for index, cells in enumerate(
+            states or [(pool.closed_why, "", "", when(pool.closed_until, state.at, out.zone))]
+        ):
             rows.append((*(first if index == 0 else ("", "", "")), *cells))
     return rows
 
@@ -198,22 +200,22 @@ def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
 def _job(job: JobRecord, going: Training, found: Overview, out: Output) -> tuple[str, ...]:
     name = job.spec.name
     reason, placement = found.waits.get(name), found.next.get(name)
-    told = why(job.state, reason.to_json() if reason else None, out.zone, found.at)
+    reason_text = why(job.state, reason.to_json() if reason else None, out.zone, found.at)
     if isinstance(job.state, Queued) and placement is not None:
         planned = f"{placement.pool} from {when(placement.start, found.at, out.zone)}"
-        told = f"{planned}; now {told}" if told else planned
+        reason_text = f"{planned}; now {reason_text}" if reason_text else planned
     if isinstance(job.state, Active) and job.state.wish is None:
         run = next((run for run in found.live if run.key == job.state.run), None)
         if run is not None and run.wait is not None:
-            told = in_queue(run.pool, run.key, run.wait, out.zone)
+            reason_text = in_queue(run.pool, run.key, run.wait, out.zone)
         elif run is not None:
             words = (f"{run.pool} until {when(run.deadline, found.at, out.zone)}", run.continued_by(name))
-            told = ", ".join(filter(None, words))
+            reason_text = ", ".join(filter(None, words))
     state = "waiting" if going.health == "waits" else type(job.state).__name__.lower()
     drawn = bar(going.saved_step, going.step, going.target_step)
     done = share(going.step, going.target_step)
     end = forecast_words(going, found.at, out.zone)
-    return (str(job.position), name, state, drawn, done, number(last_loss(going)), end, told)
+    return (str(job.position), name, state, drawn, done, number(last_loss(going)), end, reason_text)
 
 
 def _progress(job: JobRecord) -> tuple[float, int]:

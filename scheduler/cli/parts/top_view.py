@@ -70,16 +70,16 @@ class View:
         """Return whether the filters show a job."""
         return isinstance(job.state, _FILTERS[self.filter]) and self.name in job.spec.name
 
-    def press(self, key: str, shown: Sequence[str]) -> None:
-        """Do what a key means; ``shown`` are the names of the jobs on the screen, in order."""
+    def press(self, key: str, rows: Sequence[str]) -> None:
+        """Do what a key means; ``rows`` are the names of the jobs on the screen, in order."""
         if self.asked:
             self._answer(key)
             return
-        self._understand(key, shown)
+        self._understand(key, rows)
         if self.page != "log":
             self.left.set()
 
-    def _understand(self, key: str, shown: Sequence[str]) -> None:
+    def _understand(self, key: str, rows: Sequence[str]) -> None:
         self.said = ""
         match key:
             case "q" | "Q" | "\x03":
@@ -89,7 +89,7 @@ class View:
             case "esc":
                 self.page, self.name, self.filter = "main", "", "all"
             case "up" | "k" | "down" | "j":
-                self._move(-1 if key in {"up", "k"} else 1, shown)
+                self._move(-1 if key in {"up", "k"} else 1, rows)
             case "?":
                 self.page = "help"
             case "s" | "S":
@@ -113,18 +113,18 @@ class View:
         }
         return words.get(self.asked, self.said)
 
-    def lines(self, found: Overview, zone: str) -> list[str]:
+    def lines(self, overview: Overview, zone: str) -> list[str]:
         """Return the lines of a page other than the main one."""
         if self.page == "help":
             return [f"{keys:<10}{what}" for keys, what in KEYS]
         if self.page == "log":
             return list(self.log.copy())
-        return explained(found, self.chosen, zone)
+        return explained(overview, self.chosen, zone)
 
-    def _move(self, by: int, shown: Sequence[str]) -> None:
-        if shown:
-            at = shown.index(self.chosen) + by if self.chosen in shown else 0
-            self.chosen = shown[min(max(at, 0), len(shown) - 1)]
+    def _move(self, by: int, rows: Sequence[str]) -> None:
+        if rows:
+            at = rows.index(self.chosen) + by if self.chosen in rows else 0
+            self.chosen = rows[min(max(at, 0), len(rows) - 1)]
 
     def _act(self, key: str) -> None:
         match key:
@@ -154,8 +154,8 @@ class View:
         elif key == "\x7f":
             self.typed = self.typed[:-1]
         elif key in _SAVES:
-            asked, self.asked = self.asked, ""
-            if asked == "name":
+            question, self.asked = self.asked, ""
+            if question == "name":
                 self.name = self.typed
             else:
                 self._weigh()
@@ -222,22 +222,25 @@ class View:
         Thread(target=read, daemon=True).start()
 
 
-def explained(found: Overview, name: str, zone: str) -> list[str]:
+def explained(overview: Overview, name: str, zone: str) -> list[str]:
     """Return what is known of a job in lines: how it trains, why it waits, what is planned, what it needs."""
-    job = next((job for job in found.jobs if job.spec.name == name), None)
+    job = next((job for job in overview.jobs if job.spec.name == name), None)
     if job is None:
         return [f"{name} is not in the queue any more."]
-    going = next(one for one in found.trainings if one.job == name)
-    reason, placement = found.waits.get(name), found.next.get(name)
+    going = next(one for one in overview.trainings if one.job == name)
+    reason, placement = overview.waits.get(name), overview.next.get(name)
     pairs = [
         ("job", name),
         ("state", type(job.state).__name__.lower()),
-        ("why", why(job.state, reason.to_json() if reason and isinstance(job.state, Queued) else None, zone, found.at)),
-        *facts(going, found.at, zone),
+        (
+            "why",
+            why(job.state, reason.to_json() if reason and isinstance(job.state, Queued) else None, zone, overview.at),
+        ),
+        *facts(going, overview.at, zone),
         ("priority", f"{job.spec.weight:g}"),
     ]
     if placement is not None and not isinstance(job.state, Active):
-        pairs.append(("planned", f"{placement.pool} from {when(placement.start, found.at, zone)}"))
-    pairs += [("action", f"{need.why}: {need.remedy}") for need in found.needs if need.subject == name]
+        pairs.append(("planned", f"{placement.pool} from {when(placement.start, overview.at, zone)}"))
+    pairs += [("action", f"{need.why}: {need.remedy}") for need in overview.needs if need.subject == name]
     pairs.append(("more", f"schedctl plan explain {name}"))
     return [f"{title:<10}{text}" for title, text in pairs if text]

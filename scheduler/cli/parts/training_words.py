@@ -66,10 +66,10 @@ def when(at: int | None, now: int, zone: str) -> str:
 
 def forecast_words(going: Training, now: int, zone: str) -> str:
     """Return when a job will be done, and at the latest: ``Fri 12:40 (latest 15:40)``; nothing if nobody knows."""
-    found = going.forecast
-    if found is None:
+    forecast = going.forecast
+    if forecast is None:
         return ""
-    expected, latest = (when(at, now, zone) for at in (found.expected, found.latest))
+    expected, latest = (when(at, now, zone) for at in (forecast.expected, forecast.latest))
     day = expected.rpartition(" ")[0]
     return f"{expected} (latest {latest.removeprefix(f'{day} ')})"
 

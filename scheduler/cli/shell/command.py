@@ -47,9 +47,9 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; warn of options by the names that they had before."""
         own = args[: args.index("--")] if "--" in args else args
-        known = {option for param in self.params for option in param.opts}
+        options = {option for param in self.params for option in param.opts}
         for word in dict.fromkeys(word.partition("=")[0] for word in own):
-            if _RENAMED.get(word) in known:
+            if _RENAMED.get(word) in options:
                 sys.stderr.write(
                     f"schedctl: warning: {word} is now called {_RENAMED[word]}; the old name still works\n"
                 )
@@ -166,12 +166,12 @@ def command(
         first, *own = signature(function, eval_str=True).parameters.values()
         if first.name == "ctx":
             return registered(function)
-        several = {one.name: found for one in own if (found := _several(one))}
+        several = {one.name: values for one in own if (values := _several(one))}
 
         @wraps(function)
-        def called(ctx: typer.Context, **given: Any) -> None:
-            gathered = {name: {key: given.pop(key) for key in found.names} for name, found in several.items()}
-            function(ctx.obj, **given, **gathered)
+        def called(ctx: typer.Context, **arguments: Any) -> None:
+            gathered = {name: {key: arguments.pop(key) for key in values.names} for name, values in several.items()}
+            function(ctx.obj, **arguments, **gathered)
 
         # This is what typer makes the parser of.
         context = first.replace(name="ctx", annotation=typer.Context)

@@ -98,9 +98,9 @@ class Violations(UserError):
 def code_of(error: BaseException) -> Exit:
     """Return the exit code of an error."""
     for kind in type(error).__mro__:
-        found = CODES.get(f"{kind.__module__}.{kind.__qualname__}")
-        if found is not None:
-            return found
+        code = CODES.get(f"{kind.__module__}.{kind.__qualname__}")
+        if code is not None:
+            return code
     return Exit.BUG
 
 
@@ -162,12 +162,12 @@ def _explained(error: BaseException, options: Options) -> BaseException:
     from scheduler.store.errors import DatabaseCorrupt
 
     try:
-        found = open_database(load_paths(options.config).database_url, read_only=True).explain(error)
+        damage_found = open_database(load_paths(options.config).database_url, read_only=True).explain(error)
     except DatabaseCorrupt as damage:
         return damage
     except Exception:  # noqa: BLE001 - the settings or the database cannot be used: the first error is the one to tell
         return error
-    return error if found is None else found
+    return error if damage_found is None else damage_found
 
 
 def _lines(error: BaseException, code: Exit, options: Options) -> list[str]:

@@ -27,8 +27,8 @@ def find_run(tx: Connection, key: str, *, or_job: bool = False) -> Run:
         if newest and or_job:
             return newest[0]
         recent = newest or runs.recent(tx, _RUNS_SEARCHED)
-        known = [*(run.key for run in recent), *(lane.job for run in recent for lane in run.lanes if or_job)]
-        remedy = f"Did you mean {newest[0].key}?" if newest else meant(key, dict.fromkeys(known), "schedctl runs list")
+        names = [*(run.key for run in recent), *(lane.job for run in recent for lane in run.lanes if or_job)]
+        remedy = f"Did you mean {newest[0].key}?" if newest else meant(key, dict.fromkeys(names), "schedctl runs list")
         why = f"{key} is {'neither a job that has run nor' if or_job else 'not'} the ID of a run"
         raise NotFound("unknown run", why, remedy) from None
 
@@ -40,13 +40,13 @@ def find_pool(pools: dict[str, Pool], name: str) -> Pool:
     return pools[name]
 
 
-def meant(word: str, known: Iterable[str], listing: str) -> str:
+def meant(word: str, names: Iterable[str], listing: str) -> str:
     """Return the remedy for an unknown name: those that come close, or the command that lists all."""
-    close = get_close_matches(word, list(known))
+    close = get_close_matches(word, list(names))
     return f"Did you mean {' or '.join(close)}?" if close else f"See: {listing}"
 
 
 def listed(words: Collection[str], most: int = 8) -> str:
     """Return a few names in one line."""
-    shown = sorted(words)[:most]
-    return ", ".join(shown) + (f" and {len(words) - most} more" if len(words) > most else "")
+    first = sorted(words)[:most]
+    return ", ".join(first) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -90,18 +90,18 @@ class Output:
         """
         if self.as_json:
             return
-        found = [column_of(title) for title in columns]
+        kinds = [column_of(title) for title in columns]
         cells = [[self.redact(clean(cell)) for cell in row] for row in rows]
         if self.only:
-            chosen = self._chosen([column.title for column in found])
-            found = [replace(found[at], goes=0, below=False) for at in chosen]
+            chosen = self._chosen([column.title for column in kinds])
+            kinds = [replace(kinds[at], goes=0, below=False) for at in chosen]
             cells = [[row[at] for at in chosen] for row in cells]
         terminal = sys.stdout.isatty()
         if not terminal:
-            found = [replace(column, title=column.title.upper()) for column in found]
+            kinds = [replace(column, title=column.title.upper()) for column in kinds]
         width = None if self.wide else self.columns
         paint = painted if terminal and self.colour else plain
-        lines = drawn(found, cells, width, one_line=not terminal, paint=paint)
+        lines = drawn(kinds, cells, width, one_line=not terminal, paint=paint)
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
     def _chosen(self, titles: Sequence[str]) -> list[int]:
@@ -125,9 +125,9 @@ class Output:
         """Write names and values, one pair a line; empty values are left out."""
         if self.as_json:
             return
-        shown = [(name, self.redact(clean(value))) for name, value in pairs if value]
-        width = max((len(name) for name, _ in shown), default=0)
-        sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in shown)
+        rows = [(name, self.redact(clean(value))) for name, value in pairs if value]
+        width = max((len(name) for name, _ in rows), default=0)
+        sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in rows)
 
     def instant(self, at: int | None) -> str:
         """Return an instant in the user's zone: ``Sat 2026-11-21 14:05 CET``; nothing for None."""
@@ -183,8 +183,8 @@ def share(part: int, whole: int) -> str:
     """Return a percentage, ``33 %``; what is not whole is 99 % at most."""
     if whole <= 0:
         return ""
-    found = 100 * part / whole
-    return f"{min(found, 99) if part < whole else found:.0f} %"
+    percent = 100 * part / whole
+    return f"{min(percent, 99) if part < whole else percent:.0f} %"
 
 
 def amount(value: int, unit: str) -> str:

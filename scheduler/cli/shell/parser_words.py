@@ -32,24 +32,24 @@ def sentence(error: Any) -> str:
             return f"{_hint(error)} cannot be used: {_value(error.message)}"
     message = str(error.message).rstrip(".")
     for theirs, ours in _SAID.items():
-        if found := re.fullmatch(theirs, message):
-            return ours.format(*found.groups(), command=command)
+        if match := re.fullmatch(theirs, message):
+            return ours.format(*match.groups(), command=command)
     return message
 
 
 def _option(error: Any, command: str) -> str:
     """Say that a command has no such option: a near name, or what else the word may be."""
     name = str(error.option_name)
-    known = [option for param in error.ctx.command.params for option in param.opts if option.startswith("--")]
-    close = get_close_matches(name, known, n=1, cutoff=0.75)
-    said = f"{command} has no option {name}"
+    options = [option for param in error.ctx.command.params for option in param.opts if option.startswith("--")]
+    close = get_close_matches(name, options, n=1, cutoff=0.75)
+    problem = f"{command} has no option {name}"
     if close:
-        return f"{said}. Did you mean {close[0]}?"
+        return f"{problem}. Did you mean {close[0]}?"
     if _NUMBER.fullmatch(name) or re.fullmatch("[0-9]+", name[1:]):
-        return f"{said}. A number below zero is written after --, as in: -- {name}"
+        return f"{problem}. A number below zero is written after --, as in: -- {name}"
     if command.endswith(" submit"):
-        return f"{said}. Options of the script go after --: schedctl submit train.py --target-step 2000 -- {name}"
-    return said
+        return f"{problem}. Options of the script go after --: schedctl submit train.py --target-step 2000 -- {name}"
+    return problem
 
 
 def _missing(error: Any, command: str) -> str:
@@ -73,12 +73,12 @@ def _hint(error: Any) -> str:
 def _value(message: str) -> str:
     """Return what is wrong with a value in our words."""
     message = message.rstrip(".")
-    if found := re.match(r"Input should be a valid (integer|number|boolean)", message):
-        return f"this is not {_KINDS[found[1]]}"
-    if found := re.fullmatch(r"(.*) is not a valid (integer|float|boolean)(?: range)?", message):
-        return f"{found[1]} is not {_KINDS[found[2]]}"
-    if found := re.fullmatch(r"(.*) is not one of (.*)", message):
-        words = re.findall(r"'([^']*)'", found[2])
-        close = get_close_matches(found[1].strip("'"), words, n=1)
-        return f"{found[1]} is not one of {', '.join(words)}{f'. Did you mean {close[0]}?' if close else ''}"
+    if match := re.match(r"Input should be a valid (integer|number|boolean)", message):
+        return f"this is not {_KINDS[match[1]]}"
+    if match := re.fullmatch(r"(.*) is not a valid (integer|float|boolean)(?: range)?", message):
+        return f"{match[1]} is not {_KINDS[match[2]]}"
+    if match := re.fullmatch(r"(.*) is not one of (.*)", message):
+        words = re.findall(r"'([^']*)'", match[2])
+        close = get_close_matches(match[1].strip("'"), words, n=1)
+        return f"{match[1]} is not one of {', '.join(words)}{f'. Did you mean {close[0]}?' if close else ''}"
     return message.replace("is not in the range", "is outside the range")

@@ -60,8 +60,8 @@ def drawn(
         broken = [[cells[index]] if width is None else _broken(cells[index], widths[index], one_line) for index in kept]
         for height in range(max(map(len, broken), default=0)):
             padded = []
-            for index, found in zip(kept, broken, strict=True):
-                text = found[height] if height < len(found) else ""
+            for index, lines in zip(kept, broken, strict=True):
+                text = lines[height] if height < len(lines) else ""
                 space = " " * (widths[index] - width_of(text))
                 shown = space + text if columns[index].right else text + space
                 padded.append(paint(shown, cells[index]) if number and text else shown)
@@ -104,10 +104,10 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _kept(
-    columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], empty: set[int], width: int
+    columns: Sequence[Column], natural: Sequence[int], widths: Sequence[int], empty: set[int], width: int
 ) -> list[int]:
     """Return which columns stay: those without a word go first, then those that may, the last of them first."""
-    kept = list(shown)
+    kept = list(widths)
     may_go = sorted(
         (index for index in kept if columns[index].goes), key=lambda index: (index in empty, columns[index].goes, index)
     )
@@ -151,9 +151,9 @@ def _broken(text: str, width: int, one_line: bool) -> list[str]:
 
 def _head(text: str, width: int) -> str:
     """Return the longest beginning of at most ``width`` columns, but one character at least."""
-    taken = 0
+    used = 0
     for index, character in enumerate(text):
-        taken += width_of(character)
-        if taken > width and index:
+        used += width_of(character)
+        if used > width and index:
             return text[:index]
     return text

@@ -36,31 +36,33 @@ def deploy_now(deployer: Deployer, version: Version, target: str, by: str, why: 
     """
     with deployer.alone(target, version.model):
         with deployer.write() as tx:
-            known = deployments.intended(tx, version.model, target)
-            if known is not None and known.number != version.number:
-                deployments.fail(tx, known, deployer.now(), f"{by} deploys {version.name} in its place")
-                known = None
-            if known is None:
-                known = deployments.intend(tx, version, target, deployer.now(), by, why)
-        return _carry(deployer, known.id)
+            open_deployment = deployments.intended(tx, version.model, target)
+            if open_deployment is not None and open_deployment.number != version.number:
+                deployments.fail(tx, open_deployment, deployer.now(), f"{by} deploys {version.name} in its place")
+                open_deployment = None
+            if open_deployment is None:
+                open_deployment = deployments.intend(tx, version, target, deployer.now(), by, why)
+        return _carry(deployer, open_deployment.id)
 
 
 def _carry(deployer: Deployer, number: int) -> Deployment:
     with deployer.read() as tx:
-        found = deployments.get(tx, number)
-    if found.state != "intended":
-        return found
+        deployment = deployments.get(tx, number)
+    if deployment.state != "intended":
+        return deployment
     try:
-        if _unwanted(deployer, found):
-            return _take_back(deployer, found)
-        done, digest = _bring(deployer, found)
+        if _unwanted(deployer, deployment):
+            return _take_back(deployer, deployment)
+        done, digest = _bring(deployer, deployment)
     except (TargetBusy, TargetUnreachable):
         raise
     except TargetError as error:
         # The port promises that the version before serves on.
         with deployer.write() as tx:
-            return deployments.fail(tx, found, deployer.now(), deployer.redact(f"{error.why}. {error.remedy}".strip()))
-    return _record(deployer, found, done, digest)
+            return deployments.fail(
+                tx, deployment, deployer.now(), deployer.redact(f"{error.why}. {error.remedy}".strip())
+            )
+    return _record(deployer, deployment, done, digest)
 
 
 def _unwanted(deployer: Deployer, wanted: Deployment) -> bool:
@@ -85,10 +87,10 @@ def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
     """Return what came of it, and the digest of what was sent; "" where nothing was."""
     target = deployer.targets[wanted.target].open()
     tell("asks what is deployed there")
-    seen = target.read(wanted.model)
-    if seen.before[:1] == (wanted.number,) and seen.version is not None:
+    serving = target.read(wanted.model)
+    if serving.before[:1] == (wanted.number,) and serving.version is not None:
         tell("goes back to it")  # it lies there still
-        return target.go_back(wanted.model, seen.version), ""
+        return target.go_back(wanted.model, serving.version), ""
     with deployer.read() as tx:
         version = versions.get(tx, wanted.model, wanted.number)
         manifest = checkpoints.get(tx, version.checkpoint).manifest

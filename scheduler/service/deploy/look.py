@@ -21,7 +21,9 @@ _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
 
 def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]:
     """Return what is due or waits at the automatic targets now."""
-    in_force = {model: found.number for model in _models(tx) if (found := versions.in_force(tx, model)) is not None}
+    in_force = {
+        model: promoted.number for model in _models(tx) if (promoted := versions.in_force(tx, model)) is not None
+    }
     rows = [row for model in in_force for row in deployments.of_model(tx, model)]
     return decide([at.rule for at in deployer.targets.values()], in_force, rows, deployments.resumed(tx), now)
 
@@ -32,10 +34,10 @@ def _models(tx: Connection) -> list[str]:
 
 def _settled(tx: Connection, deployer: Deployer) -> list[Deployment]:
     """Return what serves as it should at automatic targets, with nothing on its way and nothing to wait for."""
-    found, since = deployments.live(tx), deployments.resumed(tx)
-    under_way = {(row.model, row.target) for row in found if row.state == "intended"}
+    live, since = deployments.live(tx), deployments.resumed(tx)
+    under_way = {(row.model, row.target) for row in live if row.state == "intended"}
     settled = []
-    for row in found:
+    for row in live:
         at, in_force = deployer.targets.get(row.target), versions.in_force(tx, row.model)
         wanted = in_force is not None and in_force.number == row.number
         if row.state != "serving" or at is None or not at.rule.automatic or not wanted:
@@ -76,27 +78,29 @@ class Deployments:
         """Ask automatic targets now and then whether they serve what they should, and bring it there where not."""
         ports = self._ports
         with ports.database.read() as tx:
-            found = {f"{row.version} at {row.target}": row for row in _settled(tx, self._deployer)}
+            deployments_by_name = {f"{row.version} at {row.target}": row for row in _settled(tx, self._deployer)}
         if not self._asking and now >= self._ask_again_at:
-            self._asking, self._ask_again_at = set(found), now + _ASK_EVERY_SECONDS
-        self._asking &= found.keys()
+            self._asking, self._ask_again_at = set(deployments_by_name), now + _ASK_EVERY_SECONDS
+        self._asking &= deployments_by_name.keys()
         work = {
-            name: partial(apart, ports, "target.unknown", partial(self._drift, found[name]), "", version=name)
+            name: partial(
+                apart, ports, "target.unknown", partial(self._drift, deployments_by_name[name]), "", version=name
+            )
             for name in self._asking
         }
         for name, drift in ports.calls.gather("target", work).items() if work else ():
             self._asking.discard(name)
             if drift:
-                row = found[name]
+                row = deployments_by_name[name]
                 ports.log.warning("target.drifted", version=row.version, target=row.target, why=drift)
                 self._intend(Due(row.model, row.number, row.target), now, drift)
 
     def _drift(self, row: Deployment) -> str:
         """Return what a target serves in place of what it should; "" where all is well. Raises TargetError."""
-        seen = self._deployer.targets[row.target].open().read(row.model)
-        if seen.version != row.number:
-            return f"{'nothing' if seen.version is None else f'{row.model}@{seen.version}'} served there"
-        return "" if seen.proven else "it was not seen to answer any more"
+        serving = self._deployer.targets[row.target].open().read(row.model)
+        if serving.version != row.number:
+            return f"{'nothing' if serving.version is None else f'{row.model}@{serving.version}'} served there"
+        return "" if serving.proven else "it was not seen to answer any more"
 
     def _intend(self, due: Due, now: int, cause: str = "it is promoted") -> list[Deployment]:
         try:
@@ -132,6 +136,6 @@ class Deployments:
     def _carried(self, row: Deployment) -> tuple[int, bool]:
         """Carry one out; return its id, and that it is over. Raises as carry_out."""
         done = carry_out(self._deployer, row)
-        said = self._ports.log.info if done.state == "serving" else self._ports.log.error
-        said(f"deployment.{done.state}", version=done.version, target=done.target, why=done.why)
+        write = self._ports.log.info if done.state == "serving" else self._ports.log.error
+        write(f"deployment.{done.state}", version=done.version, target=done.target, why=done.why)
         return row.id, True

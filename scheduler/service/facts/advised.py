@@ -27,16 +27,16 @@ def card_of(pool: Pool) -> Card | None:
     from jobs.advice.card import recognised
 
     for words in (pool.options.get("expected_device", ""), pool.accelerator):
-        if words and (found := recognised(words)) is not None:
-            return found[0]
+        if words and (card := recognised(words)) is not None:
+            return card[0]
     return None
 
 
 class Priors:
     """Speeds of jobs on pools where they never ran: the adviser's, corrected by what runs of the same kind showed."""
 
-    def __init__(self, seen: Sequence[Seen] = ()) -> None:
-        self._seen = tuple(seen)
+    def __init__(self, measurements: Sequence[Seen] = ()) -> None:
+        self._seen = tuple(measurements)
         self._known: dict[tuple[Setup, str], tuple[float, float]] = {}
 
     def of(self, spec: JobSpec, pool: Pool) -> tuple[float, float]:
@@ -52,10 +52,10 @@ class Priors:
         setup = setup_of_job(spec.command, _inputs(spec), card)
         if setup is None:
             return guess, PRIOR_SIGMA
-        known = self._known.get((setup, card.name))
-        if known is None:  # many jobs are of one kind
-            known = self._known[setup, card.name] = self._advised(setup, card)
-        return known
+        estimate = self._known.get((setup, card.name))
+        if estimate is None:  # many jobs are of one kind
+            estimate = self._known[setup, card.name] = self._advised(setup, card)
+        return estimate
 
     def _advised(self, setup: Setup, card: Card) -> tuple[float, float]:
         from jobs.advice.seen import pace_seen, same
@@ -76,12 +76,12 @@ def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:
     """Return what is too big for the roomiest of the pools and what would fit; nothing where one is roomy enough."""
     if not is_advised(spec) or any(pool.vram_gib >= spec.needs.vram_gib for pool in pools):
         return ""
-    known = [(pool.vram_gib, pool.name, pool, card) for pool in pools if (card := card_of(pool)) is not None]
-    if not known:
+    by_memory = [(pool.vram_gib, pool.name, pool, card) for pool in pools if (card := card_of(pool)) is not None]
+    if not by_memory:
         return ""
     from jobs.advice.job import misfit as told
 
-    _, _, pool, card = max(known, key=lambda found: found[:2])
+    _, _, pool, card = max(by_memory, key=lambda row: row[:2])
     return told(spec.command, _inputs(spec), card, pool.devices_per_session)
 
 
@@ -95,16 +95,16 @@ def seen_of_runs(
 
     ``peaks`` are bytes that torch had in use: what libraries take beside it is added.
     """
-    known = {spec.name: spec for spec in specs if is_advised(spec)}
-    if not known:
+    advised = {spec.name: spec for spec in specs if is_advised(spec)}
+    if not advised:
         return ()
     from jobs.advice.card import GIB
     from jobs.advice.job import setup_of_job
     from jobs.advice.seen import Seen, too_quick
 
-    found = []
+    rows = []
     for (job, pool), rate in sorted(measured.items()):
-        spec, card = known.get(job), card_of(pools[pool]) if pool in pools else None
+        spec, card = advised.get(job), card_of(pools[pool]) if pool in pools else None
         if spec is None or card is None or not rate.samples or rate.steps_per_second <= 0:
             continue
         setup = setup_of_job(spec.command, _inputs(spec), card)
@@ -126,8 +126,8 @@ def seen_of_runs(
             source=f"job {job} on pool {pool}",
         )
         if not too_quick(row):
-            found.append(row)
-    return tuple(found)
+            rows.append(row)
+    return tuple(rows)
 
 
 def _inputs(spec: JobSpec) -> dict[str, str]:

@@ -41,31 +41,31 @@ _SURPRISE = 0.1  # a speed that is off by more is told again while the session r
 
 
 def apply(
-    ports: Ports, tx: Connection, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int
+    ports: Ports, tx: Connection, live: Sequence[Run], observation: Observation, steps: Sequence[Step], now: int
 ) -> None:
     """Record checkpoints, heartbeats and what they teach, then carry out ``steps`` in the database.
 
     Checkpoints come first: whether a lane finished is judged by what was recorded, not by what it says.
     """
-    reports = seen.heartbeats | seen.results
+    reports = observation.heartbeats | observation.results
     for (key, index), report in reports.items():
         runs.note_heartbeat(tx, key, index, report.document())
         if report.bad_manifests:
             _condemn(ports, tx, report, now)
-    for key, why in seen.bad:
+    for key, why in observation.bad:
         quarantine(ports, tx, key, why, now)
-    for manifest in sorted(seen.manifests, key=lambda found: found.key):
+    for manifest in sorted(observation.manifests, key=lambda saved: saved.key):
         _record_checkpoint(ports, tx, manifest, now)
     for run in live:
         for lane in run.lanes:
-            said = reports.get((run.key, lane.index))
-            if said is not None and said.restored_step not in {None, lane.restore_step}:
-                runs.note_restored(tx, run.key, lane.index, said.restored_step)
-            record = jobs.find(tx, lane.job) if said is not None else None
-            if said is not None and record is not None:
-                note_training_data(tx, lane.job, run.key, said.training_data, now)
-                _note(tx, lane, said, record.spec.target_step, now)
-                _learn(ports, tx, run, lane, record, said, now)
+            heartbeat = reports.get((run.key, lane.index))
+            if heartbeat is not None and heartbeat.restored_step not in {None, lane.restore_step}:
+                runs.note_restored(tx, run.key, lane.index, heartbeat.restored_step)
+            record = jobs.find(tx, lane.job) if heartbeat is not None else None
+            if heartbeat is not None and record is not None:
+                note_training_data(tx, lane.job, run.key, heartbeat.training_data, now)
+                _note(tx, lane, heartbeat, record.spec.target_step, now)
+                _learn(ports, tx, run, lane, record, heartbeat, now)
     for step in steps:
         _carry_out(ports, tx, step, now)
 
@@ -106,9 +106,12 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
     runs.change_state(tx, run.key, state, ended, f"end_{step.outcome}", now, why=step.why)
     pool = ports.pools.get(run.pool)
     price, evidence = prices.of(tx, pool) if pool else 0, step.why
-    told = step.price_microdollars_per_hour
-    if told is not None and pool is not None and not pool.price_microdollars_per_hour:
-        price, evidence = told, f"{step.why}; ${told / 1_000_000:.4f} an hour by {pool.platform}'s own estimate"
+    hour_price = step.price_microdollars_per_hour
+    if hour_price is not None and pool is not None and not pool.price_microdollars_per_hour:
+        price, evidence = (
+            hour_price,
+            f"{step.why}; ${hour_price / 1_000_000:.4f} an hour by {pool.platform}'s own estimate",
+        )
     booked = None if step.started is None else (step.started, step.ended)
     kind = EntryKind.SPEND if booked else EntryKind.RELEASE
     start, end = booked or (run.planned_start, run.held_until)
@@ -235,19 +238,19 @@ def _open_gates(tx: Connection, parent: JobRecord, step: int, now: int) -> None:
 
 def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None:
     """Believe what a session says of the checkpoints that it was given to start from, and of no others."""
-    given = runs.given(tx, report.run, report.job)
-    if given is None:  # launched by an older version, or before the backup that was restored
-        given = [record.manifest.key for record in checkpoints.newest(tx, report.job)]
+    restored = runs.given(tx, report.run, report.job)
+    if restored is None:  # launched by an older version, or before the backup that was restored
+        restored = [record.manifest.key for record in checkpoints.newest(tx, report.job)]
     for accused in report.bad_manifests:
-        if accused.manifest in given:
+        if accused.manifest in restored:
             quarantine(ports, tx, accused.manifest, accused.why, now)
 
 
 def quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> None:
     """Keep a checkpoint from every job, and step its own job back to the newest that is good."""
     named = split_key(key)
-    known = checkpoints.find(tx, key) if named is not None else None
-    if named is None or known is None or known.state != "good":
+    stored = checkpoints.find(tx, key) if named is not None else None
+    if named is None or stored is None or stored.state != "good":
         return
     checkpoints.quarantine(tx, key, why, now)
     job = named[0]
@@ -280,23 +283,23 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
     still_runs = report.outcome is None
     if still_runs and not (report.steps_per_second and _is_warm(report)):
         return
-    known = rates.get(tx, lane.job, run.pool)
-    if known is not None and known.samples and record.spec.whole and _was_cut_short(report):
+    rate = rates.get(tx, lane.job, run.pool)
+    if rate is not None and rate.samples and record.spec.whole and _was_cut_short(report):
         # It needs longer than what others like it needed: it has all the time that its definition gives.
-        rates.put(tx, replace(known, steps_per_second=0.0, sigma=PRIOR_SIGMA, samples=0, at=now))
+        rates.put(tx, replace(rate, steps_per_second=0.0, sigma=PRIOR_SIGMA, samples=0, at=now))
         return
-    first_impression = known is not None and known.samples == 1 and known.at > run.planned_start
-    if still_runs and known is not None and known.samples:
+    first_impression = rate is not None and rate.samples == 1 and rate.at > run.planned_start
+    if still_runs and rate is not None and rate.samples:
         speed = _alone(report.steps_per_second or 0.0, run, lane, record, pool)
-        if not first_impression or abs(speed - known.steps_per_second) <= _SURPRISE * known.steps_per_second:
+        if not first_impression or abs(speed - rate.steps_per_second) <= _SURPRISE * rate.steps_per_second:
             return  # as most heartbeats find: nothing else is read for them
-    sample = _sample(ports, pool, run, lane, record, report, known)
-    if all(seen is None for seen in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
+    sample = _sample(ports, pool, run, lane, record, report, rate)
+    if all(value is None for value in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
         return
-    if known is None or first_impression:
+    if rate is None or first_impression:
         before = Overheads(rates.everything(tx)).prior(record.spec, pool)
     else:
-        before = known.estimate
+        before = rate.estimate
     learned = learn(before, sample)
     rates.put(tx, rates.RateRecord(job=lane.job, pool=run.pool, at=now, **asdict(learned)))
     if still_runs and learned.samples:
@@ -315,7 +318,7 @@ def _is_warm(report: LaneReport) -> bool:
 
 
 def _sample(
-    ports: Ports, pool: Pool, run: Run, lane: Lane, record: JobRecord, report: LaneReport, known: RateRecord | None
+    ports: Ports, pool: Pool, run: Run, lane: Lane, record: JobRecord, report: LaneReport, before: RateRecord | None
 ) -> Sample:
     """Return what a report shows."""
     speed, setup = report.steps_per_second, report.setup_seconds
@@ -330,18 +333,18 @@ def _sample(
         checkpoint_seconds=report.checkpoint_seconds,
         delay_seconds=None if started is None or knows_no_delay else float(max(0, started - run.planned_start)),
         setup_at_least=float(max(0, ended - started))
-        if setup is None and started is not None and ended is not None and _was_cut_off(report, known)
+        if setup is None and started is not None and ended is not None and _was_cut_off(report, before)
         else None,
     )
 
 
-def _was_cut_off(report: LaneReport, known: RateRecord | None) -> bool:
+def _was_cut_off(report: LaneReport, rate: RateRecord | None) -> bool:
     """Whether a session that never reported was cut off in its set-up: all that tells how long that takes.
 
     A command that failed, was stopped or saved without a word shows no set-up. One that was started and never reported
     may need more time: that is believed of a job that has never trained here, and no other learns from it (overheads).
     """
-    if report.command_at is not None and known is not None and known.samples:
+    if report.command_at is not None and rate is not None and rate.samples:
         return False
     cut_off = report.outcome in {Outcome.YIELDED, Outcome.PREEMPTED} or report.error_class == "no_checkpoint"
     return cut_off and report.checkpoint_step == report.restored_step

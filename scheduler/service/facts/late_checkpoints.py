@@ -28,16 +28,16 @@ def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) 
     Raises Fenced and other StoreFailures.
     """
     with ports.database.read() as tx:
-        known = checkpoints.keys(tx, names)
-    seen = Observation()
-    read_manifests(ports, sorted(names), known, seen, ahead)
-    Complaints(ports).tell(seen.refused, names, now)
-    if seen.manifests or seen.bad:
+        stored_keys = checkpoints.keys(tx, names)
+    observation = Observation()
+    read_manifests(ports, sorted(names), stored_keys, observation, ahead)
+    Complaints(ports).tell(observation.refused, names, now)
+    if observation.manifests or observation.bad:
         with ports.write() as tx:
-            apply(ports, tx, [], seen, [], now)
-            for name in sorted({manifest.job for manifest in seen.manifests}):
+            apply(ports, tx, [], observation, [], now)
+            for name in sorted({manifest.job for manifest in observation.manifests}):
                 _finish(tx, name, now)
-    return seen.listed == set(names)
+    return observation.listed == set(names)
 
 
 def _finish(tx: Connection, name: str, now: int) -> None:

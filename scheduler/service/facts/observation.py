@@ -69,24 +69,24 @@ class Observation:
         """Return the part of ``runs`` that is to be written; with reports of their sessions if ``regarded``."""
         keys, names = {run.key for run in runs}, {lane.job for run in runs for lane in run.lanes}
         return Observation(
-            heartbeats={lane: said for lane, said in self.heartbeats.items() if regarded and lane[0] in keys},
-            results={lane: said for lane, said in self.results.items() if regarded and lane[0] in keys},
+            heartbeats={lane: report for lane, report in self.heartbeats.items() if regarded and lane[0] in keys},
+            results={lane: report for lane, report in self.results.items() if regarded and lane[0] in keys},
             manifests=[manifest for manifest in self.manifests if manifest.job in names],
             bad=[(key, why) for key, why in self.bad if (named := split_key(key)) and named[0] in names],
         )
 
-    def take(self, found: Observation) -> None:
+    def take(self, other: Observation) -> None:
         """Add an answer of the artifact store."""
-        self.heartbeats |= found.heartbeats
-        self.results |= found.results
-        self.manifests += found.manifests
-        self.bad += found.bad
-        self.unread |= found.unread
-        self.listed |= found.listed
-        self.alive |= found.alive
-        self.poisoned |= found.poisoned
-        self.late |= found.late
-        self.refused += found.refused[: max(0, REFUSED_AT_ONCE - len(self.refused))]
+        self.heartbeats |= other.heartbeats
+        self.results |= other.results
+        self.manifests += other.manifests
+        self.bad += other.bad
+        self.unread |= other.unread
+        self.listed |= other.listed
+        self.alive |= other.alive
+        self.poisoned |= other.poisoned
+        self.late |= other.late
+        self.refused += other.refused[: max(0, REFUSED_AT_ONCE - len(self.refused))]
 
     def is_reached(self, run: Run) -> bool:
         """Whether the run's platform gave a valid answer about it, also if it does not list the run."""

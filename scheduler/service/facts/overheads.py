@@ -89,12 +89,12 @@ class Overheads:
         alike = (spec.setup_seconds, spec.checkpoint_seconds, *(pool.name for pool in pools))
         lost = None if spec.name in self._jobs else self._alike.get(alike)
         if lost is None:
-            found = {pool.name: self.of(spec, pool) for pool in pools}
+            by_pool = {pool.name: self.of(spec, pool) for pool in pools}
             lost = Lost(
-                {name: one.setup_seconds for name, one in found.items()},
-                {name: one.setup_sigma for name, one in found.items()},
-                {name: one.checkpoint_seconds for name, one in found.items()},
-                {name: one.checkpoint_sigma for name, one in found.items()},
+                {name: one.setup_seconds for name, one in by_pool.items()},
+                {name: one.setup_sigma for name, one in by_pool.items()},
+                {name: one.checkpoint_seconds for name, one in by_pool.items()},
+                {name: one.checkpoint_sigma for name, one in by_pool.items()},
             )
             if spec.name not in self._jobs:
                 self._alike[alike] = lost
@@ -110,17 +110,17 @@ class Overheads:
         )
 
         rate = self.measured.get((spec.name, pool.name))
-        known = self.prior(spec, pool) if rate is None else rate.estimate
-        declared, room = _declared_setup(spec, pool), longest(pool) - _shortest(0, known.checkpoint_seconds, pool)
-        checkpoint, delay = known.checkpoint_seconds, max(known.delay_seconds, self._queues.get(pool.name, 0))
+        estimate = self.prior(spec, pool) if rate is None else rate.estimate
+        declared, room = _declared_setup(spec, pool), longest(pool) - _shortest(0, estimate.checkpoint_seconds, pool)
+        checkpoint, delay = estimate.checkpoint_seconds, max(estimate.delay_seconds, self._queues.get(pool.name, 0))
         if room < declared:
             checkpoint = min(checkpoint, spec.checkpoint_seconds)
             room = longest(pool) - _shortest(0, checkpoint, pool)
         return Overhead(
-            setup_seconds=min(delay + known.setup_seconds, max(room, declared)),
-            setup_sigma=known.setup_sigma,
+            setup_seconds=min(delay + estimate.setup_seconds, max(room, declared)),
+            setup_sigma=estimate.setup_sigma,
             checkpoint_seconds=checkpoint if rate is None else max(1, checkpoint),
-            checkpoint_sigma=known.checkpoint_sigma,
+            checkpoint_sigma=estimate.checkpoint_sigma,
         )
 
     def prior(self, spec: JobSpec, pool: Pool) -> Estimate:

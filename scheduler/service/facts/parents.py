@@ -56,13 +56,13 @@ def lacks_parent(tx: Connection, record: JobRecord) -> ParentUnusable | None:
     parent = jobs.find(tx, start.parent)
     if parent is None or parent.done_step < start.gate.fraction * parent.spec.target_step - _TOLERANCE:
         return None  # it waits at its gate
-    found = choose_parent(tx, record, start)
-    return found if isinstance(found, ParentUnusable) else None
+    choice = choose_parent(tx, record, start)
+    return choice if isinstance(choice, ParentUnusable) else None
 
 
 def _suspected(tx: Connection) -> set[str]:
     """Return the checkpoints that a session could not start from and that are not verified yet."""
-    return {known.subject for known in conditions.standing(tx, conditions.SUSPECTED)}
+    return {condition.subject for condition in conditions.standing(tx, conditions.SUSPECTED)}
 
 
 def _candidates(tx: Connection, start: StartFrom) -> Iterator[Manifest]:
@@ -70,7 +70,7 @@ def _candidates(tx: Connection, start: StartFrom) -> Iterator[Manifest]:
     if start.at == "accepted" and jobs.get(tx, start.parent).spec.gates:
         accepted = versions.newest_accepted(tx, start.parent)
         saved = checkpoints.find(tx, accepted.checkpoint) if accepted else None
-        found = [saved] if saved is not None and saved.state == "good" else []
+        candidates = [saved] if saved is not None and saved.state == "good" else []
     else:
-        found = checkpoints.newest(tx, start.parent)
-    yield from (one.manifest for one in found)
+        candidates = checkpoints.newest(tx, start.parent)
+    yield from (one.manifest for one in candidates)

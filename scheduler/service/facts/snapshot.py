@@ -209,9 +209,9 @@ def job_view(
             why = f"its requirements are locked for no pool that it may use; schedctl queue update {spec.name} does it"
             blocked = BadDefinition(spec.name, why)
     if spec.secrets:
-        lacking = {name: found for name in allowed if (found := lacks_secrets(spec, pools[name], read_secret))}
+        lacking = {name: missing for name in allowed if (missing := lacks_secrets(spec, pools[name], read_secret))}
         if allowed and len(lacking) == len(allowed) and blocked is None:
-            blocked = min(lacking.values(), key=lambda found: found.pool != "")  # a file is made more easily
+            blocked = min(lacking.values(), key=lambda missing: missing.pool != "")  # a file is made more easily
         allowed = [name for name in allowed if name not in lacking]
     usable = [pools[name] for name in allowed]
     reference_rate, rates_by_pool = _rates(spec, usable, overheads.measured, priors or Priors())
@@ -294,7 +294,7 @@ def priors_of(tx: Connection, pools: Mapping[str, Pool]) -> Priors:
 
 
 def _rates(
-    spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord], known: Priors
+    spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord], prior_rates: Priors
 ) -> tuple[float, dict[str, Rate]]:
     """Return the job's speed on the reference device and on each pool.
 
@@ -302,18 +302,18 @@ def _rates(
     reference is the definition's guess, scaled alike: the adviser knows of cards, not of what a step is worth.
     """
     guess = spec.steps_per_hour / 3_600
-    found = [
+    estimates = [
         (pool, rate)
         for pool in pools
         if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
     ]
-    priors = {pool.name: known.of(spec, pool) for pool in pools}
-    correction = _middle([rate.steps_per_second / priors[pool.name][0] for pool, rate in found])
-    surest = ELSEWHERE_SIGMA if found and is_advised(spec) else math.inf
+    priors = {pool.name: prior_rates.of(spec, pool) for pool in pools}
+    correction = _middle([rate.steps_per_second / priors[pool.name][0] for pool, rate in estimates])
+    surest = ELSEWHERE_SIGMA if estimates and is_advised(spec) else math.inf
     beliefs = {prior: Rate(prior[0] * correction, min(prior[1], surest), 0) for prior in set(priors.values())}
     answer = {name: beliefs[prior] for name, prior in priors.items()}
-    answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
-    return guess * _middle([rate.steps_per_second / (guess * pool.speed) for pool, rate in found]), answer
+    answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in estimates})
+    return guess * _middle([rate.steps_per_second / (guess * pool.speed) for pool, rate in estimates]), answer
 
 
 def _middle(ratios: Sequence[float]) -> float:
@@ -343,7 +343,7 @@ def arrivals(
         if spec.role != EVALUATE:
             instants = (record.created_at, *(at for at, _ in begun.get(spec.name, ())))
             kinds.setdefault(kind_of(spec), []).extend((instant, record) for instant in instants)
-    found = []
+    expected = []
     for kind, came in sorted(kinds.items()):
         came.sort(key=lambda one: (one[0], one[1].spec.name))
         newest = came[-1][1]
@@ -351,11 +351,11 @@ def arrivals(
         again = came[-1][0] - came[0][0] >= DAY
         if not isinstance(newest.state, Queued | Active | Done) or not (expects or again):
             continue
-        said = coming(expects, came[-1][0], now, until) if expects else ()
+        upcoming = coming(expects, came[-1][0], now, until) if expects else ()
         instants = tuple(instant for instant, _ in came)
         with isolated({}, newest.spec.name):  # gather has told why
-            found.append(Arrivals(kind, instants, replace(as_new(newest), kind=kind, blocked=None), said))
-    return tuple(found)
+            expected.append(Arrivals(kind, instants, replace(as_new(newest), kind=kind, blocked=None), upcoming))
+    return tuple(expected)
 
 
 # Shares: what jobs that have device hours together shall have of them, and what each had so far.
@@ -364,12 +364,12 @@ def hour_shares(tx: Connection, records: Iterable[JobRecord]) -> dict[str, HourS
 
     Who shares with a job that is not in the queue any more has none.
     """
-    known = {record.spec.name: record for record in records}
+    by_name = {record.spec.name: record for record in records}
     groups: dict[str, list[JobRecord]] = {}
-    for record in known.values():
+    for record in by_name.values():
         share = record.spec.share
-        if share is not None and share.partner in known and known[share.partner].spec.share is None:
-            groups.setdefault(share.partner, [known[share.partner]]).append(record)
+        if share is not None and share.partner in by_name and by_name[share.partner].spec.share is None:
+            groups.setdefault(share.partner, [by_name[share.partner]]).append(record)
     result: dict[str, HourShare] = {}
     for name, members in groups.items():
         since = max(record.created_at for record in members)

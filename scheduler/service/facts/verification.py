@@ -37,9 +37,9 @@ class Verdict:
 def verify(artifacts: BlobStore, records: Iterable[CheckpointRecord]) -> Iterator[Verdict]:
     """Read all components of each checkpoint and compare their digests. Raises StoreError when nothing can be told."""
     with tempfile.TemporaryDirectory(prefix="schedctl-verify-") as folder:
-        known: dict[tuple[str, str], str] = {}  # checkpoints of one job share components
+        digests: dict[tuple[str, str], str] = {}  # checkpoints of one job share components
         for record in records:
-            yield Verdict(record, tuple(_findings(artifacts, record.manifest, Path(folder), known)))
+            yield Verdict(record, tuple(_findings(artifacts, record.manifest, Path(folder), digests)))
 
 
 class Suspects:
@@ -56,7 +56,7 @@ class Suspects:
         """
         ports = self._ports
         with ports.database.read() as tx:
-            suspected = [known.subject for known in conditions.standing(tx, SUSPECTED)]
+            suspected = [condition.subject for condition in conditions.standing(tx, SUSPECTED)]
             records = [record for key in suspected if (record := checkpoints.find(tx, key)) is not None]
         work = {
             record.manifest.key: partial(
@@ -83,7 +83,7 @@ def _damage(artifacts: BlobStore, record: CheckpointRecord) -> str:
 
 
 def _findings(
-    artifacts: BlobStore, manifest: Manifest, folder: Path, known: dict[tuple[str, str], str]
+    artifacts: BlobStore, manifest: Manifest, folder: Path, digests: dict[tuple[str, str], str]
 ) -> Iterator[str]:
     try:
         stored = parse_manifest(manifest.key, artifacts.read(manifest.key, _MANIFEST_BYTES))
@@ -94,26 +94,26 @@ def _findings(
     else:
         # Instants and spans were recorded as far as they could be true, metrics as far as they can be stored.
         trained = max(manifest.trained_seconds, stored.trained_seconds)
-        told = replace(manifest, created_at=stored.created_at, trained_seconds=trained, metrics=stored.metrics)
+        expected = replace(manifest, created_at=stored.created_at, trained_seconds=trained, metrics=stored.metrics)
         changed = any(stored.metrics.get(name, value) != value for name, value in manifest.metrics.items())
-        if stored != told or changed:
+        if stored != expected or changed:
             yield "its manifest is another one than was recorded"
     for component in manifest.components:
         key = blob_key(manifest.job, component.sha256)
-        if (manifest.job, component.sha256) not in known:
-            known[manifest.job, component.sha256] = _wrong(artifacts, key, component.sha256, folder / "component")
-        if wrong := known[manifest.job, component.sha256]:
+        if (manifest.job, component.sha256) not in digests:
+            digests[manifest.job, component.sha256] = _wrong(artifacts, key, component.sha256, folder / "component")
+        if wrong := digests[manifest.job, component.sha256]:
             yield f"{component.name} {wrong}"
 
 
 def _wrong(artifacts: BlobStore, key: str, sha256: str, place: Path) -> str:
     try:
         artifacts.fetch(key, place)
-        found = sha256_file(place)
+        actual = sha256_file(place)
     except Missing:
         return "is missing"
     except OSError as error:
         raise StoreError("verify", key, error.strerror or str(error), "Make room in the temporary folder") from None
     finally:
         place.unlink(missing_ok=True)
-    return "" if found == sha256 else f"is damaged: its sha256 is {found[:12]}..., not {sha256[:12]}..."
+    return "" if actual == sha256 else f"is damaged: its sha256 is {actual[:12]}..., not {sha256[:12]}..."

@@ -80,9 +80,9 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
     except StoreFailure:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one piece of work, the others go on
-        told = ports.redact(why(error))
-        ports.log.warning(event, **facts, why=told, next="tried again")
-        fail(told)
+        reason = ports.redact(why(error))
+        ports.log.warning(event, **facts, why=reason, next="tried again")
+        fail(reason)
         return otherwise
 
 
@@ -96,28 +96,28 @@ def ready(
     return [placement for placement, needed in zip(due, wanted, strict=True) if all(done.get(name) for name in needed)]
 
 
-def each_alone(ports: Ports, found: Sequence[Run], suspects: Collection[str], write: Write) -> dict[str, str]:
+def each_alone(ports: Ports, handled: Sequence[Run], suspects: Collection[str], write: Write) -> dict[str, str]:
     """Write all runs except ``suspects`` in one transaction; if that fails, each run in its own.
 
     ``write`` is told whether to regard what sessions said: where that cannot be written, a run is settled without it.
     Each transaction is whole for its runs, so a crash between two of them is like one between two cycles. Returns why
     some could not be written for. Raises Fenced and other StoreFailures that are about no single run.
     """
-    together = [run for run in found if run.key not in suspects]
+    together = [run for run in handled if run.key not in suspects]
     faults: dict[str, str] = {}
-    alone = [run for run in found if run.key in suspects]
+    alone = [run for run in handled if run.key in suspects]
     if together:
         try:
             with ports.write() as tx:
                 write(tx, together, regarded=True)
         except (Stale, Refused) as error:
             ports.log.warning("cycle.divided", why=str(error))
-            alone = list(found)
+            alone = list(handled)
         except (StoreFailure, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - whose fault it is will show
             ports.log.warning("cycle.divided", why=why(error))
-            alone = list(found)
+            alone = list(handled)
     for run in alone:
         for regarded in (True, False):
             wrong: dict[str, str] = {}
@@ -153,9 +153,9 @@ class Poisoned:
 
     def note(self, handled: Collection[str], faults: Mapping[str, str], now: int) -> None:
         """Report which of the ``handled`` runs have a fault now, and which have none any more."""
-        known = dict.fromkeys(self.known(), "")
-        fresh = sorted(set(faults) - set(known))
-        over = sorted(set(known) - set(faults))
+        names = dict.fromkeys(self.known(), "")
+        fresh = sorted(set(faults) - set(names))
+        over = sorted(set(names) - set(faults))
         if fresh or over:
             with self._ports.write() as tx:
                 for key in fresh:
@@ -171,7 +171,9 @@ class Poisoned:
 def poisoned_runs(tx: Connection, kind: str = POISONED) -> dict[str, str]:
     """Return the runs that had a fault when last handled, with the error."""
     handled = {run.key for run in runs.live(tx)} | watched.keys(tx)
-    return {known.subject: known.why for known in conditions.standing(tx, kind) if known.subject in handled}
+    return {
+        condition.subject: condition.why for condition in conditions.standing(tx, kind) if condition.subject in handled
+    }
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -194,12 +196,12 @@ def without(snapshot: Snapshot, names: Collection[str], pools: Collection[str]) 
     """Return a snapshot without some jobs and pools; gates on such a job see its progress."""
     if not names and not pools:
         return snapshot
-    gone = {view.name: view.done_step / max(1, view.target_step) for view in snapshot.jobs if view.name in names}
+    progress = {view.name: view.done_step / max(1, view.target_step) for view in snapshot.jobs if view.name in names}
     return replace(
         snapshot,
         jobs=tuple(view for view in snapshot.jobs if view.name not in names),
         pools=tuple(view for view in snapshot.pools if view.pool.name not in pools),
-        finished={**snapshot.finished, **gone},
+        finished={**snapshot.finished, **progress},
     )
 
 
@@ -207,16 +209,20 @@ def told_before(tx: Connection, snapshot: Snapshot) -> LeftOut:
     """Return the jobs on hold and the closed pools with which planning failed."""
     held = {view.name for view in snapshot.jobs if isinstance(view.blocked, HeldByPerson)}
     return LeftOut(
-        {known.subject: known.why for known in conditions.standing(tx, JOB_POISONED) if known.subject in held},
+        {
+            condition.subject: condition.why
+            for condition in conditions.standing(tx, JOB_POISONED)
+            if condition.subject in held
+        },
         {closure.pool: closure.why for closure in limits.standing(tx) if closure.cause is Cause.PLANNING},
     )
 
 
 def planned_again(tx: Connection, names: Collection[str], now: int) -> None:
     """Close the condition of the jobs with which planning succeeded; writes the event ``job.mended``."""
-    for known in conditions.standing(tx, JOB_POISONED):
-        if known.subject in names:
-            events.append(tx, JOB_MENDED, known.subject, now)
+    for condition in conditions.standing(tx, JOB_POISONED):
+        if condition.subject in names:
+            events.append(tx, JOB_MENDED, condition.subject, now)
 
 
 def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, LeftOut]:
@@ -256,16 +262,16 @@ def _first(
 ) -> tuple[str, str] | None:
     """Return the first name with which planning fails when names are added one by one, with the error."""
     if _tried(make, but(names))[0] is not None:
-        good, bad, said = 0, len(names), _tried(make, but(()))[1]
+        good, bad, reason = 0, len(names), _tried(make, but(()))[1]
         while bad - good > 1:
             middle = (good + bad) // 2
             error = _tried(make, but(names[middle:]))[1]
             if error is None:
                 good = middle
             else:
-                bad, said = middle, error
-        if said is not None and names:
-            return names[bad - 1], f"{UNPLANNABLE}: {why(said)}"
+                bad, reason = middle, error
+        if reason is not None and names:
+            return names[bad - 1], f"{UNPLANNABLE}: {why(reason)}"
     return None
 
 
@@ -290,7 +296,7 @@ def wait_for_person(ports: Ports, left_out: LeftOut, now: int) -> None:
                 held = arrows.ask_hold(state, BY, reason, now)
                 jobs.change_state(tx, name, state, held, "hold", now, BY, why=reason)
                 conditions.put(tx, JOB_POISONED, name, at=now, why=reason)
-            elif any(known.subject == name for known in conditions.standing(tx, JOB_POISONED)):
+            elif any(condition.subject == name for condition in conditions.standing(tx, JOB_POISONED)):
                 continue
             else:
                 events.append(tx, JOB_POISONED, name, now, why=reason, trains=isinstance(state, Active))

@@ -70,11 +70,11 @@ class Places:
         openings = self._ports.openings
         if not openings:
             return
-        asked = self._opened_by_people()
+        opened = self._opened_by_people()
         broken: dict[str, PlatformError] = {}
         fresh = set()
-        names = {pool: f"{pool} again" if pool in asked else pool for pool in sorted(openings)}
-        work = {name: partial(_opened, openings[pool], anew=pool in asked) for pool, name in names.items()}
+        names = {pool: f"{pool} again" if pool in opened else pool for pool in sorted(openings)}
+        work = {name: partial(_opened, openings[pool], anew=pool in opened) for pool, name in names.items()}
         answers = self._ports.calls.gather("open", work)
         for pool, name in names.items():
             made_of = answers.get(name)
@@ -121,20 +121,20 @@ class Places:
             closures = {closure.pool: closure for closure in limits.standing(tx)}
 
         def stands(pool: str) -> bool:
-            known = closures.get(pool)
-            if known is None or known.until is None:
-                return known is not None
-            return known.until > now and not known.cause.waits_for_person
+            current = closures.get(pool)
+            if current is None or current.until is None:
+                return current is not None
+            return current.until > now and not current.cause.waits_for_person
 
         def waited(pool: str) -> bool:
-            known = closures.get(pool)
+            current = closures.get(pool)
             # After a refused launch only new credentials count: that other calls are answered proves nothing.
-            return known is not None and known.cause.waits_for_person and (pool in fresh or known.until is None)
+            return current is not None and current.cause.waits_for_person and (pool in fresh or current.until is None)
 
         closing = [pool for pool in broken if not stands(pool)]
         opening = [pool for pool in (*fresh, *back) if waited(pool)]
-        told = self._told_silent or set()
-        answering = [pool for pool in back if pool in told]
+        silent = self._told_silent or set()
+        answering = [pool for pool in back if pool in silent]
         if not (closing or opening or answering):
             return
         with self._ports.write() as tx:
@@ -144,7 +144,7 @@ class Places:
                 limits.open_pool(tx, pool, now)
             for pool in answering:
                 events.append(tx, ANSWERS, pool, now)
-        told.difference_update(answering)
+        silent.difference_update(answering)
         for pool in closing:
             next_ = "it is used as soon as that is mended; to try at once: schedctl pools open " + pool
             self._ports.log.error("pool.waits", pool=pool, why=str(broken[pool]), next=next_)
@@ -155,10 +155,10 @@ class Places:
         """Return the pools that people opened since the last cycle."""
         with self._ports.database.read() as tx:
             newest = events.newest_id(tx)
-            seen, self._seen_event = self._seen_event, newest
-            if seen is None or seen == newest:
+            last_event, self._seen_event = self._seen_event, newest
+            if last_event is None or last_event == newest:
                 return set()
-            opened = events.tail(tx, seen, kinds=("pool.opened",))
+            opened = events.tail(tx, last_event, kinds=("pool.opened",))
         return {event.subject for event in opened if event.by != "daemon"}
 
     def _silent_before(self) -> set[str]:
@@ -183,7 +183,7 @@ class Pauses:
 
     def keep(self, names: Collection[str]) -> None:
         """Drop all failures except these."""
-        self._next = {name: known for name, known in self._next.items() if name in names}
+        self._next = {name: at for name, at in self._next.items() if name in names}
 
 
 # Rests: pools that are left alone for a while because of what they did, longer each time that they do it again.
@@ -204,8 +204,8 @@ def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until
     It is tried again then, or at ``at_most_until`` when that is sooner. A person may open it before.
     """
     first, longest, cause = _RESTS[kind]
-    told = events.tail(tx, limit=1, kinds=[kind], subject=pool)
-    before = (told[-1].at, int(told[-1].data["rest_seconds"])) if told else None
+    last = events.tail(tx, limit=1, kinds=[kind], subject=pool)
+    before = (last[-1].at, int(last[-1].data["rest_seconds"])) if last else None
     seconds = rest_seconds(before, now, first, longest)
     # A launch that was under way when the pool was closed, and fails as well, does not delay the next try.
     until = before[0] + before[1] if before is not None and now < sum(before) else now + seconds

@@ -66,8 +66,8 @@ class Postponements:
         self._pauses = {key: pause for key, pause in self._pauses.items() if key[0] not in set(accepted)}
         standing = []
         for job, pool, precondition in sorted(set(obstacles)):
-            known = self._pauses.get((job, pool))
-            times = 1 + (known.times if known else 0)
+            before = self._pauses.get((job, pool))
+            times = 1 + (before.times if before else 0)
             pause = AGAIN_SECONDS if times == 1 else min(_LONGEST_SECONDS, _FIRST_SECONDS << (times - 2))
             self._pauses[job, pool] = _Pause(precondition, times, now + pause)
             if times > 1:

@@ -36,13 +36,13 @@ def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABL
     ``copies`` are the trees that hold the files of what is only listed; None: one is needed that is not there yet.
     """
     result = {}
-    for given in spec.inputs:
-        kind, digest = given.kind, given.digest
-        if _is_shipped(given, able):
+    for one in spec.inputs:
+        kind, digest = one.kind, one.digest
+        if _is_shipped(one, able):
             if digest not in copies:
                 return None
             kind, digest = KIND, copies[digest]
-        result[f"{PURPOSE}{given.name}"] = tree_prefix(kind, digest)
+        result[f"{PURPOSE}{one.name}"] = tree_prefix(kind, digest)
     return result
 
 
@@ -55,8 +55,8 @@ def note(tx: Connection, spec: JobSpec) -> None:
     if spec.mixture is not None and spec.mixture.corpus:
         trees.note(tx, trees.CORPUS, spec.mixture.corpus, None)
     evaluation = spec.evaluation
-    for given in (*spec.inputs, *([evaluation.test_set] if evaluation and evaluation.test_set.digest else ())):
-        trees.note(tx, given.kind, given.digest, None)
+    for one in (*spec.inputs, *([evaluation.test_set] if evaluation and evaluation.test_set.digest else ())):
+        trees.note(tx, one.kind, one.digest, None)
 
 
 def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
@@ -67,57 +67,57 @@ def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
 
     def needs(placement: Placement) -> dict[str, Callable[[], bool]]:
         able = ports.platforms[placement.pool].capabilities
-        given = [one for lane in placement.lanes for one in inputs.get(lane.job, ()) if _is_shipped(one, able)]
-        return {f"{one.source} {one.digest[:8]}": partial(_bring_alone, ports, one) for one in given}
+        shipped = [one for lane in placement.lanes for one in inputs.get(lane.job, ()) if _is_shipped(one, able)]
+        return {f"{one.source} {one.digest[:8]}": partial(_bring_alone, ports, one) for one in shipped}
 
     return ready(ports, "inputs", due, needs)
 
 
-def _is_shipped(given: Input, able: Capabilities) -> bool:
+def _is_shipped(wanted: Input, able: Capabilities) -> bool:
     """Return whether sessions get what is only listed from the store, because they cannot get it themselves."""
-    if given.kind == hub.KIND:
-        return given.at_home or not able.internet
-    return given.kind != KIND and given.kind not in able.mounts
+    if wanted.kind == hub.KIND:
+        return wanted.at_home or not able.internet
+    return wanted.kind != KIND and wanted.kind not in able.mounts
 
 
-def _bring_alone(ports: Ports, given: Input) -> bool:
+def _bring_alone(ports: Ports, wanted: Input) -> bool:
     try:
-        bring(ports, given)
+        bring(ports, wanted)
     except StoreFailure:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with an input, sessions without it are launched
-        ports.log.error("input.unavailable", input=given.source, why=str(error))
+        ports.log.error("input.unavailable", input=wanted.source, why=str(error))
         fail(why(error))
         return False
     return True
 
 
-def bring(ports: Ports, given: Input) -> None:
+def bring(ports: Ports, wanted: Input) -> None:
     """Make sure that the store holds the files of what is only listed; may take hours, goes on where it was cut off.
 
     Raises what the clients of the Hub and Kaggle and put_tree raise.
     """
     with ports.database.read() as tx:
-        copy = trees.copies(tx).get(given.digest)
+        copy = trees.copies(tx).get(wanted.digest)
     if copy is not None and ports.artifacts.size(f"{tree_prefix(KIND, copy)}/{LISTING}") is not None:
         return
-    listing = ports.artifacts.read(f"{tree_prefix(given.kind, given.digest)}/{LISTING}", LIMITS.listing_bytes)
-    target = ports.scratch / given.digest
-    tell(f"fetches {given.source}")
-    if given.kind == hub.KIND:
+    listing = ports.artifacts.read(f"{tree_prefix(wanted.kind, wanted.digest)}/{LISTING}", LIMITS.listing_bytes)
+    target = ports.scratch / wanted.digest
+    tell(f"fetches {wanted.source}")
+    if wanted.kind == hub.KIND:
         repository = hub.parse_repository(listing)
         with making_of(target) as making:
             if not is_whole(target, repository.entries):
-                hub.download_files(repository, target, making, ports.hub_token(), _telling(given))
+                hub.download_files(repository, target, making, ports.hub_token(), _telling(wanted))
     else:
-        _fetch(ports.published(), mount.parse_mounted(listing), target, _telling(given))
+        _fetch(ports.published(), mount.parse_mounted(listing), target, _telling(wanted))
     delete_at = ports.clock.now() + ports.policy.retention.grace_seconds
-    put_tree(ports.database, ports.artifacts, target, KIND, delete_at, tell, origin=given.digest)
+    put_tree(ports.database, ports.artifacts, target, KIND, delete_at, tell, origin=wanted.digest)
     remove_tree(target)
-    ports.log.info("input.stored", input=given.source, bytes=given.bytes)
+    ports.log.info("input.stored", input=wanted.source, bytes=wanted.bytes)
 
 
-def _fetch(published: Published, mounted: mount.Mounted, target: Path, told: hub.Tell) -> None:
+def _fetch(published: Published, mounted: mount.Mounted, target: Path, progress: hub.Tell) -> None:
     """Make ``target`` of what Kaggle hands out; files that a killed daemon had fetched stay."""
     done, total = 0, sum(entry.bytes for entry in mounted.entries)
 
@@ -126,12 +126,12 @@ def _fetch(published: Published, mounted: mount.Mounted, target: Path, told: hub
         if not place.exists() or place.stat().st_size != entry.bytes:
             published.fetch(mounted.source, entry, place)
         done += entry.bytes
-        told(done, total)
+        progress(done, total)
 
     with making_of(target) as making:
         if not is_whole(target, mounted.entries):
             make(target, making, mounted.entries, take)
 
 
-def _telling(given: Input) -> hub.Tell:
-    return lambda done, total: tell(f"fetches {given.source}, {100 * done // max(1, total)} % of it")
+def _telling(wanted: Input) -> hub.Tell:
+    return lambda done, total: tell(f"fetches {wanted.source}, {100 * done // max(1, total)} % of it")

@@ -83,11 +83,11 @@ def reserve(
             for placement in prepared:
                 waiting.remove(placement)
                 others = [other for other in waiting if other.pool == placement.pool]
-                found = _reserve_one(ports, tx, placement, others, now)
-                if isinstance(found, Run):
-                    reserved.append(found)
+                outcome = _reserve_one(ports, tx, placement, others, now)
+                if isinstance(outcome, Run):
+                    reserved.append(outcome)
                 else:
-                    obstacles += found
+                    obstacles += outcome
             return reserved
     except (StoreFailure, OSError):
         raise
@@ -101,11 +101,11 @@ def _reserve_alone(ports: Ports, placement: Placement, now: int, obstacles: list
     faults: dict[str, str] = {}
     reserved: Run | None = None
     with isolated(faults, placement.pool), ports.write() as tx:
-        found = _reserve_one(ports, tx, placement, (), now)
-        if isinstance(found, Run):
-            reserved = found
+        outcome = _reserve_one(ports, tx, placement, (), now)
+        if isinstance(outcome, Run):
+            reserved = outcome
         else:
-            obstacles += found
+            obstacles += outcome
     if placement.pool in faults:
         reason = f"no session can be reserved for it: {faults[placement.pool]}"
         wait_for_person(ports, LeftOut({planned_lane.job: reason for planned_lane in placement.lanes}), now)
@@ -155,10 +155,10 @@ def _reserve_one(
     if not all(isinstance(record.state, Queued) for record in records):
         return []
     able, copies = ports.platforms[pool.name].capabilities, trees.copies(tx)
-    given = [trees_of(record.spec, copies, able) for record in records]
+    trees_by_job = [trees_of(record.spec, copies, able) for record in records]
     lacking = [
         Obstacle(record.spec.name, pool.name, Precondition.INPUTS if there is None else Precondition.PARENT)
-        for record, there in zip(records, given, strict=True)
+        for record, there in zip(records, trees_by_job, strict=True)
         if there is None or not pin_parent(ports, tx, record, now)
     ]
     if lacking:
@@ -171,7 +171,7 @@ def _reserve_one(
     device = 0
     for index, (planned_lane, record) in enumerate(zip(placement.lanes, records, strict=True)):
         devices = tuple(range(device, device + planned_lane.devices))
-        lanes.append(new_lane(tx, record, pool, index, devices, given[index] or {}))
+        lanes.append(new_lane(tx, record, pool, index, devices, trees_by_job[index] or {}))
         device += planned_lane.devices
     key = launch_key(ports.policy.launch_prefix, lanes[0].job, lanes[0].attempt)
     run = Run(
@@ -254,13 +254,13 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
     submitting = run_arrows.submit(reserved.state, now)
     with ports.write() as tx:
         order = order_of(tx, [lane.job for lane in reserved.lanes])
-        given = {name: [manifest.key for manifest in found] for name, found in order.restore.items()}
+        restore_keys = {name: [manifest.key for manifest in manifests] for name, manifests in order.restore.items()}
         begins = {name: manifest.key for name, manifest in order.parents.items()}
         code = {lane.job: lane.code for lane in reserved.lanes if lane.code}
-        shown = {lane.job: dict(lane.trees) for lane in reserved.lanes if lane.trees}
+        trees_by_job = {lane.job: dict(lane.trees) for lane in reserved.lanes if lane.trees}
         runs.change_state(
             tx, reserved.key, reserved.state, submitting, "submit", now,
-            restore=given, parents=begins, code=code, trees=shown, secrets=order.secrets,
+            restore=restore_keys, parents=begins, code=code, trees=trees_by_job, secrets=order.secrets,
         )  # fmt: skip
     return replace(reserved, state=submitting), order
 
@@ -360,8 +360,8 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
     """
     pool, platform = ports.pools[run.pool], ports.platforms[run.pool]
     ends: int | None = None
-    told = platform.capabilities.reports_quota
-    if told:
+    reports_quota = platform.capabilities.reports_quota
+    if reports_quota:
         try:
             readings = border.quota(ports, pool.name)
         except PlatformError as failure:
@@ -373,7 +373,7 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
     now = ports.clock.now()
     with ports.write() as tx:
         reject(ports, tx, run, str(error), now)
-        if not told:
+        if not reports_quota:
             charges = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
             if room(pool, charges, (), now, limits.observed(tx).get(pool.name, ())).seconds < pool.session_seconds_min:
                 ends = until
@@ -493,7 +493,7 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
     data = {name: ports.data_prefix(name) for name in specs}
     folders = [*data.values(), *(code_prefix(lane.code) for lane in run.lanes if lane.code)]
     folders += [prefix for lane in run.lanes for prefix in lane.trees.values()]
-    manifests = [*(manifest for found in restore.values() for manifest in found), *order.parents.values()]
+    manifests = [*(manifest for candidates in restore.values() for manifest in candidates), *order.parents.values()]
     wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
     waits = at_least(ports.clock, _ORDER_SECONDS, _ORDER_WALL_SECONDS)
     chains, least = ports.platforms[run.pool].capabilities.takes_orders, pool.setup_seconds + pool.session_seconds_min
@@ -514,7 +514,7 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
             )
             for name, record in order.records.items()
         },
-        restore={name: [manifest.key for manifest in found] for name, found in restore.items()},
+        restore={name: [manifest.key for manifest in candidates] for name, candidates in restore.items()},
         parents={name: manifest.key for name, manifest in order.parents.items()},
         data=data,
         store=ports.artifacts.payload_address(grant(run, manifests, folders, wall_seconds)),

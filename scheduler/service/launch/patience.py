@@ -86,9 +86,9 @@ def quiet_seconds(reports: Iterable[LaneReport]) -> float:
     return max((report.longest_quiet_seconds or 0.0 for report in reports), default=0.0)
 
 
-def _bound(chosen: int | None, known: float | None, wall_seconds: float, scale: float) -> int | None:
+def _bound(chosen: int | None, estimate: float | None, wall_seconds: float, scale: float) -> int | None:
     """Return what a person chose (zero: nothing), or what is known."""
-    bound = known if chosen is None else chosen
+    bound = estimate if chosen is None else chosen
     if not bound:
         return None
     return round(min(_BOUND_MAX, bound if scale == 1 else max(bound, wall_seconds * scale)))

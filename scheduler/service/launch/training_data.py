@@ -128,20 +128,20 @@ class TrainingData:
         if wanted is None:
             return ""
         key = (job, wanted, spec.seed)
-        known = self._prefixes.get(key)  # also while those of another job are made
-        if known is not None and (self._root / known).is_dir():
-            return known
+        cached = self._prefixes.get(key)  # also while those of another job are made
+        if cached is not None and (self._root / cached).is_dir():
+            return cached
         from jobs.corpus.mixture import mixture
 
         tell("waits for data of another job")
         with self._lock:
             manifest = self._pinned(wanted.corpus) if wanted.corpus else self._version_for(record)
-            made = mixture(manifest, job, wanted.domain, wanted.extra_share, seed=spec.seed)
-            self._copy(made.folder)
+            mixed = mixture(manifest, job, wanted.domain, wanted.extra_share, seed=spec.seed)
+            self._copy(mixed.folder)
             if not wanted.corpus:
                 with self._database.write() as tx:
                     _pin(tx, job, wanted, manifest.version, self._now())
-            prefix = made.folder.relative_to(self._root).as_posix()
+            prefix = mixed.folder.relative_to(self._root).as_posix()
             self._prefixes[job, replace(wanted, corpus=manifest.version), spec.seed] = prefix
             return prefix
 
@@ -163,7 +163,7 @@ class TrainingData:
         recipe = self.recipe
         if not recipe.sources:
             raise CorpusError(NO_SOURCES)
-        made = build(
+        built = build(
             [Stdlib(recipe.max_bytes) if source == "stdlib" else parse_source(source) for source in recipe.sources],
             self.folder.root,
             recipe.domains,
@@ -178,19 +178,19 @@ class TrainingData:
                 # Before there were pins, whoever trained did so on the current version.
                 if old.version and record.spec.mixture and not record.spec.mixture.corpus and _has_begun(record):
                     _pin(tx, record.spec.name, record.spec.mixture, old.version, now)
-            known = {tree.digest for tree in trees.everything(tx)}
-            for version in {*self.folder.versions(), made.version} - (known - {made.version}):
+            stored_digests = {tree.digest for tree in trees.everything(tx)}
+            for version in {*self.folder.versions(), built.version} - (stored_digests - {built.version}):
                 trees.note(tx, trees.CORPUS, version, None)
-            events.append(tx, "corpus.built", made.version, now, by, texts=made.rows, bytes=made.train_text_bytes)
-        self.folder.make_current(made.version, recipe.fingerprint())
-        return made
+            events.append(tx, "corpus.built", built.version, now, by, texts=built.rows, bytes=built.train_text_bytes)
+        self.folder.make_current(built.version, recipe.fingerprint())
+        return built
 
     def _copy(self, folder: Path) -> None:
         """Put a mixture into the store, if that is elsewhere. Its name tells its content, so once is enough."""
         if self._store is not None:
-            found = sorted(path for path in folder.rglob("*") if path.is_file())
-            for index, path in enumerate(found):
-                tell(f"copies files to the store, {_share(index, len(found))} % of them")
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            for index, path in enumerate(files):
+                tell(f"copies files to the store, {_share(index, len(files))} % of them")
                 self._store.create(path.relative_to(self._root).as_posix(), path)
 
     def _version_for(self, record: JobRecord) -> CorpusManifest:
@@ -242,11 +242,11 @@ def _telling(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[Prog
         "writing": (_WRITE_FROM_PERCENT, 100, 0),
     }
 
-    def progress(found: Progress) -> None:
-        begin, end, whole = parts[found.phase]
-        done = found.bytes_read if found.phase == "reading" else found.documents
-        percent = begin + (end - begin) * _share(done, whole or found.total or 0) // 100
-        say(f"{found.phase} the corpus, {percent // _STEP_PERCENT * _STEP_PERCENT} % done")
+    def progress(state: Progress) -> None:
+        begin, end, whole = parts[state.phase]
+        done = state.bytes_read if state.phase == "reading" else state.documents
+        percent = begin + (end - begin) * _share(done, whole or state.total or 0) // 100
+        say(f"{state.phase} the corpus, {percent // _STEP_PERCENT * _STEP_PERCENT} % done")
 
     return progress
 

@@ -44,7 +44,7 @@ def put_tree(
         )
     elif artifacts.size(f"{prefix}/{LISTING}") is not None:
         return packed
-    sent, total, told = 0, packed.tree.bytes, by_gigabytes(lambda size: tell(f"stored {size}"))
+    sent, total, progress = 0, packed.tree.bytes, by_gigabytes(lambda size: tell(f"stored {size}"))
     with tempfile.TemporaryDirectory(prefix="schedctl-tree-") as scratch:
         for number, name in enumerate(packed.tree.pieces):
             key, piece = f"{prefix}/{name}", Path(scratch) / name
@@ -54,7 +54,7 @@ def put_tree(
                 sent += piece.stat().st_size
                 artifacts.create(key, piece)
                 piece.unlink()
-                told(sent, total)
+                progress(sent, total)
         artifacts.create(f"{prefix}/{LISTING}", packed.listing)
     return packed
 

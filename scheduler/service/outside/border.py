@@ -77,7 +77,7 @@ def report(
 ) -> tuple[LaneReport | None, list[Refusal]]:
     """Return the valid part of a lane's report, None if there is none, and the rejected values."""
     try:
-        said, refusals = read_report(read_json(data), run.key, lane.index, lane.job, last_word=last_word)
+        lane_report, refusals = read_report(read_json(data), run.key, lane.index, lane.job, last_word=last_word)
     except ValueError as error:
         return None, [Refusal("document", clean(str(error), NAME_MAX), shown(data[:NAME_MAX]))]
     refused = list(refusals)
@@ -95,24 +95,24 @@ def report(
     }
     unfit: dict[str, Any] = {}
     for name, (low, high) in ranges.items():
-        value = getattr(said, name)
+        value = getattr(lane_report, name)
         if value is not None and not low <= value <= high:
             unfit[name] = None
             refused.append(Refusal(name, f"not within {low} .. {high} for this run", shown(value)))
-    return (replace(said, **unfit) if unfit else said), refused
+    return (replace(lane_report, **unfit) if unfit else lane_report), refused
 
 
-def quiet(said: LaneReport, redact: Callable[[str], str]) -> LaneReport:
+def quiet(lane_report: LaneReport, redact: Callable[[str], str]) -> LaneReport:
     """Return a report with secrets redacted, because a session may print its secrets and reports are stored."""
-    accused = tuple(replace(one, why=redact(one.why)) for one in said.bad_manifests)
-    devices = tuple(map(redact, said.devices))
+    accused = tuple(replace(one, why=redact(one.why)) for one in lane_report.bad_manifests)
+    devices = tuple(map(redact, lane_report.devices))
     return replace(
-        said,
-        message=redact(said.message),
-        why=redact(said.why),
+        lane_report,
+        message=redact(lane_report.message),
+        why=redact(lane_report.why),
         bad_manifests=accused,
         devices=devices,
-        training_data=said.training_data and without_secrets(said.training_data, redact),
+        training_data=lane_report.training_data and without_secrets(lane_report.training_data, redact),
     )
 
 
@@ -133,27 +133,27 @@ class Makers:
             raise Unfit(f"no launch of ours was attempt {attempt}")
         return self.attempts.get(attempt)
 
-    def believed(self, found: Manifest) -> tuple[Manifest, list[Refusal]]:
+    def believed(self, manifest: Manifest) -> tuple[Manifest, list[Refusal]]:
         """Return a manifest with valid instants, and the rejected values. Raises Unfit for another session's manifest.
 
         A wrong clock does not invalidate a checkpoint.
         """
-        made = self.of(found.step, found.attempt)
-        if made is not None and (found.run, found.lane) != (made.run, made.lane):
-            own = f"attempt {found.attempt} was lane {made.lane} of {made.run}"
-            raise Unfit(f"says it is of lane {found.lane} of {found.run}; {own}")
-        began = found.created_at if made is None else made.planned_start
-        created = max(min(found.created_at, self.now), min(began, self.now))
-        trained = min(found.trained_seconds, max(0, self.now - began)) if made else found.trained_seconds
+        maker = self.of(manifest.step, manifest.attempt)
+        if maker is not None and (manifest.run, manifest.lane) != (maker.run, maker.lane):
+            own = f"attempt {manifest.attempt} was lane {maker.lane} of {maker.run}"
+            raise Unfit(f"says it is of lane {manifest.lane} of {manifest.run}; {own}")
+        began = manifest.created_at if maker is None else maker.planned_start
+        created = max(min(manifest.created_at, self.now), min(began, self.now))
+        trained = min(manifest.trained_seconds, max(0, self.now - began)) if maker else manifest.trained_seconds
         refused = [
-            Refusal(name, f"not possible for this run: taken as {taken}", shown(told))
-            for name, told, taken in (
-                ("created_at", found.created_at, created),
-                ("trained_seconds", found.trained_seconds, trained),
+            Refusal(name, f"not possible for this run: taken as {used}", shown(claimed))
+            for name, claimed, used in (
+                ("created_at", manifest.created_at, created),
+                ("trained_seconds", manifest.trained_seconds, trained),
             )
-            if abs(told - taken) > CLOCKS_SECONDS
+            if abs(claimed - used) > CLOCKS_SECONDS
         ]
-        return replace(found, created_at=created, trained_seconds=trained), refused
+        return replace(manifest, created_at=created, trained_seconds=trained), refused
 
 
 def makers(tx: Connection, job: str, ahead: int, now: int) -> Makers:
@@ -174,7 +174,7 @@ def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> Found:
     platform = _platform(ports, pool, "find")
     answer = asked(pool, "find", lambda: dict(platform.find(list(launched), ports.clock.now())))
     now = ports.clock.now()
-    found: dict[str, Observed] = {}
+    sessions: dict[str, Observed] = {}
     refused: list[NotBelieved] = []
     for key, since in launched.items():
         if key in answer:
@@ -184,35 +184,35 @@ def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> Found:
                 refused.append(NotBelieved(key, UNCLEAR, (Refusal("answer", why, ""),)))
                 continue
             try:
-                found[key], wrong = observed(answer[key], key, now - _PAST_SECONDS if since is None else since, now)
+                sessions[key], wrong = observed(answer[key], key, now - _PAST_SECONDS if since is None else since, now)
             except Unfit as error:
                 wrong.append(Refusal("answer", str(error), shown(answer[key])))
             except Exception as error:  # noqa: BLE001 - one answer must not cost those about all other sessions
                 wrong.append(Refusal("answer", clean(f"{type(error).__name__}: {error}", NAME_MAX), ""))
             if wrong:
                 refused.append(NotBelieved(key, "platform answer", tuple(wrong)))
-    return found, refused
+    return sessions, refused
 
 
-def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, list[Refusal]]:
+def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, list[Refusal]]:
     """Return a platform's answer about one session; an invalid instant counts as missing. Raises Unfit."""
-    if not isinstance(said, Observed) or said.key != key:
+    if not isinstance(answer, Observed) or answer.key != key:
         raise Unfit(f"no answer about {key}")
-    state: Any = said.state
+    state: Any = answer.state
     if not isinstance(state, SessionState) or state is SessionState.UNCLEAR:
-        raise Unfit(f"{shown(said.state)} is no state of a session")
-    stop_channel: Any = said.stop_channel
+        raise Unfit(f"{shown(answer.state)} is no state of a session")
+    stop_channel: Any = answer.stop_channel
     reader = Reader(
         {
-            "started": said.started,
-            "ended": said.ended,
-            "remote_id": said.remote_id,
-            "detail": said.detail,
-            "price": said.price_microdollars_per_hour,
-            "deadline": said.deadline,
+            "started": answer.started,
+            "ended": answer.ended,
+            "remote_id": answer.remote_id,
+            "detail": answer.detail,
+            "price": answer.price_microdollars_per_hour,
+            "deadline": answer.deadline,
         }
     )
-    runs = said.state is SessionState.RUNNING
+    runs = answer.state is SessionState.RUNNING
     latest = now + CLOCKS_SECONDS
     started = reader.read("started", whole, launched - CLOCKS_SECONDS, latest)
     began = launched - CLOCKS_SECONDS if started is None else started
@@ -223,27 +223,27 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
     return (
         Observed(
             key,
-            said.state,
+            answer.state,
             reader.text("remote_id", NAME_MAX),
             started,
             ended,
             reader.text("detail"),
             stop_channel if isinstance(stop_channel, StopChannel) else StopChannel.STORE,
-            said.told is True,
-            _in_queue(said, now),
-            reader.read("price", whole, 1, _PRICE_MAX) if said.state is SessionState.ENDED else None,
+            answer.told is True,
+            _in_queue(answer, now),
+            reader.read("price", whole, 1, _PRICE_MAX) if answer.state is SessionState.ENDED else None,
             reader.read("deadline", whole, began, now + _WINDOW_SECONDS) if runs else None,
-            said.taken is True,
+            answer.taken is True,
         ),
         reader.refused,
     )
 
 
-def _in_queue(said: Observed, now: int) -> InQueue | None:
+def _in_queue(session: Observed, now: int) -> InQueue | None:
     """Return why a session waits; a start in the past or too far ahead counts as missing."""
-    if said.state is not SessionState.QUEUED or not isinstance(said.waits, InQueue):
+    if session.state is not SessionState.QUEUED or not isinstance(session.waits, InQueue):
         return None
-    waits = said.waits
+    waits = session.waits
     reader = Reader(asdict(waits))
     return InQueue(
         reader.text("why"),
@@ -264,10 +264,10 @@ def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
         raise Unreachable(run.pool, "launch", f"its answer has no meaning: {error}", "it is looked for") from None
 
 
-def until(told: Any, now: int) -> int | None:
+def until(instant: Any, now: int) -> int | None:
     """Return until when a platform refuses launches, None if it reports no valid instant."""
     try:
-        return whole(told, now, now + _WINDOW_SECONDS)
+        return whole(instant, now, now + _WINDOW_SECONDS)
     except Unfit:
         return None
 
@@ -280,43 +280,45 @@ def quota(ports: Ports, pool: str) -> list[QuotaReading]:
 def books(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
     """Return the same as :func:`quota`, and the price of an hour if it is reported."""
     platform = _platform(ports, pool, "read_quota")
-    told = asked(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
-    now, prices = ports.clock.now(), [said for said in told if isinstance(said, HourPrice)]
+    replies = asked(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
+    now, prices = ports.clock.now(), [one for one in replies if isinstance(one, HourPrice)]
     try:
-        readings = [reading(said, now) for said in told if not isinstance(said, HourPrice)]
-        costs = [HourPrice(whole(said.microdollars, 1, _PRICE_MAX), text(said.source, _WORDS_MAX)) for said in prices]
+        readings = [reading(one, now) for one in replies if not isinstance(one, HourPrice)]
+        costs = [HourPrice(whole(one.microdollars, 1, _PRICE_MAX), text(one.source, _WORDS_MAX)) for one in prices]
         return readings, costs[-1] if costs else None
     except Unfit as error:
         raise Unreachable(pool, "read_quota", f"what it says cannot be: {error}", "it is asked again") from None
 
 
-def reading(said: Any, now: int) -> QuotaReading:
+def reading(answer: Any, now: int) -> QuotaReading:
     """Return one validated reading of a window that contains now. Raises Unfit."""
-    if not isinstance(said, QuotaReading):
-        raise Unfit(f"{shown(said)} is no reading")
+    if not isinstance(answer, QuotaReading):
+        raise Unfit(f"{shown(answer)} is no reading")
     try:
-        start = whole(said.start, now - _WINDOW_SECONDS, now + _WINDOW_SECONDS)
-        end = whole(said.end, start + 1, start + _WINDOW_SECONDS)
+        start = whole(answer.start, now - _WINDOW_SECONDS, now + _WINDOW_SECONDS)
+        end = whole(answer.end, start + 1, start + _WINDOW_SECONDS)
         most = _SESSIONS * (end - start)
-        figures = [whole(each, 0, most) for each in (said.limit_seconds, said.used_seconds, said.reserved_seconds)]
+        figures = [
+            whole(each, 0, most) for each in (answer.limit_seconds, answer.used_seconds, answer.reserved_seconds)
+        ]
         limit, used, reserved = figures
-        return QuotaReading(text(said.quota, NAME_MAX), start, end, limit, used, reserved, said.shared is True)
+        return QuotaReading(text(answer.quota, NAME_MAX), start, end, limit, used, reserved, answer.shared is True)
     except Unfit as error:
-        raise Unfit(f"{error} in {shown(said)}") from None
+        raise Unfit(f"{error} in {shown(answer)}") from None
 
 
-def orphans(ports: Ports, pool: str, known: Collection[str]) -> list[Observed]:
+def orphans(ports: Ports, pool: str, our_keys: Collection[str]) -> list[Observed]:
     """Return live sessions of ours that are not recorded, without invalid ones. Raises PlatformError."""
     platform = _platform(ports, pool, "orphans")
-    answer = asked(pool, "orphans", lambda: list(platform.orphans(known, ports.clock.now())))
-    now, found = ports.clock.now(), []
-    for said in answer:
+    answer = asked(pool, "orphans", lambda: list(platform.orphans(our_keys, ports.clock.now())))
+    now, sessions = ports.clock.now(), []
+    for session in answer:
         try:
-            key = text(said.key, NAME_MAX) if isinstance(said, Observed) else ""
-            found.append(observed(said, key, now - _PAST_SECONDS, now)[0])
+            key = text(session.key, NAME_MAX) if isinstance(session, Observed) else ""
+            sessions.append(observed(session, key, now - _PAST_SECONDS, now)[0])
         except Unfit as error:
-            ports.log.warning("orphan.refused", pool=pool, why=str(error), said=shown(said))
-    return found
+            ports.log.warning("orphan.refused", pool=pool, why=str(error), said=shown(session))
+    return sessions
 
 
 def asked(pool: str, action: str, call: Callable[[], _Answer]) -> _Answer:
@@ -381,11 +383,13 @@ class Complaints:
                 del self._counts[named]
 
     def _tell(self, tx: Connection, one: NotBelieved, now: int) -> None:
-        told = events.tail(tx, limit=_KINDS_MAX, kinds=[REFUSED], subject=one.subject)
-        if len(told) >= _KINDS_MAX or any(event.data.get("what") == one.what for event in told):
+        last = events.tail(tx, limit=_KINDS_MAX, kinds=[REFUSED], subject=one.subject)
+        if len(last) >= _KINDS_MAX or any(event.data.get("what") == one.what for event in last):
             return  # by the daemon before this one
         redact = self._ports.redact
-        said = [{"field": each.field, "why": each.why, "said": redact(each.said)} for each in one.refusals[:_SAID_MAX]]
+        refused_values = [
+            {"field": each.field, "why": each.why, "said": redact(each.said)} for each in one.refusals[:_SAID_MAX]
+        ]
         why = f"{one.what} is not believed: {one.refusals[0].field}: {redact(one.refusals[0].why)}"
-        events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=said)
+        events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=refused_values)
         self._ports.log.warning(REFUSED, subject=one.subject, what=one.what, why=why)

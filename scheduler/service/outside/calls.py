@@ -147,14 +147,14 @@ class ThreadedCalls(Calls):
                 raise call.error
         return {name: call.answer for (of, name), call in over.items() if of == kind and name in work}
 
-    def _over(self, kind: str, asked: Collection[str]) -> dict[tuple[str, str], _Call]:
+    def _over(self, kind: str, names: Collection[str]) -> dict[tuple[str, str], _Call]:
         """Take out what is over and asked for, or failed, or has lain here for long enough."""
         over = {}
         for key, call in list(self._calls.items()):
             if not call.done.is_set() or not (key[0] == kind or call.error):
                 continue
             call.passed_over += 1
-            if call.error or key[1] in asked or call.passed_over >= _PASSED_OVER_MAX:
+            if call.error or key[1] in names or call.passed_over >= _PASSED_OVER_MAX:
                 over[key] = self._calls.pop(key)
                 self._failures.pop(key, None)
                 if call.failed:
@@ -212,9 +212,9 @@ class ThreadedCalls(Calls):
         """See Calls.slow."""
         present = stopwatch()
         with self._lock:
-            found = [
+            late = [
                 UnderWay(kind, name, present - call.since, call.told)
                 for (kind, name), call in self._calls.items()
                 if not call.done.is_set() and present - call.since >= wall_seconds
             ]
-        return sorted(found, key=lambda one: -one.wall_seconds)
+        return sorted(late, key=lambda one: -one.wall_seconds)

@@ -106,10 +106,10 @@ def serve(answer: Callable[[Any], object]) -> None:
             except EOFError:
                 return
             try:
-                found = (True, answer(question))
+                reply = (True, answer(question))
             except Exception as error:  # noqa: BLE001 - the parent says what it was and goes on
-                found = (False, f"{type(error).__name__}: {error}")
-            pickle.dump(found, answers)
+                reply = (False, f"{type(error).__name__}: {error}")
+            pickle.dump(reply, answers)
             answers.flush()
 
 

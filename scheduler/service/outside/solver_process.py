@@ -39,8 +39,8 @@ class SolverHost:
         """Return the child's solution, or why there is none. Raises ChildFailed."""
         forget, self._forgotten[:] = self._forgotten.copy(), []
         question = (number, time_limit_seconds, programme, forget)
-        found: Solution | str = self.child.ask(question, time_limit_seconds + self._patience_seconds)
-        return found
+        solution: Solution | str = self.child.ask(question, time_limit_seconds + self._patience_seconds)
+        return solution
 
 
 class RemoteSolver:
@@ -54,12 +54,12 @@ class RemoteSolver:
     def solve(self, programme: Programme) -> Solution:
         """Return an optimum of ``programme``; raises SolverFailed."""
         try:
-            found = self._host.ask(self._number, self._time_limit_seconds, programme)
+            solution = self._host.ask(self._number, self._time_limit_seconds, programme)
         except ChildFailed as error:
             raise SolverFailed(str(error)) from error
-        if isinstance(found, str):
-            raise SolverFailed(found)
-        return found
+        if isinstance(solution, str):
+            raise SolverFailed(solution)
+        return solution
 
 
 class SolverChild:

@@ -150,13 +150,13 @@ def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> 
     if left >= wanted or left > len(running) * (until_next_look + pool.stop_margin_seconds):
         return
     try:
-        seen, _ = border.find(ports, pool.name, {run.key: run.planned_start for run in running})
+        sessions, _ = border.find(ports, pool.name, {run.key: run.planned_start for run in running})
     except PlatformError as error:
         ports.log.warning("quota.sessions_unknown", pool=pool.name, why=str(error))
         return
     why = f"the quota is nearly used up: {left} s of it are left, the sessions that run were to have {wanted} s"
     for run in running:
-        if run.key in seen and seen[run.key].stop_channel is not StopChannel.NONE:
+        if run.key in sessions and sessions[run.key].stop_channel is not StopChannel.NONE:
             with ports.write() as tx:
                 runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)
 
@@ -168,9 +168,9 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     live = [run for run in recent if not isinstance(run.state, Ended)]
     charges = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     looked_at = max((one.at for one in limits.observed(tx).get(pool.name, ())), default=window.start)
-    found = _counted_by(pool, reading, now)
-    if found is not None:
-        quota, ours = found
+    counted = _counted_by(pool, reading, now)
+    if counted is not None:
+        quota, ours = counted
         foreign = max(0, reading.reserved_seconds - sum(window.overlap(now, run.held_until) for run in live))
         limit = reading.limit_seconds - foreign
         if ours != window:
@@ -221,12 +221,12 @@ def _enter_shared(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReadin
     ours = sum(pool.places_of(run.devices) * max(0, run.held_until - max(now, _began(run))) for run in live)
     left = reading.limit_seconds - reading.used_seconds - max(0, reading.reserved_seconds - ours)
     limit = max(0, left + explained_seconds(charges, live, window, now, by_device=bool(pool.device_counts)))
-    known = [seen.limit for seen in limits.observed(tx).get(pool.name, ()) if seen.quota == ACCOUNT and now < seen.end]
+    earlier = [one.limit for one in limits.observed(tx).get(pool.name, ()) if one.quota == ACCOUNT and now < one.end]
     tolerated = at_least(ports.clock, _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS)
-    if known and known[-1] <= limit <= known[-1] + tolerated:
-        limit = known[-1]
-    said = ObservedLimit(ACCOUNT, window.start, window.end, limit, now, _shared_source(pool))
-    limits.observe(tx, pool.name, said)
+    if earlier and earlier[-1] <= limit <= earlier[-1] + tolerated:
+        limit = earlier[-1]
+    current = ObservedLimit(ACCOUNT, window.start, window.end, limit, now, _shared_source(pool))
+    limits.observe(tx, pool.name, current)
 
 
 def _shared_source(pool: Pool) -> str:
@@ -263,13 +263,13 @@ def _began(run: Run) -> int:
 def _counted_by(pool: Pool, reading: QuotaReading, now: int) -> tuple[str, Window] | None:
     """Return the quota that a reading is about, and its window: of that name, of that very window, or as long."""
     quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota)]
-    told = Window(reading.start, reading.end)
+    reported = Window(reading.start, reading.end)
     for quota in quotas:
-        if quota.name == reading.quota or list(quota.calendar.windows(told.start, told.end)) == [told]:
-            return quota.name, told
+        if quota.name == reading.quota or list(quota.calendar.windows(reported.start, reported.end)) == [reported]:
+            return quota.name, reported
     for quota in quotas:
         window = quota.calendar.window_at(now)
-        if window.seconds == told.seconds:
+        if window.seconds == reported.seconds:
             return quota.name, window
     return None
 
@@ -302,11 +302,11 @@ def book_waits(
     inside = {key: window.overlap(*wait) for key, wait in waits.items() if wait[1] > wait[0]}
     unbooked, total = min(max(0, difference), sum(inside.values())), sum(inside.values())
     intervals: list[tuple[str, int, int]] = []
-    given = passed = 0
+    expected = passed = 0
     for key, seconds in inside.items():
         passed += seconds
-        part = unbooked * passed // total - given if total else 0  # sums up exactly, whatever is rounded
-        given += part
+        part = unbooked * passed // total - expected if total else 0  # sums up exactly, whatever is rounded
+        expected += part
         begins, began = waits[key]
         if part:
             intervals.append((key, min(began, window.end) - part, min(began, window.end)))
@@ -345,14 +345,14 @@ def recheck(ports: Ports, now: int) -> None:
 
 def _recheck_pool(ports: Ports, pool: str, due: Sequence[Run], now: int) -> None:
     try:
-        found, _ = border.find(ports, pool, {run.key: run.planned_start for run in due})
+        sessions, _ = border.find(ports, pool, {run.key: run.planned_start for run in due})
     except PlatformError as error:
         ports.log.warning("bill.unknown", pool=pool, why=str(error))
         return
     for run in due:
-        seen = found.get(run.key)
-        if seen is not None and seen.state is SessionState.ENDED:
-            _settle(ports, run, seen, now)
+        session = sessions.get(run.key)
+        if session is not None and session.state is SessionState.ENDED:
+            _settle(ports, run, session, now)
 
 
 def _unchecked(ports: Ports, pool: str, now: int) -> Sequence[Run]:
@@ -369,14 +369,14 @@ def _unchecked(ports: Ports, pool: str, now: int) -> Sequence[Run]:
         return [run for run in over if not events.tail(tx, limit=1, kinds=[_CHECKED], subject=run.key)]
 
 
-def _settle(ports: Ports, run: Run, seen: Observed, now: int) -> None:
-    if seen.started is None or seen.ended is None:
+def _settle(ports: Ports, run: Run, session: Observed, now: int) -> None:
+    if session.started is None or session.ended is None:
         return
     with ports.write() as tx:
         entries = [entry for entry in ledger.entries(tx, since=now - 2 * DAY, pool=run.pool) if entry.run == run.key]
-        missing = corrections(fold(entries).get(run.pool, ()), seen.started, seen.ended)
+        missing = corrections(fold(entries).get(run.pool, ()), session.started, session.ended)
         price = next((entry.price_microdollars_per_hour for entry in entries if entry.kind is EntryKind.SPEND), 0)
-        evidence = f"the bill says {seen.ended - seen.started} s: {seen.detail}"[:500]
+        evidence = f"the bill says {session.ended - session.started} s: {session.detail}"[:500]
         ledger.adjust(tx, run.pool, run.key, missing, now, price, evidence)
         seconds = sum((-1 if credit else 1) * (end - start) for start, end, credit in missing)
         events.append(tx, _CHECKED, run.key, now, pool=run.pool, seconds=seconds)

@@ -43,22 +43,22 @@ def meters_of(
 
 
 def _meter(pool: str, quota: Quota, charges: Sequence[Charge], now: int, observed: Sequence[ObservedLimit]) -> Meter:
-    found = usage(quota, charges, now, observed)
+    used = usage(quota, charges, now, observed)
     source, as_of = _provenance(quota, now, observed)
     return Meter(
         pool=pool,
         quota=quota.name,
         unit="microdollars" if isinstance(quota, MoneyQuota) else "seconds",
-        limit=found.limit,
-        used=found.used - found.held,
-        held=found.held,
-        free=found.free,
-        start=found.window.start,
-        end=found.window.end,
-        resets_at=_resets_at(quota, charges, found.window.end, now),
+        limit=used.limit,
+        used=used.used - used.held,
+        held=used.held,
+        free=used.free,
+        start=used.window.start,
+        end=used.window.end,
+        resets_at=_resets_at(quota, charges, used.window.end, now),
         source=source,
         as_of=as_of,
-        waited=_waited(quota, charges, found.window),
+        waited=_waited(quota, charges, used.window),
     )
 
 
@@ -81,8 +81,8 @@ def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> i
 
 
 def _provenance(quota: Quota, now: int, observed: Sequence[ObservedLimit]) -> tuple[str, str]:
-    covering = [seen for seen in observed if seen.quota == quota.name and seen.start <= now < seen.end]
+    covering = [one for one in observed if one.quota == quota.name and one.start <= now < one.end]
     if not covering:
         return quota.source, quota.as_of
-    newest = max(covering, key=lambda seen: seen.at)
+    newest = max(covering, key=lambda one: one.at)
     return newest.source, datetime.fromtimestamp(newest.at, UTC).date().isoformat()

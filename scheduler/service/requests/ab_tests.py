@@ -57,7 +57,7 @@ def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
     begin = week.window_at(now + 7 * DAY - 1).start
     begin = begin if begin >= now else week.window_at(now).end
     end = Calendar("day", test.zone).window_at(begin).end
-    found = []
+    arms = []
     for model in test.models:
         spec = jobs.get(tx, model).spec
         if spec.evaluation is None:
@@ -79,14 +79,14 @@ def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
                     "evaluation": {**judged, "promote": "person", "at": [1.0]},
                 }
                 changed = _merged(table, test.change) if arm == "b" else table
-                found.append(job_from_table({**changed, **own}, f"ab {test.name}"))
-    return found
+                arms.append(job_from_table({**changed, **own}, f"ab {test.name}"))
+    return arms
 
 
 def result(ports: Ports, test: AbTest) -> Result:
     """Return what the scored runs of a test say. Raises StoreError."""
     with ports.database.read() as tx:
-        arms = [_arm(tx, record.spec.name, found) for record, found in _records(tx, test)]
+        arms = [_arm(tx, record.spec.name, arm) for record, arm in _records(tx, test)]
         gates = [gate for model in test.models if (record := jobs.find(tx, model)) for gate in record.spec.gates]
     scored: dict[str, dict[str, Scores]] = {}
     missing = []
@@ -109,30 +109,30 @@ def result(ports: Ports, test: AbTest) -> Result:
 
 def _records(tx: Connection, test: AbTest) -> list[tuple[Any, tuple[str, str, int]]]:
     return [
-        (record, found)
+        (record, arm)
         for record in jobs.everything(tx)
-        if record.spec.sweep == test.sweep and (found := arm_of(record.spec.name, test.name)) is not None
+        if record.spec.sweep == test.sweep and (arm := arm_of(record.spec.name, test.name)) is not None
     ]
 
 
-def _arm(tx: Connection, job: str, found: tuple[str, str, int]) -> Arm:
+def _arm(tx: Connection, job: str, parts: tuple[str, str, int]) -> Arm:
     state = type(jobs.get(tx, job).state).__name__.lower()
-    made = versions.everything(tx, job)
-    if not made:
-        return Arm(*found, job, state)
-    return Arm(*found, job, state, made[-1].name, made[-1].state)
+    trained = versions.everything(tx, job)
+    if not trained:
+        return Arm(*parts, job, state)
+    return Arm(*parts, job, state, trained[-1].name, trained[-1].state)
 
 
 def _scores(ports: Ports, arm: Arm) -> Scores:
     """Return what the newest version of a run scored. Raises NoScores while it has no scores."""
     with ports.database.read() as tx:
-        made = versions.everything(tx, arm.job)
-        tried = evaluations.of_version(tx, made[-1]) if made else []
+        trained = versions.everything(tx, arm.job)
+        tried = evaluations.of_version(tx, trained[-1]) if trained else []
     if not tried:
         raise NoScores(f"it is {arm.state} and not evaluated yet")
     if tried[-1].state != "scored":
         raise NoScores(tried[-1].error or f"{tried[-1].job} scores it")
-    return scores_of(ports, tried[-1], made[-1])
+    return scores_of(ports, tried[-1], trained[-1])
 
 
 def _merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,13 +157,13 @@ def compare_arms(pairs: Mapping[str, Pair], aims: Mapping[str, Literal["high", "
     if not pairs:
         return []
     metrics = set.intersection(*(set(one.by_metric) for pair in pairs.values() for one in pair))
-    found = []
+    comparisons = []
     for metric in sorted(metrics):
         first, second = ({run: pair[arm].by_metric[metric] for run, pair in pairs.items()} for arm in (0, 1))
         if all(first[run].keys() == second[run].keys() for run in pairs):
             gate = QualityGate(metric, "better", aim=aims.get(metric, "high"))
-            found.append(comparison_finding(gate, _together(second), _together(first)))
-    return found
+            comparisons.append(comparison_finding(gate, _together(second), _together(first)))
+    return comparisons
 
 
 def aims_of(gates: Sequence[QualityGate]) -> dict[str, Literal["high", "low"]]:

@@ -58,13 +58,13 @@ def back_up(
         copied = tuple(_copy_settings(file, fresh / "settings", redact) for file in settings)
         objects = None if artifacts is None else _copy_artifacts(artifacts, fresh / "artifacts")
         verified = _prove(database, fresh / name, None if artifacts is None else fresh / "artifacts")
-        made = Backup(name, copied, objects, verified)
-        note = {"made_at": now, "version": version("uff-scheduler"), **asdict(made)}
+        copy_made = Backup(name, copied, objects, verified)
+        note = {"made_at": now, "version": version("uff-scheduler"), **asdict(copy_made)}
         (fresh / _NOTE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         fresh.replace(target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return made
+    return copy_made
 
 
 def _copy_settings(file: Path, folder: Path, redact: Redactor) -> str:

@@ -54,9 +54,9 @@ def choose(tx: Connection, job: str, step: int | None) -> Manifest:
     """Return a job's newest good checkpoint, or the one at ``step``. Raises UnknownJob, Refusal."""
     jobs.get(tx, job, removed=True)
     good = [record.manifest for record in checkpoints.everything(tx, job) if record.state == "good"]
-    found = next((manifest for manifest in good if step is None or manifest.step == step), None)
-    if found is not None:
-        return found
+    chosen = next((manifest for manifest in good if step is None or manifest.step == step), None)
+    if chosen is not None:
+        return chosen
     if not good:
         raise Refusal(f"{job} has no good checkpoint yet", remedy=f"See: schedctl checkpoints list {job}")
     steps = ", ".join(str(manifest.step) for manifest in good[:10])

@@ -34,15 +34,15 @@ def keep(
     with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
         plain = Path(folder) / "plain"
         with plain.open("wb") as sink:
-            taken, listing = pack(code, sink)
+            packed, listing = pack(code, sink)
         with database.write() as tx:
-            trees.note(tx, "code", taken.digest, delete_at)
-        if heal is not None and (why := _damage(artifacts, taken.digest, Path(folder))):
-            heal(f"The code {taken.digest[:12]} was damaged in the artifact store, and is sent again: {why}")
+            trees.note(tx, "code", packed.digest, delete_at)
+        if heal is not None and (why := _damage(artifacts, packed.digest, Path(folder))):
+            heal(f"The code {packed.digest[:12]} was damaged in the artifact store, and is sent again: {why}")
             for name in (LISTING, CONTENT):
-                artifacts.delete(f"{code_prefix(taken.digest)}/{name}")
-        send(artifacts, taken.digest, plain, listing)
-    return taken
+                artifacts.delete(f"{code_prefix(packed.digest)}/{name}")
+        send(artifacts, packed.digest, plain, listing)
+    return packed
 
 
 def _damage(artifacts: BlobStore, digest: str, scratch: Path) -> str:

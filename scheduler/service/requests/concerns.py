@@ -77,9 +77,11 @@ def of_options(
                 with TemporaryDirectory() as folder:
                     make(pool.name, Path(folder))
             except (PlatformError, OSError) as error:  # no room for a folder is no reason to check nothing else
-                told = error if isinstance(error, PlatformError) else Misconfigured(pool.platform, "load", str(error))
-                why = f"nothing can be started there: {told.why}"
-                problem = Problem(_origin(settings, "pools"), f"pools.{pool.name}", "", why, told.remedy)
+                failure = (
+                    error if isinstance(error, PlatformError) else Misconfigured(pool.platform, "load", str(error))
+                )
+                why = f"nothing can be started there: {failure.why}"
+                problem = Problem(_origin(settings, "pools"), f"pools.{pool.name}", "", why, failure.remedy)
                 (wrong if isinstance(error, BadOption) else doubtful).append(problem)
     for name, target in targets.items():
         try:
@@ -139,9 +141,9 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             if name not in pools
         ]
         result += [
-            _placed(where, f"{label}inputs", given.source, "there is no such folder", "check the path")
-            for given in spec.inputs
-            if not is_remote(given.source) and not Path(given.source).is_dir()
+            _placed(where, f"{label}inputs", one.source, "there is no such folder", "check the path")
+            for one in spec.inputs
+            if not is_remote(one.source) and not Path(one.source).is_dir()
         ]
         if (wanted := spec.requirements) is not None and not wanted.digest:
             try:
@@ -244,8 +246,8 @@ def _spans(model: Any) -> set[str]:
     }
 
 
-def _tables(found: object) -> list[dict[str, Any]]:
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list | tuple) else []
+def _tables(value: object) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list | tuple) else []
 
 
 def _origin(settings: Settings, key: str) -> str:
@@ -275,18 +277,18 @@ def of_trainer(spec: JobSpec, pools: Iterable[PoolSettings]) -> Iterator[tuple[s
     start = next((place for place, word in enumerate(spec.command) if word.endswith(TRAINER)), None)
     if start is None:
         return
-    said = options_of(spec.command[start + 1 :])
+    flags = options_of(spec.command[start + 1 :])
     try:
         length, batch, accumulate, devices_max = (
-            int(said.get(name) or usual)
+            int(flags.get(name) or usual)
             for name, usual in (("--length", 1024), ("--batch", 4), ("--accumulate", 8), ("--devices", 0))
         )
-        at_once = int(said["--rows-at-once"]) if said.get("--rows-at-once") else None
+        at_once = int(flags["--rows-at-once"]) if flags.get("--rows-at-once") else None
     except ValueError:
         return
     if min(length, batch, accumulate, at_once or 1) < 1 or devices_max < 0:
         return
-    model = said.get("--model", "")
+    model = flags.get("--model", "")
     if model.startswith("input:"):
         model = {one.name: one.source for one in spec.inputs}.get(model.removeprefix("input:"), "")
     try:
@@ -300,7 +302,7 @@ def of_trainer(spec: JobSpec, pools: Iterable[PoolSettings]) -> Iterator[tuple[s
             check_length(length, config, model)
         except Refused as error:
             yield "--length", str(error), "change it in the command"
-    options = Namespace(batch=batch, accumulate=accumulate, rows_at_once=at_once, stage=said.get("--stage") or "sft")
+    options = Namespace(batch=batch, accumulate=accumulate, rows_at_once=at_once, stage=flags.get("--stage") or "sft")
     # With --devices, which counts those of each node, several nodes may use more: what fits them fits fewer too.
     counts = {min(count, devices_max or count) for pool in pools for count in _counts(spec, pool)}
     for devices in sorted(counts):

@@ -36,8 +36,8 @@ def take_up(database: Database, name: str, version: str, now: int, by: str, grac
 
 def jobs_by_version(tx: Connection) -> dict[str, list[str]]:
     """Return the jobs of the queue by the version that they train on; under "" those without one yet."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    result: defaultdict[str, list[str]] = defaultdict(list)
     for record in jobs.everything(tx):
         if record.spec.mixture is not None:
-            found[record.spec.mixture.corpus].append(record.spec.name)
-    return dict(found)
+            result[record.spec.mixture.corpus].append(record.spec.name)
+    return dict(result)

@@ -62,17 +62,20 @@ def locked(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]) -> tu
     lock = make_lock(Path(source), demands, targets, spec.environment)
     data = encode_lock(lock)
     digest = hashlib.sha256(data).hexdigest()
-    found = Requirements(source, digest, tuple(sorted(lock.targets)), max(map(len, lock.targets.values())))
+    requirements = Requirements(source, digest, tuple(sorted(lock.targets)), max(map(len, lock.targets.values())))
     tools = find_tools()
     for target, there in images.items():
-        known = sizes(tools, lock.targets[target.name], target, spec.environment)
+        package_sizes = sizes(tools, lock.targets[target.name], target, spec.environment)
         for image in there:
-            own = {name: size for name, size in known.items() if image.has(name)}
-            fetched, more = sum(known.values()) - sum(own.values()), sum(own.values())
-            if (fetched + more, fetched) > (found.fetched_bytes + found.image_bytes, found.fetched_bytes):
+            own = {name: size for name, size in package_sizes.items() if image.has(name)}
+            fetched, more = sum(package_sizes.values()) - sum(own.values()), sum(own.values())
+            if (fetched + more, fetched) > (
+                requirements.fetched_bytes + requirements.image_bytes,
+                requirements.fetched_bytes,
+            ):
                 largest = max(own, key=lambda name: own[name], default="")
-                found = replace(found, fetched_bytes=fetched, image_bytes=more, image_largest=largest)
-    return found, data
+                requirements = replace(requirements, fetched_bytes=fetched, image_bytes=more, image_largest=largest)
+    return requirements, data
 
 
 def kept(
@@ -88,9 +91,9 @@ def kept(
     Raises what :func:`keep` raises.
     """
     wanted = spec.requirements
-    known = before.requirements if before is not None and _same_images(before, spec) else None
-    if known is not None and wanted is not None and known.source == wanted.source:
-        return replace(spec, requirements=known)
+    earlier = before.requirements if before is not None and _same_images(before, spec) else None
+    if earlier is not None and wanted is not None and earlier.source == wanted.source:
+        return replace(spec, requirements=earlier)
     return replace(spec, requirements=keep(database, artifacts, spec, pools, delete_at))
 
 

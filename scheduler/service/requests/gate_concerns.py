@@ -29,15 +29,15 @@ def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
         return
     place = Path(wanted.test_set.source)
     try:
-        found = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
-        if len(found) != 1:
-            why = f"it must have one file of JSON lines (.jsonl), and has {len(found)}"
+        files = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
+        if len(files) != 1:
+            why = f"it must have one file of JSON lines (.jsonl), and has {len(files)}"
             yield "evaluation.set", str(place), why, "name the file itself"
             return
-        items = read_items(found[0]).items.values()
+        items = read_items(files[0]).items.values()
     except (BadItems, OSError) as error:
-        told = str(error) if isinstance(error, BadItems) else (error.strerror or str(error)).lower()
-        yield "evaluation.set", str(place), told, "no version of this model can be judged by it as it is"
+        reason = str(error) if isinstance(error, BadItems) else (error.strerror or str(error)).lower()
+        yield "evaluation.set", str(place), reason, "no version of this model can be judged by it as it is"
         return
     for gate in spec.gates:
         if why := _too_small(gate, items, spec.gates):

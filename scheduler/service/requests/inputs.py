@@ -30,7 +30,7 @@ from scheduler.store.jobs import JobRecord
 def take(
     database: Database,
     artifacts: BlobStore,
-    given: Input,
+    wanted: Input,
     delete_at: int,
     tell: Callable[[str], None],
     hub_token: Callable[[], str] = str,
@@ -44,26 +44,26 @@ def take(
     repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
     again. Raises TreeError, Refused, StoreError, PlatformError, ConfigError, OSError.
     """
-    if given.kind == HUB:
-        return _pinned(database, artifacts, given, delete_at, hub_token(), heal=heal)
-    if given.kind == mount.KIND:
-        return _pinned_at_kaggle(database, artifacts, given, delete_at, published(), heal=heal)
+    if wanted.kind == HUB:
+        return _pinned(database, artifacts, wanted, delete_at, hub_token(), heal=heal)
+    if wanted.kind == mount.KIND:
+        return _pinned_at_kaggle(database, artifacts, wanted, delete_at, published(), heal=heal)
 
     def told(how_far: str) -> None:
-        tell(f"input {given.name}: {how_far}")
+        tell(f"input {wanted.name}: {how_far}")
 
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
-        folder = folder_of(Path(scratch) / "files", given.source, told)
+        folder = folder_of(Path(scratch) / "files", wanted.source, told)
         packed = put_tree(database, artifacts, folder, KIND, delete_at, told, heal=heal)
-    return replace(given, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
+    return replace(wanted, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
 
 
-def folder_of(scratch: Path, source: str, told: Callable[[str], None]) -> Path:
+def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Path:
     """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched."""
     if source.startswith("s3:"):
         from platforms.artifacts.s3.transfer import fetch_folder  # it needs the extra for AWS
 
-        fetch_folder(source, scratch, told)
+        fetch_folder(source, scratch, progress)
         return scratch
     place = Path(source)
     if not place.is_file():
@@ -87,43 +87,45 @@ def kept(
 
     Raises what :func:`take` raises.
     """
-    known = {(given.name, given.source): given for given in before}
-    found = (known.get((given.name, given.source)) for given in spec.inputs)
+    earlier = {(one.name, one.source): one for one in before}
+    kept_inputs = (earlier.get((one.name, one.source)) for one in spec.inputs)
     return replace(
         spec,
         inputs=tuple(
-            old or take(database, artifacts, given, delete_at, tell, hub_token, published)
-            for given, old in zip(spec.inputs, found, strict=True)
+            old or take(database, artifacts, one, delete_at, tell, hub_token, published)
+            for one, old in zip(spec.inputs, kept_inputs, strict=True)
         ),
     )
 
 
-def _pinned(database: Database, artifacts: BlobStore, given: Input, delete_at: int, token: str, *, heal: bool) -> Input:
+def _pinned(
+    database: Database, artifacts: BlobStore, wanted: Input, delete_at: int, token: str, *, heal: bool
+) -> Input:
     """Store the listing of a repository as the Hub has it now; the files are fetched by those who need them."""
     endpoint = os.environ.get("HF_ENDPOINT") or hub.ENDPOINT
-    found = hub.pin(given.source, endpoint.rstrip("/"), token)
-    repository = found.repository
+    pinned = hub.pin(wanted.source, endpoint.rstrip("/"), token)
+    repository = pinned.repository
     return replace(
-        given,
-        digest=_store(database, artifacts, HUB, found.listing, delete_at, heal=heal),
+        wanted,
+        digest=_store(database, artifacts, HUB, pinned.listing, delete_at, heal=heal),
         revision=repository.commit,
         files=len(repository.entries),
         bytes=repository.bytes,
-        at_home=found.at_home,
+        at_home=pinned.at_home,
     )
 
 
 def _pinned_at_kaggle(
-    database: Database, artifacts: BlobStore, given: Input, delete_at: int, published: Published, *, heal: bool
+    database: Database, artifacts: BlobStore, wanted: Input, delete_at: int, published: Published, *, heal: bool
 ) -> Input:
     """Store the listing of a version at Kaggle; its files are attached, or fetched by the daemon."""
-    source, entries = published.pin(given.source)
+    source, entries = published.pin(wanted.source)
     try:
         listing = encode_listing(entries, LIMITS, kind=mount.KIND, source=source)
     except BadListing as error:
-        raise TreeError(given.source, str(error), "Give another version") from None
+        raise TreeError(wanted.source, str(error), "Give another version") from None
     return replace(
-        given,
+        wanted,
         digest=_store(database, artifacts, mount.KIND, listing, delete_at, heal=heal),
         revision=source.rpartition("/")[2],
         files=len(entries),
@@ -149,10 +151,10 @@ def change(database: Database, name: str, wanted: Iterable[Input], now: int, by:
     """
     with database.write() as tx:
         spec = jobs.get(tx, name).spec
-        together = {given.name: given for given in (*spec.inputs, *wanted)}
+        together = {ordered.name: ordered for ordered in (*spec.inputs, *wanted)}
         evaluation = spec.evaluation
         if evaluation is not None and TEST_SET in together:
             evaluation = replace(evaluation, test_set=together.pop(TEST_SET))
-        given = tuple(together[found] for found in sorted(together))
-        note(tx, replace(spec, inputs=given, evaluation=evaluation))
-        return jobs.change_spec(tx, name, now, by, inputs=given, evaluation=evaluation)
+        ordered = tuple(together[key] for key in sorted(together))
+        note(tx, replace(spec, inputs=ordered, evaluation=evaluation))
+        return jobs.change_spec(tx, name, now, by, inputs=ordered, evaluation=evaluation)

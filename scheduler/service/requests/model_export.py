@@ -67,29 +67,31 @@ def export(
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
-        made = Path(scratch) / "made"
+        work = Path(scratch) / "made"
         try:
             if wanted is None:
-                make_release(artifacts, version, manifest, made, add)
+                make_release(artifacts, version, manifest, work, add)
             else:
-                merge(artifacts, version, manifest, wanted, made)
-                add(made)
-                seal(made)
-            files = open_release(version.model, version.number, made).files
+                merge(artifacts, version, manifest, wanted, work)
+                add(work)
+                seal(work)
+            files = open_release(version.model, version.number, work).files
         except BadRelease as error:
             remedy = f"{error.remedy}. To take all as it is: schedctl models pull {version.name} DIR"
             raise Refusal(f"{version.name} cannot be given away", error.why, remedy) from None
-        made.chmod(0o755)
-        made.replace(target)
+        work.chmod(0o755)
+        work.replace(target)
     names = {component.name for component in manifest.components} if wanted is None else set()
     return Exported((*sorted(files), SUMS), tuple(sorted(names - (files.keys() - {CARD, FACTS}))))
 
 
 def _name_base(config: Path, base: str) -> None:
     """Let an adapter name its base's repository, or nothing: what stands there is a path of where it was trained."""
-    told = json.loads(read_bounded(config)) if config.is_file() else {}
-    if "base_model_name_or_path" in told:
-        config.write_text(json.dumps({**told, "base_model_name_or_path": base}, indent=2) + "\n", encoding="utf-8")
+    config_document = json.loads(read_bounded(config)) if config.is_file() else {}
+    if "base_model_name_or_path" in config_document:
+        config.write_text(
+            json.dumps({**config_document, "base_model_name_or_path": base}, indent=2) + "\n", encoding="utf-8"
+        )
 
 
 # An adapter's version made one model with its base, by a Python that has torch. None of that is loaded here.
@@ -122,5 +124,5 @@ def merge(artifacts: BlobStore, version: Version, manifest: Manifest, wanted: Me
             why = f"{wanted.python} cannot be started: {error.strerror}. Name a Python with torch by --python"
             raise Refusal(f"{version.name} cannot be merged", why) from None
         if ended.returncode:
-            told = ended.stderr.replace(scratch, version.name).strip()[-_WORDS_SHOWN:].rpartition("merge: ")[2]
-            raise Refusal(f"{version.name} cannot be merged", f"{told or f'status {ended.returncode}'}")
+            last_words = ended.stderr.replace(scratch, version.name).strip()[-_WORDS_SHOWN:].rpartition("merge: ")[2]
+            raise Refusal(f"{version.name} cannot be merged", f"{last_words or f'status {ended.returncode}'}")

@@ -37,12 +37,12 @@ def meant(tx: Connection, name: str) -> Version:
         return versions.get(tx, *named)
     if jobs.find(tx, name) is None:
         jobs.get(tx, name)
-    found = versions.in_force(tx, name) or next(reversed(versions.everything(tx, name)), None)
-    if found is None:
+    version = versions.in_force(tx, name) or next(reversed(versions.everything(tx, name)), None)
+    if version is None:
         raise Refusal(
             f"{name} has no version yet", remedy=f"Make one of its newest checkpoint: schedctl models evaluate {name}"
         )
-    return found
+    return version
 
 
 def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, by whom
@@ -157,15 +157,15 @@ def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator
     with deployer.read() as tx:
         models = sorted({version.model for version in versions.everything(tx) if at.rule.serves(version.model)})
     for model in models:
-        seen = target.read(model, deep=True)
+        live = target.read(model, deep=True)
         with deployer.read() as tx:
-            wanted, drift = versions.in_force(tx, model), _drift(tx, model, name, seen)
+            wanted, drift = versions.in_force(tx, model), _drift(tx, model, name, live)
         number = wanted.number if wanted else None
-        found = Compared(model, number, seen.version, seen.proven, drift, still=bool(drift))
-        if drift and wanted is not None and not look_only and not seen.damaged:
-            found = _mended(deployer, found, wanted, name, by)
-        if drift or seen.version is not None or wanted is not None:
-            yield found
+        compared = Compared(model, number, live.version, live.proven, drift, still=bool(drift))
+        if drift and wanted is not None and not look_only and not live.damaged:
+            compared = _mended(deployer, compared, wanted, name, by)
+        if drift or live.version is not None or wanted is not None:
+            yield compared
 
 
 def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
@@ -178,30 +178,32 @@ def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
     return kept
 
 
-def _mended(deployer: Deployer, found: Compared, wanted: Version, target: str, by: str) -> Compared:
+def _mended(deployer: Deployer, compared: Compared, wanted: Version, target: str, by: str) -> Compared:
     try:
-        done = deploy_now(deployer, wanted, target, by, f"sync: {found.drift}")
+        done = deploy_now(deployer, wanted, target, by, f"sync: {compared.drift}")
     except TargetError as error:
-        return replace(found, did=str(error), still=True)
+        return replace(compared, did=str(error), still=True)
     good = done.state == "serving"
-    told = "brought there" if good else f"{done.state}: {done.why}"
-    return replace(found, served=wanted.number if good else found.served, proven=good, did=told, still=not good)
+    sentence = "brought there" if good else f"{done.state}: {done.why}"
+    return replace(
+        compared, served=wanted.number if good else compared.served, proven=good, did=sentence, still=not good
+    )
 
 
-def _drift(tx: Connection, model: str, target: str, seen: Served) -> str:
+def _drift(tx: Connection, model: str, target: str, live: Served) -> str:
     """Return what is otherwise than it should be, in words; "" for nothing."""
     wanted, row = versions.in_force(tx, model), deployments.serving(tx, model, target)
-    if seen.damaged:
-        return f"files were changed there: {'; '.join(seen.damaged)}"
+    if live.damaged:
+        return f"files were changed there: {'; '.join(live.damaged)}"
     if wanted is None:
-        return "a version is deployed there, and none is promoted" if seen.version is not None else ""
-    if seen.version != wanted.number:
+        return "a version is deployed there, and none is promoted" if live.version is not None else ""
+    if live.version != wanted.number:
         return (
-            f"{'nothing' if seen.version is None else f'{model}@{seen.version}'} is deployed, {wanted.name} is promoted"
+            f"{'nothing' if live.version is None else f'{model}@{live.version}'} is deployed, {wanted.name} is promoted"
         )
-    if not seen.proven:
+    if not live.proven:
         return f"nobody has seen {wanted.name} answer since it was switched to"
     if row is None or row.number != wanted.number:
         return f"our records do not say that {wanted.name} is deployed there"
     sent = str(row.evidence.get("digest", ""))
-    return "its files are others than were deployed" if sent and sent != seen.digest else ""
+    return "its files are others than were deployed" if sent and sent != live.digest else ""

@@ -60,9 +60,9 @@ def probe(spec: JobSpec, bundle: Path, seconds: int) -> Probed:
         code = ""
         if spec.code is not None:
             with (folder / "plain").open("wb") as sink:
-                taken, listing = pack(spec.code, sink)
-            send(store, taken.digest, folder / "plain", listing)
-            code = taken.digest
+                packed, listing = pack(spec.code, sink)
+            send(store, packed.digest, folder / "plain", listing)
+            code = packed.digest
         launch = folder / "launch.json"
         launch.write_text(json.dumps(_launch(spec, code, seconds)))
         with (folder / "log").open("wb") as log:

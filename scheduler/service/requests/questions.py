@@ -129,11 +129,11 @@ def obstacles(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:
     The dispatcher is asked about these jobs alone, as if their gates were open and their earliest start had come: it
     names the first reason that applies, and those two come before the lasting ones.
     """
-    asked = tuple(
+    views = tuple(
         replace(view, gate=None, not_before=None, retry_at=None) for view in snapshot.jobs if view.name in names
     )
-    found = dispatch(replace(snapshot, jobs=asked))
-    return {deferral.job: deferral.reason for deferral in found.deferrals if isinstance(deferral.reason, _LASTING)}
+    dispatched = dispatch(replace(snapshot, jobs=views))
+    return {deferral.job: deferral.reason for deferral in dispatched.deferrals if isinstance(deferral.reason, _LASTING)}
 
 
 def late(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:

@@ -36,8 +36,8 @@ def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_o
         shares = queued | {spec.name: spec.share for spec in specs}
         kept: dict[str, JobSpec] = {}
         for spec in specs:
-            if told := wrong_share(spec.name, shares):
-                raise Refusal(f"{spec.name} cannot be added", told)
+            if problem := wrong_share(spec.name, shares):
+                raise Refusal(f"{spec.name} cannot be added", problem)
             if spec.gate is not None and spec.gate.parent not in shares:
                 raise Refusal(
                     f"{spec.name} waits for {spec.gate.parent}, which is not in the queue",
@@ -174,9 +174,9 @@ def _contradiction(tx: Connection, record: JobRecord, spec: JobSpec, changed: se
             f"it is done. To train on from step {record.done_step}: schedctl queue remove {name}, then "
             "schedctl queue add FILE --continue"
         )
-    if isinstance(state, Active) and (told := sorted(changed & _OF_SESSION)):
+    if isinstance(state, Active) and (fixed := sorted(changed & _OF_SESSION)):
         return (
-            f"its session {state.run} was launched with {', '.join(told)} as it is. "
+            f"its session {state.run} was launched with {', '.join(fixed)} as it is. "
             f"First let it end: schedctl queue hold {name}"
         )
     if "target_step" in changed and spec.target_step <= record.done_step:
@@ -202,7 +202,7 @@ def _share_contradiction(tx: Connection, spec: JobSpec) -> str:
     """Return why its share, or that of a job which shares with it, cannot be kept any more."""
     shares = {record.spec.name: record.spec.share for record in jobs.everything(tx)} | {spec.name: spec.share}
     mine = [name for name, share in shares.items() if share is not None and share.partner == spec.name]
-    return next((told for name in (spec.name, *mine) if (told := wrong_share(name, shares))), "")
+    return next((problem for name in (spec.name, *mine) if (problem := wrong_share(name, shares))), "")
 
 
 def move(database: Database, name: str, place: int, now: int, by: str) -> JobRecord:

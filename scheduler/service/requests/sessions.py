@@ -90,29 +90,29 @@ def lost(tx: Connection, key: str, ended: int | None, now: int) -> Lost:
         if not began <= ended <= now:
             raise Refusal(f"{key} cannot have ended then: it began at {show(began)}, and nothing ends after now")
         return Lost(run, ended, "as you say")
-    signs = [said.at for said in runs.heartbeats(tx, [key]).values() if said.at is not None]
+    signs = [report.at for report in runs.heartbeats(tx, [key]).values() if report.at is not None]
     if signs:
         return Lost(run, max(began, min(now, max(signs))), "its last sign of life")
     return Lost(run, max(began, min(now, run.held_until)), "it gave no sign of life: all of its reservation so far")
 
 
-def declare_lost(tx: Connection, found: Lost, proof: str, now: int, by: str) -> None:
+def declare_lost(tx: Connection, lost_run: Lost, proof: str, now: int, by: str) -> None:
     """Record a person's word that a session is dead. The daemon ends its run by it, or stops watching for it."""
-    if found.ended is None:
-        events.append(tx, DECLARED, found.run.key, now, by, why=proof)
-        events.append(tx, "session.left", found.run.key, now, by, why=proof)
-        watched.remove(tx, found.run.key)
+    if lost_run.ended is None:
+        events.append(tx, DECLARED, lost_run.run.key, now, by, why=proof)
+        events.append(tx, "session.left", lost_run.run.key, now, by, why=proof)
+        watched.remove(tx, lost_run.run.key)
     else:
-        declare(tx, found.run.key, found.ended, proof, now, by)
+        declare(tx, lost_run.run.key, lost_run.ended, proof, now, by)
 
 
 def unreachable(tx: Connection, run: Run) -> str:
     """Return why nobody can reach a run's session now; "" where nothing is known of that."""
     open_ones = [*conditions.standing(tx, conditions.RUN_UNCLEAR), *conditions.standing(tx, conditions.RUN_POISONED)]
-    for known in open_ones:
-        if known.subject == run.key:
-            return known.why
-    silent = {known.subject: known.why for known in conditions.standing(tx, conditions.SILENT)}
+    for condition in open_ones:
+        if condition.subject == run.key:
+            return condition.why
+    silent = {condition.subject: condition.why for condition in conditions.standing(tx, conditions.SILENT)}
     return silent.get(run.pool, "")
 
 

@@ -78,8 +78,8 @@ def _with_set(
     if old is not None and old.source == wanted.source:
         return replace(evaluation, test_set=old)
     database, artifacts = places.database, places.artifacts
-    taken = inputs.take(database, artifacts, wanted, delete_at, say, places.hub_token, places.published)
-    return replace(evaluation, test_set=taken)
+    kept = inputs.take(database, artifacts, wanted, delete_at, say, places.hub_token, places.published)
+    return replace(evaluation, test_set=kept)
 
 
 def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec]:
@@ -95,8 +95,8 @@ def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec
             evaluation = replace(evaluation, test_set=measure_input(evaluation.test_set))
         packages = spec.requirements
         if packages is not None:
-            known = next((one for one in measured if _same_packages(one, spec)), None)
-            packages = known.requirements if known else environment.locked(spec, packages, pools)[0]
+            earlier = next((one for one in measured if _same_packages(one, spec)), None)
+            packages = earlier.requirements if earlier else environment.locked(spec, packages, pools)[0]
         measured.append(
             replace(
                 spec,

@@ -51,13 +51,13 @@ def find_orphans(ports: Ports, now: int) -> None:
     They are not ended: another scheduler on the same account may own them.
     """
     with ports.database.read() as tx:
-        known = runs.keys_since(tx, now - KEEP_SESSIONS_SECONDS)
+        our_keys = runs.keys_since(tx, now - KEEP_SESSIONS_SECONDS)
 
     def look(pool: str, platform: Platform) -> None:
         if not platform.capabilities.finds_orphans:
             return
         try:
-            orphans = border.orphans(ports, pool, known)
+            orphans = border.orphans(ports, pool, our_keys)
         except PlatformError as error:
             ports.log.warning("orphans.unknown", pool=pool, why=str(error))
             return
@@ -79,7 +79,7 @@ def find_orphans(ports: Ports, now: int) -> None:
 
 def _ask_each(ports: Ports, kind: str, ask: Callable[[str, Platform], None]) -> None:
     """Ask every platform; one that takes long goes on by itself while everybody else is looked after."""
-    ports.calls.gather(kind, {pool: partial(ask, pool, found) for pool, found in sorted(ports.platforms.items())})
+    ports.calls.gather(kind, {pool: partial(ask, pool, platform) for pool, platform in sorted(ports.platforms.items())})
 
 
 def prune_rows(ports: Ports, now: int) -> None:

@@ -52,8 +52,8 @@ def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> 
         by_job.setdefault(record.manifest.job, []).append(record)
     result = []
     for name, records in by_job.items():
-        said = _verdicts(tx, name, records, live, rule, now)
-        result += [Judged(record, said[record.manifest.key], marked.get(record.manifest.key)) for record in records]
+        by_key = _verdicts(tx, name, records, live, rule, now)
+        result += [Judged(record, by_key[record.manifest.key], marked.get(record.manifest.key)) for record in records]
     return result
 
 
@@ -100,18 +100,18 @@ def sweep_components(ports: Ports, job: str, now: int) -> None:
             border.Complaints(ports).tell([refused], {job}, now)
         return
     unnamed = stored - named
-    gone = [key for key, mark in marked.items() if key in unnamed and mark.delete_at <= now][:PORTION]
+    expired = [key for key, mark in marked.items() if key in unnamed and mark.delete_at <= now][:PORTION]
     kept = [key for key in marked if key not in unnamed]
     grace = ports.policy.retention.grace_seconds
     fresh = [Discard(key, job, _UNNAMED, now, now + grace) for key in sorted(unnamed - marked.keys())[:PORTION]]
-    if not (gone or kept or fresh):
+    if not (expired or kept or fresh):
         return
     with ports.write() as tx:  # fenced: a daemon that has lost its lease deletes nothing
         if _trains(tx, job):  # since the store was asked; from now on none is launched before this is over
             return
         discards.forget(tx, kept)
         discards.mark(tx, fresh)
-    _delete(ports, job, gone)
+    _delete(ports, job, expired)
 
 
 def _trains(tx: Connection, job: str) -> bool:
@@ -121,17 +121,17 @@ def _trains(tx: Connection, job: str) -> bool:
 def _verdicts(
     tx: Connection, job: str, records: Sequence[CheckpointRecord], live: Sequence[Run], rule: Retention, now: int
 ) -> dict[str, Verdict]:
-    found = jobs.find(tx, job)
-    if found is None:
+    job_record = jobs.find(tx, job)
+    if job_record is None:
         raise jobs.UnknownJob(job, ())
-    saved = [_saved(record, found.fenced_attempt) for record in records]
+    saved = [_saved(record, job_record.fenced_attempt) for record in records]
     mine = [run for run in live if any(lane.job == job for lane in run.lanes)]
     readers = [may_be_read(saved, run.key, run.planned_start, checkpoints.RESTORABLE) for run in mine]
     read = dict.fromkeys(set().union(*readers), "a live session may read it")
-    best = standing(tx, found.spec, found.fenced_attempt).best
+    best = standing(tx, job_record.spec, job_record.fenced_attempt).best
     result = {} if best is None else {best.key: "the best so far by the job's stop rule"}
     needed = generations.kept(tx, job) | versions.kept(tx, job) | read | result
-    return verdicts(saved, found.checkpoint, needed, found.spec.target_step, rule, now)
+    return verdicts(saved, job_record.checkpoint, needed, job_record.spec.target_step, rule, now)
 
 
 def _saved(record: CheckpointRecord, fenced_attempt: int) -> SavedState:
@@ -173,16 +173,16 @@ def _expire(ports: Ports, now: int) -> None:
             for mark in discards.everything(tx)
             if mark.delete_at <= now and not mark.key.startswith(blob_key(mark.job, ""))
         ][:PORTION]
-        said = {
+        reasons = {
             one.record.manifest.key: one.verdict
             for job in sorted({mark.job for mark in due})
             for one in judge(tx, ports.policy.retention, now, job)
         }
-        needed = [mark.key for mark in due if mark.key in said and said[mark.key].stays]
+        needed = [mark.key for mark in due if mark.key in reasons and reasons[mark.key].stays]
         discards.forget(tx, needed)
         for mark in due:
-            if mark.key in said and not said[mark.key].stays:  # what is not judged has expired in an earlier pass
-                checkpoints.expire(tx, mark.key, said[mark.key].why, now)
+            if mark.key in reasons and not reasons[mark.key].stays:  # what is not judged has expired in an earlier pass
+                checkpoints.expire(tx, mark.key, reasons[mark.key].why, now)
     by_job: dict[str, list[str]] = {}
     for mark in due:
         if mark.key not in needed:
@@ -193,18 +193,18 @@ def _expire(ports: Ports, now: int) -> None:
 
 def _delete(ports: Ports, job: str, keys: Sequence[str]) -> None:
     """Delete objects, then their marks; what cannot be deleted stays marked."""
-    gone = []
+    deleted = []
     for key in keys:
         try:
             ports.artifacts.delete(key)
         except StoreError as error:
             ports.log.warning("retention.failed", job=job, why=str(error), next="tried again with the next pass")
             break
-        gone.append(key)
-    if gone:
+        deleted.append(key)
+    if deleted:
         with ports.write() as tx:
-            discards.forget(tx, gone)
-        ports.log.info("retention.deleted", job=job, objects=len(gone))
+            discards.forget(tx, deleted)
+        ports.log.info("retention.deleted", job=job, objects=len(deleted))
 
 
 def _named(ports: Ports, job: str, records: Sequence[CheckpointRecord]) -> set[str]:
@@ -212,10 +212,10 @@ def _named(ports: Ports, job: str, records: Sequence[CheckpointRecord]) -> set[s
 
     Raises StoreError, and BadManifest for one that only the store knows and nobody can read.
     """
-    known = {record.manifest.key for record in records}
+    keys = {record.manifest.key for record in records}
     manifests = [record.manifest for record in records]
     for key in ports.artifacts.keys(f"jobs/{job}/manifests/"):
-        if key not in known:
+        if key not in keys:
             try:
                 manifests.append(parse_manifest(key, ports.artifacts.read(key, _MANIFEST_BYTES)))
             except Missing:

@@ -47,17 +47,17 @@ def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[V
     No version is put in force by itself any more until a person promotes one. Returns what was taken back, and what is
     in force now. Raises Refusal.
     """
-    gone = versions.in_force(tx, model)
-    if gone is None:
+    withdrawn = versions.in_force(tx, model)
+    if withdrawn is None:
         raise Refusal(f"no version of {model} is promoted", remedy=f"See: schedctl models list {model}")
-    if gone.state == "accepted":  # a person may have overruled it since
-        gone = versions.move(tx, gone, "return", f"returned: {why}", now, by)
-    before = _before(tx, gone)
+    if withdrawn.state == "accepted":  # a person may have overruled it since
+        withdrawn = versions.move(tx, withdrawn, "return", f"returned: {why}", now, by)
+    before = _before(tx, withdrawn)
     if before is not None and before.state == "retired":
-        before = versions.move(tx, before, "recall", f"{gone.name} was returned", now, by)
+        before = versions.move(tx, before, "recall", f"{withdrawn.name} was returned", now, by)
     number = before.number if before else None
-    versions.note_promotion(tx, Promotion(model, "rollback", number, gone.number, by, why, now))
-    return gone, before
+    versions.note_promotion(tx, Promotion(model, "rollback", number, withdrawn.number, by, why, now))
+    return withdrawn, before
 
 
 def overrule(
@@ -82,10 +82,14 @@ def overrule(
     return versions.move(tx, version, arrow, f"overruled: {why}", now, by)
 
 
-def _before(tx: Connection, gone: Version) -> Version | None:
+def _before(tx: Connection, withdrawn: Version) -> Version | None:
     """Return the version that was in force before this one and may be again."""
-    for past in versions.promotions_of(tx, gone.model):
-        found = versions.find(tx, gone.model, past.was) if past.was is not None else None
-        if found is not None and found.number != gone.number and found.state in {"accepted", "retired"}:
-            return found
+    for past in versions.promotions_of(tx, withdrawn.model):
+        candidate = versions.find(tx, withdrawn.model, past.was) if past.was is not None else None
+        if (
+            candidate is not None
+            and candidate.number != withdrawn.number
+            and candidate.state in {"accepted", "retired"}
+        ):
+            return candidate
     return None

@@ -48,8 +48,8 @@ def set_for(
             for item in _items(corpora().open(corpus)):
                 stream.write(json.dumps(item) + "\n")
         packed = put_tree(database, artifacts, folder, KIND, delete_at)
-    made = Input(TEST_SET, HELD_OUT, revision=corpus)
-    return replace(made, digest=packed.digest, files=1, bytes=packed.tree.bytes)
+    test_set = Input(TEST_SET, HELD_OUT, revision=corpus)
+    return replace(test_set, digest=packed.digest, files=1, bytes=packed.tree.bytes)
 
 
 def _items(corpus: CorpusManifest) -> Iterator[dict[str, str]]:

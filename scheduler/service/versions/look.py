@@ -124,7 +124,7 @@ class Models:
                 in_force = versions.in_force(tx, evaluation.model)
                 if in_force is not None and newest_scored(tx, in_force, evaluation) is None:
                     scored = jobs.find(tx, evaluation.job)
-                    test_set = next(given for given in scored.spec.inputs if given.name == TEST_SET) if scored else None
+                    test_set = next(one for one in scored.spec.inputs if one.name == TEST_SET) if scored else None
                     if test_set is not None:
                         model = jobs.get(tx, evaluation.model)
                         evaluate(tx, model, in_force, test_set, Path(ports.bundle), now, "daemon")
@@ -160,8 +160,8 @@ def _judged(ports: Ports, case: Case) -> bool:
     """Judge; return whether the evaluation is over."""
     judge_alone(ports, case)
     with ports.database.read() as tx:
-        found = evaluations.of_job(tx, case.evaluation.job)
-    return found is None or found.state != "open"
+        all_evaluations = evaluations.of_job(tx, case.evaluation.job)
+    return all_evaluations is None or all_evaluations.state != "open"
 
 
 def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
@@ -170,8 +170,8 @@ def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
     passed = [part * target for part in wanted.at if part * target <= newest.step] if wanted else []
     if not passed or versions.of_digest(tx, record.spec.name, newest.digest) is not None:
         return False
-    made = [split_key(version.checkpoint) for version in versions.everything(tx, record.spec.name)]
-    return not any(key and key[2] > record.fenced_attempt and key[1] >= passed[-1] for key in made)
+    judged_steps = [split_key(version.checkpoint) for version in versions.everything(tx, record.spec.name)]
+    return not any(key and key[2] > record.fenced_attempt and key[1] >= passed[-1] for key in judged_steps)
 
 
 def _broken(tx: Connection, evaluation: Evaluation) -> str:
@@ -278,9 +278,9 @@ def _write(tx: Connection, case: Case, judgement: Judgement, now: int) -> None:
         raise Stale(f"the promoted version of {version.model}", repr(case.in_force), repr(in_force))
     evaluations.end(tx, evaluation, "scored", now)
     digest = gates_digest(case.spec, evaluation.scorer_digest)
-    known = evaluations.same_verdict(tx, version, digest, evaluation.set_digest)
-    if known is not None:  # the gates were changed meanwhile, to what they were before
-        versions.move(tx, version, OF_VERDICT[known.verdict], f"as on {known.set_digest[:12]} before", now)
+    earlier = evaluations.same_verdict(tx, version, digest, evaluation.set_digest)
+    if earlier is not None:  # the gates were changed meanwhile, to what they were before
+        versions.move(tx, version, OF_VERDICT[earlier.verdict], f"as on {earlier.set_digest[:12]} before", now)
         return
     evidence = {
         **judgement.document(),
@@ -298,12 +298,12 @@ def _write(tx: Connection, case: Case, judgement: Judgement, now: int) -> None:
 
 def newest_scored(tx: Connection, version: Version, like: Evaluation) -> Evaluation | None:
     """Return the newest evaluation of a version on the same set by the same scorer, whatever came of it."""
-    found = [
+    scored = [
         one
         for one in evaluations.of_version(tx, version)
         if (one.set_digest, one.scorer_digest) == (like.set_digest, like.scorer_digest)
     ]
-    return found[-1] if found else None
+    return scored[-1] if scored else None
 
 
 def case_of(tx: Connection, evaluation: Evaluation) -> Case | None:

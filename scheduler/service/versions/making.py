@@ -29,7 +29,7 @@ def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, 
     mixture = record.spec.mixture
     began = generations.of_attempt(tx, manifest.job, manifest.attempt)
     parent = versions.of_checkpoint(tx, began.parent_key) if began and began.parent_key else None
-    made = Version(
+    version = Version(
         model=manifest.job,
         number=0,
         checkpoint=manifest.key,
@@ -46,7 +46,7 @@ def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, 
         parent_number=parent.number if parent else None,
         parent_key=began.parent_key if began else None,
     )
-    return versions.add(tx, made, now, by)
+    return versions.add(tx, version, now, by)
 
 
 def evaluate(
@@ -60,10 +60,10 @@ def evaluate(
     if earlier and earlier[-1].state == "open":
         raise Refusal(f"{version.name} is being evaluated by {earlier[-1].job}: schedctl queue show {earlier[-1].job}")
     scorer = scorer_digest(record.spec, bundle)
-    known = evaluations.same_verdict(tx, version, gates_digest(record.spec, scorer), test_set.digest)
-    if known is not None:
+    earlier_verdict = evaluations.same_verdict(tx, version, gates_digest(record.spec, scorer), test_set.digest)
+    if earlier_verdict is not None:
         raise Refusal(
-            f"these gates have judged {version.name} on this test set already: it was {known.verdict}",
+            f"these gates have judged {version.name} on this test set already: it was {earlier_verdict.verdict}",
             remedy="Change the gates, the scorer or the set, or say otherwise: "
             f"schedctl models overrule {version.name} --reason WHY",
         )
@@ -90,7 +90,7 @@ def scorer_digest(spec: JobSpec, bundle: Path) -> str:
         "code": spec.code.digest if spec.code else "",
         "requirements": spec.requirements.digest if spec.requirements else "",
         "image": spec.image,
-        "inputs": {given.name: given.digest for given in spec.inputs},
+        "inputs": {one.name: one.digest for one in spec.inputs},
         "shipped": shipped_digest(bundle / "payload/scorers") if shipped else "",
     }
     return hashlib.sha256(codec.dump(parts).encode()).hexdigest()
@@ -125,7 +125,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
         not_before=None,
         deadline=now + wanted.within_seconds if wanted.within_seconds else None,
         stall=Stall(),
-        inputs=(*(given for given in spec.inputs if given.name != TEST_SET), replace(test_set, name=TEST_SET)),
+        inputs=(*(one for one in spec.inputs if one.name != TEST_SET), replace(test_set, name=TEST_SET)),
         sweep=f"{version.model[: _NAME_MAX - 5]}-eval",
         whole=True,
         evaluation=None,
@@ -138,12 +138,12 @@ def _expect(tx: Connection, name: str, alike: Sequence[str], now: int) -> None:
 
     If it is cut off in that time after all, it has `longest` from then on.
     """
-    known: dict[str, RateRecord] = {}
+    rates_by_pool: dict[str, RateRecord] = {}
     for earlier in alike:
         for rate in rates.of_job(tx, earlier):
             if rate.samples:
-                known.setdefault(rate.pool, rate)
-    for rate in known.values():
+                rates_by_pool.setdefault(rate.pool, rate)
+    for rate in rates_by_pool.values():
         surely = rate.steps_per_second / (1 + SURENESS * PRIOR_SIGMA)
         rates.put(tx, replace(rate, job=name, steps_per_second=surely, sigma=PRIOR_SIGMA, at=now))
 

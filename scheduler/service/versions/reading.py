@@ -41,36 +41,36 @@ def scores_of(ports: Ports, evaluation: Evaluation, version: Version) -> Scores:
     with ports.database.read() as tx:
         record = jobs.find(tx, evaluation.job)
         saved = checkpoints.find(tx, record.checkpoint) if record is not None and record.checkpoint else None
-    given = next((one for one in record.spec.inputs if one.name == TEST_SET), None) if record else None
-    if saved is None or given is None:
+    test_set = next((one for one in record.spec.inputs if one.name == TEST_SET), None) if record else None
+    if saved is None or test_set is None:
         raise NoScores(f"{evaluation.job} left no output. See its log: schedctl queue show {evaluation.job}")
     with tempfile.TemporaryDirectory(prefix="schedctl-scores-") as folder:
         scratch = Path(folder)
         try:
-            items = _items(ports, given, scratch / "set")
+            items = _items(ports, test_set, scratch / "set")
             scores = _fetched(ports.artifacts, saved.manifest, scratch / "scores.jsonl")
             with scores.open("rb") as stream:
-                known = {"model": version.model, "checkpoint": version.digest, "test_set": items.digest}
-                return read_scores(stream, **known, items=items.items)
+                expected = {"model": version.model, "checkpoint": version.digest, "test_set": items.digest}
+                return read_scores(stream, **expected, items=items.items)
         except (ScoresError, BadItems, BadListing) as error:
             raise NoScores(str(error)) from None
         finally:
             remove_tree(scratch / "set")
 
 
-def _items(ports: Ports, given: Input, target: Path) -> ItemSet:
+def _items(ports: Ports, test_set: Input, target: Path) -> ItemSet:
     """Return the items of a test set: the one file of JSON lines in its folder."""
-    digest = given.digest
-    if given.kind != KIND:
-        bring(ports, given)
+    digest = test_set.digest
+    if test_set.kind != KIND:
+        bring(ports, test_set)
         with ports.database.read() as tx:
-            digest = trees.copies(tx)[given.digest]
+            digest = trees.copies(tx)[test_set.digest]
     fetch_tree(_Fetching(ports.artifacts), tree_prefix(KIND, digest), target)
-    found = sorted(target.glob("*.jsonl"))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found[:5]) or "none"
-        raise NoScores(f"the test set {given.source} must have one file of JSON lines (.jsonl), and has: {names}")
-    return read_items(found[0])
+    files = sorted(target.glob("*.jsonl"))
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files[:5]) or "none"
+        raise NoScores(f"the test set {test_set.source} must have one file of JSON lines (.jsonl), and has: {names}")
+    return read_items(files[0])
 
 
 def _fetched(artifacts: BlobStore, manifest: Manifest, target: Path) -> Path:

@@ -49,8 +49,10 @@ class Watch:
     @property
     def told(self) -> str:
         """What was seen, in words."""
-        seen = self.watched
-        return f"{seen.worse:,} of {seen.votes:,} votes say that it is worse, where {self.usual:g} of them is usual"
+        watched = self.watched
+        return (
+            f"{watched.worse:,} of {watched.votes:,} votes say that it is worse, where {self.usual:g} of them is usual"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def read_watch(version: Version, path: Path, usual: float) -> Watch:
     return Watch(version.name, str(path), usual, watched, votes.digest)
 
 
-def take_back(tx: Connection, version: Version, seen: Watch, now: int, by: str) -> tuple[Version, Version | None]:
+def take_back(tx: Connection, version: Version, evidence: Watch, now: int, by: str) -> tuple[Version, Version | None]:
     """Take a version back because of its votes, which stay on record. Raises Stale when it is in force no more."""
     in_force = versions.in_force(tx, version.model)
     if in_force is None or in_force.number != version.number:
@@ -90,12 +92,12 @@ def take_back(tx: Connection, version: Version, seen: Watch, now: int, by: str) 
         version.name,
         now,
         by,
-        why=seen.told,
-        watched=asdict(seen.watched),
-        usual=seen.usual,
-        votes_digest=seen.digest,
+        why=evidence.told,
+        watched=asdict(evidence.watched),
+        usual=evidence.usual,
+        votes_digest=evidence.digest,
     )
-    return rollback(tx, version.model, f"{seen.told} (votes {seen.digest[:16]})", now, by)
+    return rollback(tx, version.model, f"{evidence.told} (votes {evidence.digest[:16]})", now, by)
 
 
 class Watches:
@@ -123,14 +125,14 @@ class Watches:
             case = self._reading.pop(name)
             if answer is None:
                 continue
-            mark, found = answer
-            if isinstance(found, str):
-                self._tell(name, found, now)
+            mark, result = answer
+            if isinstance(result, str):
+                self._tell(name, result, now)
                 continue
             self._blind.pop(name, None)
             self._read[name] = mark
-            if found is not None and found.alarm:
-                self._take_back(case.version, found, now)
+            if result is not None and result.alarm:
+                self._take_back(case.version, result, now)
 
     def _tell(self, name: str, why: str, now: int) -> None:
         """Write down once why nothing can be told of a version: nobody watches it."""
@@ -140,16 +142,16 @@ class Watches:
             self._ports.log.warning(BLIND, version=name, why=why, next=f"schedctl models watch {name}")
         self._blind[name] = why
 
-    def _take_back(self, version: Version, seen: Watch, now: int) -> None:
+    def _take_back(self, version: Version, evidence: Watch, now: int) -> None:
         try:
             with self._ports.write() as tx:
-                _, back = take_back(tx, version, seen, now, BY)
+                _, back = take_back(tx, version, evidence, now, BY)
         except Stale as error:  # a person was faster
             self._ports.log.info("watch.stale", version=version.name, why=str(error))
             return
-        told = f"{back.name} is promoted again" if back else f"no version of {version.model} is promoted"
+        outcome = f"{back.name} is promoted again" if back else f"no version of {version.model} is promoted"
         self._ports.log.error(
-            ALARM, version=version.name, why=f"{seen.told}; {told}", next=f"schedctl models show {version.name}"
+            ALARM, version=version.name, why=f"{evidence.told}; {outcome}", next=f"schedctl models show {version.name}"
         )
 
 
