@@ -41,9 +41,10 @@ _WHY_SLOW = (
     "Change nothing."
 )
 _PLAN_WEEK = (
-    "Plan the week to come. Call status, quota, plan_show, queue_list and report_weekly. Say which jobs will be "
-    "finished, which will not and why, which hours stay unused; then try up to three changes of weights or pools with "
-    "plan_preview and compare what they would change. Recommend one, with the commands for it. Change nothing."
+    "Plan the week to come. Call status, quota, plan_show, plan_week, queue_list and report_weekly. Say which jobs "
+    "will be finished, which will not and why, which hours stay unused; then try up to three changes of weights or "
+    "pools with plan_preview and compare what they would change. Recommend one, with the commands for it. "
+    "Change nothing."
 )
 _CONFIRM, _CONTEXT = "confirm", "context"
 _OURS = {"dry_run", "expect"}  # the preview and its token use them

@@ -103,6 +103,7 @@ _TABLE = (
     Verb("queue.priority", priority, changes=True),
     Verb("submit", commands.submit, changes=True, slow=True),
     Verb("plan.show", questions.plan_show),
+    Verb("plan.week", questions.plan_week, slow=True),
     Verb("plan.difference", questions.plan_difference, slow=True),
     Verb("plan.explain", commands.explain, slow=True),
     Verb("plan.preview", commands.preview, slow=True),

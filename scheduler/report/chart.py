@@ -32,6 +32,8 @@ STYLE = """
 .chart .past { fill: var(--past); } .chart .running { fill: var(--live); } .chart .bad { fill: var(--bad); }
 .chart .rest { fill: var(--live); fill-opacity: .28; } .chart .planned { fill: var(--plan-fill); stroke: var(--plan); }
 .chart text.on { fill: var(--on-bar); } .chart text.on-planned { fill: var(--ink); }
+.chart .empty, .chart .expected { fill: none; stroke: var(--plan); stroke-dasharray: 2 3; }
+.chart .expected { rx: 8px; }
 .chart .closed { fill: var(--shade); stroke: var(--shade-line); stroke-dasharray: 2 3; }
 .chart .measured { fill: none; stroke: var(--live); stroke-width: 2; stroke-linejoin: round; }
 .chart .told { fill: none; stroke: var(--live); stroke-opacity: .3; }

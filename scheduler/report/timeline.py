@@ -12,7 +12,7 @@ from scheduler.core.run import Ended, Outcome, Run, Running, Stopping
 from scheduler.core.window import Window
 from scheduler.report.chart import Frame, attribute, days, hours, labels, local, words
 
-Phase = Literal["past", "bad", "running", "planned"]
+Phase = Literal["past", "bad", "running", "planned", "empty", "expected"]
 
 _AXIS = 30
 _HEAD = 24
@@ -273,7 +273,7 @@ def _bars(
                 label = _label(frame, rest / span, y + height / 2 + 4, lane.job, (ends - done) / span, "on-planned")
         else:
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
-            ink = "on-planned" if session.phase == "planned" else "on"
+            ink = "on" if session.phase in {"past", "bad"} else "on-planned"
             label = _label(frame, left, y + height / 2 + 4, lane.job + (" ✕" if style == "bad" else ""), wide, ink)
         if detailed and (hue := timeline.hues.get(lane.job)) is not None:
             bar += f'<rect class="h{hue}" x="{frame.x(left)}" width="{_STRIPE}" {box}/>'

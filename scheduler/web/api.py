@@ -45,6 +45,7 @@ _QUESTIONS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("/quota", "quotas", questions.quotas),
     ("/ledger", "ledger", questions.ledger_list),
     ("/plan", "newest", questions.plan_show),
+    ("/plan/week", "week", questions.plan_week),
     ("/plan/difference", "difference", questions.plan_difference),
 )
 

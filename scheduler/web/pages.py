@@ -19,15 +19,16 @@ from sqlalchemy import Connection
 from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.problem import NotFound
 from jobs.size import gpu_use, size
-from scheduler.core.window import DAY, Window
+from scheduler.core.window import DAY
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import amount, burn_down_svg
 from scheduler.report.chart import hues_of, short
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import timeline_svg
-from scheduler.store import jobs, outbox, plans
+from scheduler.store import jobs, outbox
 from scheduler.views import models as views
+from scheduler.views.coming_week import alike_gaps, week_timeline
 from scheduler.views.long_work import long_work
 from scheduler.views.training import Training
 from scheduler.web import archive, assets, questions
@@ -42,6 +43,7 @@ from scheduler.web.source import Source
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
 _PLANNED_SHOWN = 100
+_GAPS_SHOWN = 12
 # The page weighs 100 kB at most: the more the picture takes, the fewer sessions are in the table beside it.
 _SESSIONS_SHOWN, _SESSIONS_MIN = 60, 10
 _PICTURE_BYTES, _SESSION_BYTES = 68_000, 500
@@ -260,6 +262,7 @@ class Pages:
         except NotFound:
             difference = None
         with self._source.read() as tx:
+            week = questions.week_ahead(self._source, tx)
             training = training_now(self._source, tx, (), self._source.now)
             open_ = [job for job in training.jobs if job.state not in {"done", "cancelled"}]
             sessions_ = Counter(lane.job for place in plan.placements for lane in place.lanes) if plan else Counter()
@@ -272,19 +275,9 @@ class Pages:
                 most=_PLANNED_SHOWN,
                 jobs=open_,
                 sessions=sessions_,
-                picture=self._ahead(tx) if plan and plan.placements else "",
+                picture=timeline_svg(week_timeline(week, self._source.pools, tx), self._source.zone) if week else "",
+                gaps=alike_gaps(week)[:_GAPS_SHOWN] if week else [],
             )
-
-    def _ahead(self, tx: Connection) -> str:
-        """Return the picture of the seven days to come, made again with each plan and once in ten minutes."""
-        source, now = self._source, self._source.now
-        span = Window(now, now + questions.DAYS * DAY)
-        version = (plans.newest_number(tx), now // 600)
-        return source.kept(
-            "ahead",
-            version,
-            lambda: timeline_svg(questions.timeline(source, tx, span, now), source.zone, link="/runs/"),
-        )
 
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
         """The facts about metered time."""

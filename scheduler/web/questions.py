@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from importlib.metadata import version as version_of
 from itertools import groupby
 from operator import attrgetter
@@ -28,6 +29,7 @@ from scheduler.core.window import DAY, WEEK, Window
 from scheduler.report.burn_down import BurnDown, burn_down_svg
 from scheduler.report.report import Need
 from scheduler.report.timeline import Session, Timeline
+from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.quota.usage import meters_of
 from scheduler.store import (
     checkpoints,
@@ -51,6 +53,7 @@ from scheduler.store.jobs import JobRecord
 from scheduler.store.schema import REVISIONS
 from scheduler.views import chart_facts
 from scheduler.views import models as views
+from scheduler.views.coming_week import ComingWeek, coming_week
 from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, plan_json, run_json, wait_json
 from scheduler.views.long_work import long_work
 from scheduler.views.models import VersionFacts
@@ -75,6 +78,7 @@ from scheduler.web.shapes import (
     NewestPlan,
     Page,
     PlanDifference,
+    PlanWeek,
     Position,
     Queue,
     Quotas,
@@ -358,6 +362,22 @@ def plan_show(source: Source) -> NewestPlan:
             return NewestPlan.model_validate({"plan": None if plan is None else plan_json(plan)})
 
         return source.kept("plan row", plans.newest_number(tx), make)
+
+
+def plan_week(source: Source) -> PlanWeek:
+    """The coming week by pool and lane: sessions, gaps with their reason, what could use them, expected work."""
+    with source.read() as tx:
+        return PlanWeek(week=week_ahead(source, tx))
+
+
+def week_ahead(source: Source, tx: Connection) -> ComingWeek | None:
+    """Return the week of the newest plan, made again after each change and once a minute; None without a plan."""
+    plan, now = source.plan(tx), source.now
+    if plan is None:
+        return None
+    version = (source.news(tx), now // 60)
+    snapshot = partial(load_snapshot, tx, source.pools, now, source.app.policy.horizon_seconds)
+    return source.kept("week", version, lambda: coming_week(snapshot(), plan, source.zone))
 
 
 def plan_difference(source: Source, since: Instant | None = None) -> PlanDifference:

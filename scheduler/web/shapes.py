@@ -16,6 +16,7 @@ from scheduler.core.quota import Meter
 from scheduler.report.burn_down import BurnDown
 from scheduler.report.report import Need
 from scheduler.store.generations import Generation
+from scheduler.views.coming_week import ComingWeek
 from scheduler.views.long_work import Work
 from scheduler.views.models import Model
 from scheduler.views.overview import PoolNow
@@ -389,6 +390,12 @@ class NewestPlan(Shape):
     """The newest plan, null when there is none yet."""
 
     plan: PlanRow | None
+
+
+class PlanWeek(Shape):
+    """The lanes of the coming week with their gaps, null when there is no plan yet."""
+
+    week: ComingWeek | None
 
 
 class FinishChange(Shape):

@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.size import size
-from scheduler.cli.commands.plan import gantt
+from scheduler.cli.commands.plan import picture
 from scheduler.cli.main import plainly_asked
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import Output, clean, hours, plain, share
 from scheduler.cli.shell.table import column_of, drawn, width_of
-from scheduler.core.plan import Placement, PlannedLane
+from scheduler.core.plan import KeptHours
+from scheduler.views.coming_week import ComingWeek, Kind, LaneWeek, Stretch
 
 
 @given(st.text())
@@ -151,46 +152,47 @@ def test_sizes(count: int, shown: str) -> None:
     assert size(count) == shown
 
 
-def test_the_picture_gives_each_session_of_a_pool_its_own_line() -> None:
-    def placement(pool: str, start: int, end: int, *jobs: str) -> Placement:
-        return Placement(pool, start, end, tuple(PlannedLane(job, 1, 1) for job in jobs))
+def lane(pool: str, number: int, *stretches: tuple[int, int, str]) -> LaneWeek:
+    """A lane whose stretches are named after their job, or "." for empty hours and "" for hours that cannot be used."""
+    kinds: dict[str, Kind] = {".": "empty", "": "unusable"}
+    return LaneWeek(
+        pool,
+        number,
+        tuple(Stretch(start, end, kinds.get(job, "planned"), job.strip("."), "") for start, end, job in stretches),
+    )
 
-    lines = gantt(
-        (
-            placement("kaggle", 0, 20, "uff-main"),
-            placement("kaggle", 10, 30, "ufm", "ucm"),
-            placement("kaggle", 20, 40, "ulm"),
-            placement("desk", 38, 40, "uim"),
-        ),
+
+def test_the_picture_has_a_line_for_each_lane_with_its_gaps_and_one_for_expected_work() -> None:
+    week = ComingWeek(
         0,
         40,
+        (
+            lane("desk", 1, (0, 30, ""), (30, 38, "."), (38, 40, "uim")),
+            lane("kaggle", 1, (0, 20, "uff-main"), (20, 40, "ulm")),
+            lane("kaggle", 2, (0, 10, "."), (10, 30, "ufm"), (30, 40, "")),
+        ),
+        (),
+        (KeptHours("ucm", "", 25, 10, 0.8, False),),
     )
-    assert lines == [
+    assert picture(week, 40) == [
         "",
-        "desk                                         []",
-        "kaggle [uff-main==========][ulm===============]",
-        "kaggle           [ufm+ucm===========]",
-        "       one column is 0h 00m",
+        "desk                                   ........[]",
+        "kaggle 1 [uff-main==========][ulm===============]",
+        "kaggle 2 ..........[ufm===============]",
+        "expected                          (ucm~~~~~)",
+        "         one column is 0h 00m; dots are empty hours, blanks cannot be used",
     ]
 
 
 def test_the_picture_names_days_where_their_midnights_are_and_jobs_as_far_as_they_fit() -> None:
     """Berlin's days begin at 22:00 UTC in September; names are cut to fit, and left out when hardly a letter would."""
-    monday = 1_789_941_600  # Mon 2026-09-21 00:00 CEST
-    placements = (
-        Placement("kaggle", monday + 12 * 3_600, monday + 18 * 3_600, (PlannedLane("uff-main", 1, 1),)),
-        Placement(
-            "kaggle", monday + 20 * 3_600, monday + 27 * 3_600, (PlannedLane("ufm", 1, 1), PlannedLane("ucm", 1, 1))
-        ),
-        Placement(
-            "kaggle", monday + 30 * 3_600, monday + 35 * 3_600, (PlannedLane("ufm", 1, 1), PlannedLane("ucm", 1, 1))
-        ),
-        Placement("kaggle", monday + 36 * 3_600, monday + 47 * 3_600, (PlannedLane("uff-main", 1, 1),)),
-    )
-    assert gantt(placements, monday + 12 * 3_600, 35, "Europe/Berlin") == [
+    noon = 1_789_941_600 + 12 * 3_600  # Mon 2026-09-21 12:00 CEST
+    hours_of = [(0, 6, "uff-main"), (6, 8, "."), (8, 15, "ufm"), (15, 18, ""), (18, 21, "ucm"), (21, 35, "uff-main")]
+    lanes = (lane("kaggle", 1, *((noon + a * 3_600, noon + b * 3_600, job) for a, b, job in hours_of)),)
+    assert picture(ComingWeek(noon, noon + 35 * 3_600, lanes, (), ()), 35, "Europe/Berlin") == [
         "                   'Tue 22",
-        "kaggle [uff-]  [uf+uc]   [===] [uff-main=]",
-        "       one column is 1h 00m",
+        "kaggle [uff-]..[ufm==]   [=][uff-main====]",
+        "       one column is 1h 00m; dots are empty hours, blanks cannot be used",
     ]
 
 

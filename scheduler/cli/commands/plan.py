@@ -23,32 +23,36 @@ from scheduler.views.documents import job_state_json, plan_json, wait_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scheduler.core.plan import Placement, Plan, PlannedLane
+    from sqlalchemy import Connection
+
+    from scheduler.core.plan import KeptHours, Placement, Plan, PlannedLane
     from scheduler.core.reasons import Reason
     from scheduler.core.run import Run, Wait
     from scheduler.planner import DeviceChoice
     from scheduler.store.jobs import JobRecord
+    from scheduler.views.coming_week import ComingWeek, Stretch
 
 app = group("What runs next, and why a job waits.", "show")
 
 _NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon. What it would be: schedctl plan preview"
-_GANTT_COLUMNS = 96
+_PICTURE_COLUMNS = 96
 _MAKERS = {"incumbent": "the previous plan", "conserve": "the rule that reserves hours for expected work"}
 _LETTERS_MIN = 2  # of a name that is cut
 
 
 @command(app, "schedctl plan show", kind=Tables)
 def show(cli: Cli) -> None:
-    """Show the newest plan: sessions, a picture of the week, what waits."""
+    """Show the newest plan: sessions, the lanes of the coming week, what could use their gaps, what waits."""
     from scheduler.store import plans
 
     with cli.app.database.read() as tx:
         plan = plans.newest(tx)
-    cli.out.data({"plan": plan_json(plan) if plan else None})
-    if plan is None:
+        week = _week(cli, tx, plan) if plan else None
+    cli.out.data({"plan": plan_json(plan) if plan else None, "week": asdict(week) if week else None})
+    if plan is None or week is None:
         cli.out.say(_NO_PLAN)
     else:
-        _show(cli, plan)
+        _show(cli, plan, week)
 
 
 @command(app, "schedctl plan preview", "schedctl plan preview --json", kind=Tables)
@@ -57,8 +61,10 @@ def preview(cli: Cli) -> None:
     from scheduler.service.requests.questions import ask_plan
 
     plan = ask_plan(cli.planning_context)
-    cli.out.data({"plan": plan_json(plan)})
-    _show(cli, plan)
+    with cli.app.database.read() as tx:
+        week = _week(cli, tx, plan)
+    cli.out.data({"plan": plan_json(plan), "week": asdict(week)})
+    _show(cli, plan, week)
 
 
 @command(app, "schedctl plan explain ufm")
@@ -280,7 +286,16 @@ def _steps(placement: Placement, job: str) -> int:
     return sum(planned_lane.steps for planned_lane in placement.lanes if planned_lane.job == job)
 
 
-def _show(cli: Cli, plan: Plan) -> None:
+def _week(cli: Cli, tx: Connection, plan: Plan) -> ComingWeek:
+    from scheduler.service.facts.snapshot import load_snapshot
+    from scheduler.views.coming_week import coming_week
+
+    return coming_week(load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds), plan, cli.out.zone)
+
+
+def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
+    from scheduler.views.coming_week import alike_gaps
+
     out = cli.out
     bound = ""
     if plan.bound is not None:
@@ -290,6 +305,32 @@ def _show(cli: Cli, plan: Plan) -> None:
     out.line(f"{title}: value {plan.value:.2f}{bound}, in hours times priority.")
     for warning in plan.warnings:
         out.warn(warning, in_data=True)
+    out.line()
+    room = out.columns - max((len(lane.pool) for lane in week.lanes), default=0) - 5
+    for line in picture(week, max(1, min(_PICTURE_COLUMNS, room)), out.zone):
+        out.line(line)
+    if week.gaps:
+        out.line()
+        out.table(
+            ("pool", ">empty", "-first", "~empty because", "~could use it"),
+            [
+                (alike[0].pool, hours(sum(gap.length for gap in alike)), out.moment(alike[0].start), why, uses)
+                for why, uses, alike in alike_gaps(week)
+            ],
+        )
+    if plan.kept:
+        out.line()
+    for kept in plan.kept:
+        sure = "as its definition says" if kept.said else f"{kept.sure * 100:.0f} % sure"
+        when = f"expected {out.instant(kept.expected_at)}, {sure}"
+        what = f"Reserved on {kept.pool}" if kept.pool else "Expected work"  # older versions reserved hours for it
+        out.line(f"{what}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
+    if plan.deferrals:
+        out.line()
+        out.table(
+            ("job", "~waits because"),
+            [(deferral.job, deferral.reason.sentence(out.zone)) for deferral in plan.deferrals],
+        )
     if plan.placements:
         out.line()
         out.table(
@@ -306,65 +347,50 @@ def _show(cli: Cli, plan: Plan) -> None:
                 for placement in sorted(plan.placements, key=lambda placement: (placement.start, placement.pool))
             ],
         )
-        out.line()
-        room = out.columns - max(len(placement.pool) for placement in plan.placements) - 2
-        for line in gantt(plan.placements, plan.made_at, max(1, min(_GANTT_COLUMNS, room)), out.zone):
-            out.line(line)
-    if plan.kept:
-        out.line()
-    for kept in plan.kept:
-        sure = "as its definition says" if kept.said else f"{kept.sure * 100:.0f} % sure"
-        when = f"expected {out.instant(kept.expected_at)}, {sure}"
-        what = f"Reserved on {kept.pool}" if kept.pool else "Expected work"  # older versions reserved hours for it
-        out.line(f"{what}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
-    if plan.deferrals:
-        out.line()
-        out.table(
-            ("job", "~waits because"),
-            [(deferral.job, deferral.reason.sentence(out.zone)) for deferral in plan.deferrals],
-        )
 
 
-def gantt(placements: Sequence[Placement], start: int, columns: int, zone: str = "UTC") -> list[str]:
-    """Return the picture from ``start`` on, days as ``zone`` has them; names are cut to fit their bar."""
-    end = max(placement.end for placement in placements)
-    per_column = max(1, -(-(end - start) // columns))
-    rows = _rows(placements)
-    width = max(len(pool) for pool, _ in rows)
-    lines = [f"{'':<{width}} {_days(start, end, per_column, zone)}".rstrip()]
-    lines += [f"{pool:<{width}} {_bars(row, start, per_column)}" for pool, row in rows]
-    lines.append(f"{'':<{width}} one column is {hours(per_column)}")
+def picture(week: ComingWeek, columns: int, zone: str = "UTC") -> list[str]:
+    """Return the lanes of ``week`` as lines, with the days as ``zone`` has them; names are cut to fit their bar."""
+    from itertools import groupby
+
+    per_column = max(1, -(-(week.end - week.start) // columns))
+    lanes = [(lane.pool, list(lane.stretches)) for lane in week.lanes]
+    counts = {pool: sum(other == pool for other, _ in lanes) for pool, _ in lanes}
+    rows = [
+        (pool if counts[pool] == 1 else f"{pool} {number}", _bars(stretches, week.start, per_column))
+        for pool, group in groupby(lanes, key=lambda lane: lane[0])
+        for number, (_, stretches) in enumerate(group, 1)
+    ]
+    rows += [("expected", _outlined(kept, week.start, per_column, columns)) for kept in week.expected]
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = [f"{'':<{width}} {_days(week.start, week.end, per_column, zone)}".rstrip()]
+    lines += [f"{name:<{width}} {bars}".rstrip() for name, bars in rows]
+    lines.append(f"{'':<{width}} one column is {hours(per_column)}; dots are empty hours, blanks cannot be used")
     return lines
 
 
-def _rows(placements: Sequence[Placement]) -> list[tuple[str, list[Placement]]]:
-    rows: list[tuple[str, list[Placement]]] = []
-    for placement in sorted(placements, key=lambda placement: (placement.pool, placement.start)):
-        row = next((row for pool, row in rows if pool == placement.pool and row[-1].end <= placement.start), None)
-        if row is None:
-            rows.append((placement.pool, [placement]))
-        else:
-            row.append(placement)
-    return rows
-
-
-def _bars(row: Sequence[Placement], start: int, per_column: int) -> str:
+def _bars(stretches: Sequence[Stretch], start: int, per_column: int) -> str:
     bar = ""
-    for placement in row:
-        begin = max(len(bar), (placement.start - start) // per_column)
-        length = max(1, (placement.end - start) // per_column - begin)
-        label = _label([planned_lane.job for planned_lane in placement.lanes], length - 2)
-        bar = bar.ljust(begin) + (f"[{label.ljust(length - 2, '=')}]" if length > 1 else "|")
+    for one in stretches:
+        begin, end = max(len(bar), (one.start - start) // per_column), (one.end - start) // per_column
+        if one.job:
+            length = max(1, end - begin)
+            label = _label(one.job, length - 2)
+            bar = bar.ljust(begin) + (f"[{label.ljust(length - 2, '=')}]" if length > 1 else "|")
+        elif end > begin:
+            bar = bar.ljust(begin) + (" " if one.kind == "unusable" else ".") * (end - begin)
     return bar
 
 
-def _label(names: Sequence[str], columns: int) -> str:
-    """Return the names side by side, each cut to its share of the columns, or nothing when that says too little."""
-    whole = "+".join(names)
-    if len(whole) <= columns:
-        return whole
-    share = (columns - len(names) + 1) // len(names)
-    return "+".join(name[:share] for name in names) if share >= _LETTERS_MIN else ""
+def _outlined(kept: KeptHours, start: int, per_column: int, columns: int) -> str:
+    begin = max(0, min(columns - 2, (kept.expected_at - start) // per_column))
+    length = max(2, min(columns - begin, kept.seconds // per_column))
+    return f"{'':<{begin}}({_label(kept.kind, length - 2).ljust(length - 2, '~')})"
+
+
+def _label(name: str, columns: int) -> str:
+    """Return the name as far as it fits, or nothing where that says too little."""
+    return name if len(name) <= columns else name[:columns] if columns >= _LETTERS_MIN else ""
 
 
 def _days(start: int, end: int, per_column: int, zone: str) -> str:

@@ -134,7 +134,7 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("queue cancel ucm", {"job": WHOLE_JOB}),
     ("queue priority ucm 2", {"job": WHOLE_JOB}),
     ("queue move ucm 1", {"job": WHOLE_JOB}),
-    ("plan show", {"plan": PLAN}),
+    ("plan show", {"plan": PLAN, "week": {"start", "end", "lanes", "gaps", "expected"}}),
     ("plan explain ucm", dict.fromkeys(EXPLAINED)),
     (
         "plan what-if --pool kaggle=down --weight ucm=3",
@@ -230,7 +230,7 @@ def test_a_log_into_a_pipe_or_a_file_steers_no_terminal_unless_asked(
 
 
 def test_without_a_plan_the_plan_is_null(database: Database, schedctl: Callable[..., Any]) -> None:
-    assert schedctl("plan", "show", "--json").document == {"plan": None}
+    assert schedctl("plan", "show", "--json").document == {"plan": None, "week": None}
 
 
 def test_a_comparison_has_both_plans_their_sessions_and_the_changes(

@@ -59,6 +59,11 @@ def test_the_api_and_the_command_line_say_the_same(site: Any) -> None:
     assert shown == found
     plan = typed(site.world, "plan", "show")["plan"]
     assert site.json("/api/v1/plan")["plan"] == plan
+    ours, shown = (site.json("/api/v1/plan/week")["week"], typed(site.world, "plan", "show")["week"])
+    assert [(lane["pool"], lane["lane"]) for lane in ours["lanes"]] == [
+        (lane["pool"], lane["lane"]) for lane in shown["lanes"]
+    ]
+    assert [gap["why"] for gap in ours["gaps"]] == [gap["why"] for gap in shown["gaps"]]
     name = queue[3]["name"]
     job, wanted = site.json(f"/api/v1/jobs/{name}"), typed(site.world, "queue", "show", name)["job"]
     for each in (job, wanted):  # of a job that trains it moves on with every second
