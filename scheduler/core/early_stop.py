@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
+from jobs.plural import counted
 from jobs.spec import StopRule
 
 
@@ -55,7 +56,7 @@ def progress(rule: StopRule, history: Iterable[Scored]) -> Progress:
     if not why and rule.patience and since >= rule.patience and best is not None:
         least = f" by {rule.least:g}" if rule.least else ""
         why = (
-            f"{rule.metric} has not improved{least} for {since} checkpoints; the best is {best.value:.6g} "
+            f"{rule.metric} has not improved{least} for {counted(since, 'checkpoint')}; the best is {best.value:.6g} "
             f"at step {best.step}"
         )
     return Progress(best, since, why if best is not None else "")

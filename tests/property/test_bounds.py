@@ -135,7 +135,7 @@ def test_an_honest_report_is_read_whole() -> None:
     assert not refused
     assert report.document() == HONEST
     word = {**HONEST, "outcome": "yielded", "why": "deadline", "error_class": None}
-    word |= {"trained_seconds": 50, "ended_at": 1_795_000_100, "phase": "ended"}
+    word |= {"trained_seconds": 50, "ended_at": 1_795_000_100, "phase": "ended", "waits_until": 1_795_000_400}
     report, refused = read_report(word, "uff-ufm-0001", 0, "ufm", last_word=True)
     assert not refused
     assert report.document() == word
