@@ -40,6 +40,7 @@ def main(arguments: list[str]) -> int:
         log(None, str(error))
         return EXIT_BAD_LAUNCH
     orders = [order for order in launch.lanes if only in (None, order.lane)]
+    orders += launch.free_lanes if only is None else ()
     if len(orders) == 1:
         return EXIT_OK if _live(launch, orders[0]) else EXIT_NO_RESULT
     if not orders:
@@ -93,11 +94,14 @@ def _be_lane(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
 def _live(launch: Launch, order: LaneOrder, leash: int | None = None) -> bool:
     """Live as one lane, then as each that continues after it; return whether all left a result."""
     complete = True
+    until: float | None = launch.clock.now() + (launch.chain.wait_seconds if launch.chain else 0.0)
     while True:
-        busy, lane = Busy(launch), Lane(launch, order, leash)
-        complete &= lane.run()
-        busy.end()
-        following = next_order(launch, order, lane.waits_until, leash)
+        if order.job:
+            busy, lane = Busy(launch), Lane(launch, order, leash)
+            complete &= lane.run()
+            busy.end()
+            until = lane.waits_until
+        following = next_order(launch, order, until, leash)
         if following is None:
             return complete
         launch, order = following, following.lanes[0]
@@ -107,6 +111,8 @@ def _has_result(launch: Launch, order: LaneOrder) -> bool:
     """Make sure that a lane whose process has ended left a result, and that no further order is given to it."""
     launch, order = newest(launch, order)
     refuse_orders(launch, order)
+    if not order.job:
+        return True
     transport, prefix = launch.transport(), lane_prefix(launch.run, order.lane)
     folder = launch.lane_dir(order)
     with suppress(OSError):

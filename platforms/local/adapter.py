@@ -184,6 +184,9 @@ class LocalPlatform(Adapter):
         launch = {**request.launch, "work_dir": WORK, "cache": str(self._folders.root / CACHE)}
         if devices:
             launch["lanes"] = [_translate(lane, devices) for lane in launch.get("lanes", ())]
+        if devices and launch.get("chain"):
+            free = [[lane, [devices[index] for index in own]] for lane, own in launch["chain"].get("free", ())]
+            launch["chain"] = {**launch["chain"], "free": free}
         order = {
             "launched_at": now,
             "claim_by": now + round(CLAIM_SECONDS * max(self._clock["scale"], 1.0)),

@@ -44,19 +44,22 @@ def waits_until(launch: Launch, transport: Transport, ending: Ending, now: float
 def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: int | None) -> Launch | None:
     """Return the session as the job that continues after ``before`` sees it; None when there is none.
 
-    While other lanes of the session work, waiting costs nothing and goes on beyond ``until``.
+    While other lanes of the session work, waiting costs nothing and goes on beyond ``until``; on devices that no lane
+    had it ends when they do.
     """
     if launch.chain is None or until is None:
         return None
     transport, clock = launch.transport(), launch.clock
     key, latest = _key(launch, before), launch.closing_at - launch.chain.least_seconds
+    wait = launch.chain.wait_seconds if before.job else 0.0
     pause = max(_ASK_WALL_SECONDS, clock.wall_seconds(min(_ASK_SECONDS, launch.heartbeat_seconds)))
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     log(before.lane, "waits for another job to continue here")
     while True:
-        if Busy.in_session(launch):
-            until = clock.now() + launch.chain.wait_seconds
-        if clock.now() >= min(until, latest):
+        now, others_work = clock.now(), Busy.in_session(launch)
+        if others_work:
+            until = now + wait
+        if now >= latest or (now >= until and not others_work):
             return None
         try:
             data = transport.read(key)

@@ -73,6 +73,7 @@ class Chain(NamedTuple):
 
     wait_seconds: float
     least_seconds: float
+    free: tuple[tuple[int, tuple[int, ...]], ...]  # devices that no lane has, each by the number of a lane to come
 
 
 class Devices(NamedTuple):
@@ -113,6 +114,12 @@ class Launch(NamedTuple):
     def lane_dir(self, lane: LaneOrder) -> Path:
         """Return the lane's scratch folder."""
         return self.work_dir / f"lane-{lane.lane}"
+
+    @property
+    def free_lanes(self) -> list[LaneOrder]:
+        """Stand-ins without a job for lanes of the devices that are free: other jobs may continue after them."""
+        free = self.chain.free if self.chain else ()
+        return [self.lanes[0]._replace(lane=lane, job="", devices=devices) for lane, devices in free]
 
     def transport(self) -> Transport:
         """Open the store. Raises KeyError, TypeError and ValueError for an address that is none."""
@@ -227,7 +234,10 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
 
 
 def _chain(entry: Any) -> Chain | None:
-    return Chain(*(float(entry[name]) for name in Chain._fields)) if entry else None
+    if not entry:
+        return None
+    free = [(int(lane), tuple(int(device) for device in devices)) for lane, devices in entry.get("free") or ()]
+    return Chain(float(entry["wait_seconds"]), float(entry["least_seconds"]), tuple(free))
 
 
 def _secret_store(entry: Any) -> SecretStore | None:

@@ -139,9 +139,12 @@ class Cycle:
         """Run one cycle and return its scheduled second. Raises the errors of the database."""
         self._ports.calls.begin()
         now = self._settle()
+        may_plan = self._may_plan(now)
+        if may_plan:  # first: sessions that have no work wait for it
+            continue_sessions(self._ports, self._incumbent, now, self._places.unopened, news=False)
         for look in (self._suspects.look, self._models.look, self._watches.look, self._deployments.look):
             apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
-        if self._may_plan(now):
+        if may_plan:
             self._plan_and_launch(now)
         return now
 

@@ -56,9 +56,10 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
     A session without work and without a next job gets an order to end; without ``news`` only these are looked at.
     """
     with ports.database.read() as tx:
-        live = [run for run in runs.live(tx) if _may_chain(ports, run, unopened)]
+        live = [run for run in runs.live(tx) if _may_chain(ports, run, unopened) and (news or _has_changed(run))]
         reports = runs.heartbeats(tx, [run.key for run in live])
-        slots = [slot for slot in open_slots(live, reports, now) if news or slot.idle]
+        free = {run.key: _free_lanes(tx, run) if news else [] for run in live}
+        slots = [slot for slot in open_slots(live, reports, free, now) if news or slot.idle]
         snapshot = None
         if slots and limits.paused(tx) is None:
             snapshot = load_snapshot(tx, ports.pools, now, ports.policy.horizon_seconds)
@@ -91,8 +92,18 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
 def _may_chain(ports: Ports, run: Run, unopened: Collection[str]) -> bool:
     platform = ports.platforms.get(run.pool)
     able = platform is not None and run.pool in ports.pools and run.pool not in unopened
-    is_new = isinstance(run.state, Running) and any(lane.outcome is not None or lane.begun_at for lane in run.lanes)
-    return able and is_new and platform is not None and platform.capabilities.takes_orders
+    return able and isinstance(run.state, Running) and platform is not None and platform.capabilities.takes_orders
+
+
+def _has_changed(run: Run) -> bool:
+    return any(lane.outcome is not None or lane.begun_at is not None for lane in run.lanes)
+
+
+def _free_lanes(tx: Connection, run: Run) -> list[Lane]:
+    """Return lanes without a job, of the devices that were free at a session's launch, as its runner numbers them."""
+    launched = events.tail(tx, limit=1, kinds=["run.submit"], subject=run.key)
+    free = launched[0].data.get("free", ()) if launched else ()
+    return [Lane(index, "", 0, (device,), None) for index, device in free]
 
 
 def _is_unheard(run: Run, lane: Lane, reports: Mapping[tuple[str, int], LaneReport]) -> bool:
@@ -100,8 +111,13 @@ def _is_unheard(run: Run, lane: Lane, reports: Mapping[tuple[str, int], LaneRepo
     return lane.begun_at is not None and lane.outcome is None and (run.key, lane.index) not in reports
 
 
-def open_slots(live: Iterable[Run], reports: Mapping[tuple[str, int], LaneReport], now: int) -> list[Slot]:
-    """Return the lanes after which a job can continue. Only a runner that said that it waits gets an order."""
+def open_slots(
+    live: Iterable[Run], reports: Mapping[tuple[str, int], LaneReport], free_lanes: Mapping[str, list[Lane]], now: int
+) -> list[Slot]:
+    """Return the lanes after which a job can continue. Only a runner that said that it waits gets an order.
+
+    ``free_lanes`` are those of :func:`_free_lanes`; they wait while others work.
+    """
     slots = []
     for run in live:
         works = any(lane.outcome is None for lane in run.lanes)
@@ -112,6 +128,9 @@ def open_slots(live: Iterable[Run], reports: Mapping[tuple[str, int], LaneReport
             ended = [lane for lane in run.lanes if lane.outcome is not None and lane.index in waiting]
             free = [lane for lane in ended if not any(other.continues(lane) for other in run.lanes)]
             slots += [Slot(run, lane, not works) for lane in free]
+        if works and now < run.deadline and any(key == run.key for key, _ in reports):
+            unused = [lane for lane in free_lanes[run.key] if not any(other.continues(lane) for other in run.lanes)]
+            slots += [Slot(run, lane, idle=False) for lane in unused]
     return slots
 
 
@@ -182,7 +201,7 @@ def _reserve(ports: Ports, run: Run, before: Lane, placement: Placement, now: in
             return None
         if planned.job in ports.calls.under_way("components") or not pin_parent(ports, tx, record, now):
             return None
-        index = 1 + max(lane.index for lane in run.lanes)
+        index = 1 + max(lane.index for lane in (*run.lanes, *_free_lanes(tx, run)))
         lane = new_lane(tx, record, pool, index, before.devices[: planned.devices], inputs)
         lane = replace(lane, begun_at=now)
         restore = [manifest.key for manifest in order_of(tx, [planned.job]).restore[planned.job]]
@@ -214,9 +233,9 @@ def _fits_session(tx: Connection, run: Run, pool: Pool, spec: JobSpec) -> bool:
 
 def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
     """Put the order of a lane that is stored; return whether it is there. May be repeated: what came first stays."""
-    before = max((other for other in run.lanes if lane.continues(other)), key=lambda other: other.index)
     with ports.database.read() as tx:
-        order = order_of(tx, [lane.job])
+        order, free = order_of(tx, [lane.job]), _free_lanes(tx, run)
+    before = max((other for other in (*run.lanes, *free) if lane.continues(other)), key=lambda other: other.index)
     try:
         note_lanes(ports.artifacts, run)
         launch = launch_request(ports, replace(run, lanes=(lane,)), order).launch

@@ -260,7 +260,8 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
         trees_by_job = {lane.job: dict(lane.trees) for lane in reserved.lanes if lane.trees}
         runs.change_state(
             tx, reserved.key, reserved.state, submitting, "submit", now,
-            restore=restore_keys, parents=begins, code=code, trees=trees_by_job, secrets=order.secrets,
+            restore=restore_keys, parents=begins, code=code, trees=trees_by_job,
+            secrets=order.secrets, free=free_devices(ports, reserved),
         )  # fmt: skip
     return replace(reserved, state=submitting), order
 
@@ -495,8 +496,11 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
     folders += [prefix for lane in run.lanes for prefix in lane.trees.values()]
     manifests = [*(manifest for candidates in restore.values() for manifest in candidates), *order.parents.values()]
     wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
-    waits = at_least(ports.clock, _ORDER_SECONDS, _ORDER_WALL_SECONDS)
-    chains, least = ports.platforms[run.pool].capabilities.takes_orders, pool.setup_seconds + pool.session_seconds_min
+    chain = {
+        "wait_seconds": at_least(ports.clock, _ORDER_SECONDS, _ORDER_WALL_SECONDS),
+        "least_seconds": pool.setup_seconds + pool.session_seconds_min,
+        "free": [[lane, [device]] for lane, device in free_devices(ports, run)],
+    }
     document = launch_document(
         run=run,
         pool=pool,
@@ -517,10 +521,12 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
         restore={name: [manifest.key for manifest in candidates] for name, candidates in restore.items()},
         parents={name: manifest.key for name, manifest in order.parents.items()},
         data=data,
-        store=ports.artifacts.payload_address(grant(run, manifests, folders, wall_seconds)),
+        store=ports.artifacts.payload_address(
+            grant(run, manifests, folders, wall_seconds, [lane for lane, _ in free_devices(ports, run)])
+        ),
         clock=clock,
         policy=ports.policy,
-        chain={"wait_seconds": waits, "least_seconds": least} if chains else None,
+        chain=chain if ports.platforms[run.pool].capabilities.takes_orders else None,
     )
     return LaunchRequest(
         key=run.key,
@@ -534,20 +540,33 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
     )
 
 
+def free_devices(ports: Ports, run: Run) -> list[tuple[int, int]]:
+    """Return the devices that no lane of a new session has, each with the lane number that its runner waits as."""
+    if not ports.platforms[run.pool].capabilities.takes_orders or any(lane.begun_at is not None for lane in run.lanes):
+        return []
+    devices = range(run.devices, ports.pools[run.pool].held_devices(run.devices))
+    return [(len(run.lanes) + number, device) for number, device in enumerate(devices)]
+
+
 def _secrets(ports: Ports, pool: Pool, specs: Iterable[JobSpec]) -> dict[str, str]:
     """Return what a session's jobs name, where the platform hands it over. Raises ConfigError."""
     names = sorted({name for spec in specs for name in spec.secrets})
     return {name: ports.read_secret(name) for name in names} if names and gives_secrets(pool) else {}
 
 
-def grant(run: Run, restore: Iterable[Manifest], data: Iterable[str], wall_seconds: float) -> Grant:
+def grant(
+    run: Run, restore: Iterable[Manifest], data: Iterable[str], wall_seconds: float, free: Iterable[int] = ()
+) -> Grant:
     """Return a run's rights; ``wall_seconds`` is the real time until it must be over.
+
+    ``free`` are the numbers of lanes that wait for a first job.
 
     ``restore`` are the checkpoints it may start from, ``data`` the store prefixes of its training data, code and trees.
     """
     reads = {stop_flag_key(run.key)}
     for lane in run.lanes:
         reads |= {f"runs/{run.key}/lane-{lane.index}/{name}.json" for name in ("heartbeat", "result", "next")}
+    reads |= {f"runs/{run.key}/lane-{lane}/next.json" for lane in free}
     for manifest in restore:
         reads.add(manifest.key)
         reads |= {blob_key(manifest.job, component.sha256) for component in manifest.components}

@@ -30,11 +30,11 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
     store: Mapping[str, str],
     clock: Mapping[str, float],
     policy: Policy,
-    chain: Mapping[str, int] | None = None,
+    chain: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the launch document of a run as plain JSON types; mappings are keyed by job name.
 
-    ``chain`` says how long a lane that ended waits for the next job; None where sessions take no orders.
+    ``chain`` says how long a lane that ended waits for the next job, and which devices are free; None: no orders.
     """
     return {
         "format": FORMAT,

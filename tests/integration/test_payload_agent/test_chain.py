@@ -147,3 +147,24 @@ def test_a_job_that_continues_and_is_killed_leaves_a_result(session: Any, tmp_pa
     (session.store / "runs/run-0001/stop").write_text(json.dumps({"lane": None, "reason": "enough"}))
     assert session.end() == 0
     assert (session.result(2)["outcome"], session.result(2)["error_class"]) == ("failed", "killed")
+
+
+def test_a_device_that_no_job_has_takes_one_while_another_works(session: Any) -> None:
+    session.write(session.lane(session.counter), chain={**CHAIN, "free": [[1, [6]]]})
+    session.start()
+    session.until_training()
+    order(session, 1, session.lane(NEXT, index=2, target_step=3, devices=[1]))
+    session.until("job2 continues in this session, as lane 2")
+    session.until("waits for another job")
+    (session.store / "runs/run-0001/stop").write_text(json.dumps({"lane": None, "reason": "enough"}))
+    assert session.end() == 0
+    assert said(session, "job2")["CUDA_VISIBLE_DEVICES"] == "6"
+    assert session.result()["outcome"] == "yielded"
+
+
+def test_a_device_that_no_job_has_keeps_no_session_going(session: Any) -> None:
+    chain = {"wait_seconds": 0.3, "least_seconds": 1, "free": [[1, [6]]]}
+    assert session.run(session.lane(session.counter, target_step=10), chain=chain)["outcome"] == "finished"
+    closed = json.loads((session.store / "runs/run-0001/lane-1/next.json").read_bytes())
+    assert closed["lane"] is None
+    assert not (session.store / "runs/run-0001/lane-1/result.json").exists()

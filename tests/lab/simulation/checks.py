@@ -365,7 +365,11 @@ def _check_parts(world: World, session: Session, run: Run | None) -> None:
     if bill is None or run is None:
         return
     parts = lane_seconds(run.lanes, *bill)
-    if sum(parts.values()) != run.devices * (bill[1] - bill[0]):
+    firsts = [
+        lane for lane in run.lanes if lane.begun_at and not any(map(lane.continues, run.lanes))
+    ]  # on free devices
+    began = [max(bill[0], lane.begun_at or 0) for lane in firsts for _ in lane.devices]
+    if sum(parts.values()) != run.devices * (bill[1] - bill[0]) + sum(max(0, bill[1] - at) for at in began):
         raise Violation("the parts are the bill", f"{session.key} was billed {bill}, its lanes {parts}")
     skew = 2 * _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
     lanes = {lane.index: lane for lane in session.lanes}
@@ -373,7 +377,7 @@ def _check_parts(world: World, session: Session, run: Run | None) -> None:
         world.sometimes("chained lane", lane.begun_at is not None)
         before = [lanes[other.index] for other in run.lanes if lane.continues(other) and other.index in lanes]
         left = max((other.left_at for other in before if other.left_at is not None), default=None)
-        if lane.begun_at is not None and (left is None or lane.begun_at + skew < left):
+        if lane not in firsts and lane.begun_at is not None and (left is None or lane.begun_at + skew < left):
             raise Violation("who works is charged", f"{session.key}: {lane.job} pays from {lane.begun_at}, not {left}")
 
 

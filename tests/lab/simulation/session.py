@@ -45,8 +45,9 @@ class Session:
         self.deadline = request.deadline
         self.places = place.pool.places_of(request.devices)
         self.orders: list[dict[str, Any]] = request.launch["lanes"]
-        self.chain: dict[str, int] | None = request.launch.get("chain")
+        self.chain: dict[str, Any] | None = request.launch.get("chain")
         self.waiting_since = 0  # when its last lane that worked left
+        self.free: dict[int, list[int]] = dict(self.chain["free"]) if self.chain else {}  # devices, by lanes to come
         self.closes_at: int = request.deadline - request.launch["stop_margin_seconds"]
         self.length = request.deadline - asked_at
         self.checkpoint_every = fate.checkpoint_every
@@ -161,15 +162,17 @@ class Session:
         """Return until when a lane that ends now waits for an order; None when it does not."""
         of_session = error_class in {"store", "device", WRONG_DEVICE} or outcome == "preempted" or "deadline" in why
         of_session |= self.stop_asked(None)
-        latest = self.closes_at - (self.chain or {}).get("least_seconds", 0)
+        latest = self.closes_at - int((self.chain or {}).get("least_seconds", 0))
         if self.chain is None or of_session or self.world.now >= latest:
             return None
-        return min(latest, self.world.now + self.chain["wait_seconds"])
+        return min(latest, self.world.now + int(self.chain["wait_seconds"]))
 
     def lane_left(self) -> None:
         """A lane has said its last word; the session ends after the last one, unless one waits for another job."""
         if self.ended_at is not None or any(lane.open for lane in self.lanes):
             return
+        for index in list(self.free):
+            self._refuse(index)
         self.waiting_since = since = self.world.now
         leaves = self.world.now
         if self.chain and any(lane.waits for lane in self.lanes):
@@ -187,9 +190,15 @@ class Session:
         """Let a lane that waits look at what follows it."""
         key = f"runs/{self.key}/lane-{before}/next.json"
         lane = next((lane for lane in self.lanes if lane.index == before), None)
-        if self.ended_at is not None or lane is None or lane.open or self.world.shelves.down:
+        if self.ended_at is not None or (lane is not None and lane.open) or self.world.shelves.down:
             return
         document = json.loads(self.world.shelves.objects[key])
+        if lane is None:
+            has_time = self.chain is not None and self.world.now < self.closes_at - self.chain["least_seconds"]
+            if self.began and has_time and before in self.free:
+                self.world.sometimes("continued on a free device")
+                self._continue(before, self.free.pop(before), document)
+            return
         if not lane.waits:
             if lane.fate.dies_waiting and any(other.open for other in self.lanes) and document["lane"] is not None:
                 self.world.sometimes("order refused")
@@ -200,15 +209,22 @@ class Session:
             self.world.sometimes("nothing continues")
             self.lane_left()
         elif self.chain is not None and self.world.now < self.closes_at - self.chain["least_seconds"]:
-            self._continue(lane, document)
+            self._continue(before, lane.order["devices"], document)
 
-    def _continue(self, before: Lane, document: dict[str, Any]) -> None:
+    def _refuse(self, before: int) -> None:
+        """Say that nobody takes an order here any more."""
+        self.free.pop(before)
+        if not self.world.shelves.down:
+            closed = {"format": 1, "run": self.key, "after": before, "lane": None}
+            self.world.shelves.put(f"runs/{self.key}/lane-{before}/next.json", json.dumps(closed).encode())
+
+    def _continue(self, before: int, devices: list[int], document: dict[str, Any]) -> None:
         order = document["lane"]
-        if (document["run"], document["after"]) != (self.key, before.index):
+        if (document["run"], document["after"]) != (self.key, before):
             raise Violation("an order is for one lane", f"{self.key} was given {document}")
         if any(lane.index == order["index"] for lane in self.lanes):
             raise Violation("an order is taken once", f"{self.key} has lane {order['index']} already")
-        if not set(order["devices"]) <= set(before.order["devices"]):
+        if not set(order["devices"]) <= set(devices):
             raise Violation("a chain keeps its devices", f"{self.key} gives {order['devices']} to {order['job']}")
         self.world.sometimes("continued")
         lane = Lane(self.world, self, order, self.world.chained_fate(self, order))
