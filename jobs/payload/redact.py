@@ -8,6 +8,7 @@ import json
 import quopri
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
@@ -35,12 +36,15 @@ class Redactor:
     def know(self, secrets: Iterable[str]) -> None:
         """Replace these, and no others, from now on."""
         found = {part for secret in secrets for part in (secret, *secret.splitlines())}
-        forms = {form for secret in found if len(secret) >= LENGTH_MIN for form in _forms(secret)}
+        # An accented letter is one character or two, by the system that wrote it.
+        spelled = {unicodedata.normalize(way, one) for one in found for way in ("NFC", "NFD", "NFKC", "NFKD")} | found
+        forms = {form for secret in spelled if len(secret) >= LENGTH_MIN for form in _forms(secret)}
+        forms = {form for form in forms if len(form) >= LENGTH_MIN}
         # Longest first, so that no secret survives inside a longer one.
         self._words = sorted(forms, key=lambda form: (-len(form), form))
         self._pattern = re.compile("|".join(map(re.escape, self._words))) if self._words else None
-        self._begins = [*{word[:LENGTH_MIN] for word in self._words}]
-        self._ends = [*{word[-LENGTH_MIN:] for word in self._words}]
+        self._begins = {word[:LENGTH_MIN] for word in self._words}
+        self._ends = {word[-LENGTH_MIN:] for word in self._words}
 
     @property
     def longest(self) -> int:
@@ -49,20 +53,17 @@ class Redactor:
 
     def whole(self, text: str) -> str:
         """Return ``text`` with every secret replaced that stands in it from its beginning to its end."""
-        # Looking for each word is many times as fast as asking the pattern at every character.
-        if self._pattern is not None and self._has_begin(text) and any(word in text for word in self._words):
+        # Looking for the beginnings of all words at once is many times as fast as looking for each, or for the pattern.
+        if self._pattern is not None and not self._begins.isdisjoint(_pieces(text)):
             return self._pattern.sub(MARK, text)
         return text
-
-    def _has_begin(self, text: str) -> bool:
-        return any(begin in text for begin in self._begins)
 
     def __call__(self, text: str) -> str:
         """Return ``text`` with every secret replaced by ``[secret]``."""
         return self._without_halves(self.whole(text)) if self._words else text
 
     def _without_halves(self, text: str) -> str:
-        if not self._has_begin(text) and not any(end in text for end in self._ends):
+        if self._begins.isdisjoint(_pieces(text)) and self._ends.isdisjoint(_pieces(text)):
             return text
         end = len(text.rstrip(_BESIDE_A_CUT))
         first = min((found for word in self._words if (found := _begun(word, text, end)) is not None), default=None)
@@ -71,6 +72,10 @@ class Redactor:
         begin = len(text) - len(text.lstrip(_BESIDE_A_CUT))
         last = max((found for word in self._words if (found := _over(word, text, begin)) is not None), default=None)
         return text if last is None or text.startswith(MARK) else f"{text[:begin]}{MARK}{text[last:]}"
+
+
+def _pieces(text: str) -> Iterator[str]:
+    return (text[at : at + LENGTH_MIN] for at in range(len(text) - LENGTH_MIN + 1))
 
 
 def _begun(word: str, text: str, end: int) -> int | None:
@@ -96,6 +101,9 @@ def _over(word: str, text: str, begin: int) -> int | None:
 
 def _forms(secret: str) -> Iterator[str]:
     yield secret
+    # In UTF-7 what is no plain letter is written together with its neighbours, if these are none either.
+    seven = secret.encode("utf-7", "replace").decode()
+    yield from (seven, re.sub(r"^\+[\w/+]*-?|\+[\w/+]*-?$", "", seven))
     raw = secret.encode("utf-8", "surrogateescape")
     for form in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
         for encoded in (form, re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), form)):
@@ -114,25 +122,25 @@ def _forms(secret: str) -> Iterator[str]:
         yield from (page, page.replace("/", "&#x2F;").replace("=", "&#x3D;"), page.replace("+", "&#43;"))
         yield page.encode("ascii", "xmlcharrefreplace").decode()
     yield from (quopri.encodestring(raw, quotetabs=tabs).decode().replace("=\n", "") for tabs in (False, True))
-    yield from _inside(base64.b64encode(raw), base64.b64encode, 6)
+    yield from _inside(base64.b64encode(raw), base64.b64encode)
     # Without the zero bytes at its ends, UTF-16 of ASCII is the same in both orders.
     wide = (secret.encode(f"utf-16-{order}", "surrogatepass").strip(b"\0") for order in ("le", "be"))
     for data in {raw, *wide}:
         pairs = data.hex(" ")
         for separator in ("", " ", ":", "%", "\\x"):
             yield from (pairs.replace(" ", separator), pairs.upper().replace(" ", separator))
-        for form in (*_inside(data, base64.b64encode, 6), *_inside(data, base64.b32encode, 5)):
-            yield form
-            yield form.lower() if form.isupper() else form.replace("+", "-").replace("/", "_")
+        for encode in (base64.b64encode, base64.b32encode, base64.b32hexencode, base64.b85encode, base64.a85encode):
+            for form in _inside(data, encode):
+                yield form
+                yield form.lower() if form.isupper() else form.replace("+", "-").replace("/", "_")
 
 
-def _inside(data: bytes, encode: Callable[[bytes], bytes], bits: int) -> Iterator[str]:
-    """Return how ``data`` looks inside a longer text of ``bits`` a character, for each place that it may begin at.
+def _inside(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
+    """Return how ``data`` looks inside a longer encoded text, for each place that it may begin at in a block.
 
-    Characters that also depend on its neighbours are left out.
+    Characters that also depend on its neighbours are left out: those that differ beside other neighbours.
     """
-    for before in range(3 if bits == 6 else 5):
-        encoded = encode(b"\0" * before + data).decode()
-        form = encoded[-(-before * 8 // bits) : (before + len(data)) * 8 // bits]
-        if len(form) >= LENGTH_MIN:
-            yield form
+    for before in range(5):  # no block of an encoding has more bytes
+        texts = (encode(other * before + data + other * 9) for other in (b"\0", b"\1", b"\xff"))
+        alike = "".join(chr(each[0]) if len(set(each)) == 1 else " " for each in zip(*texts, strict=False))
+        yield max(alike.split(" "), key=len)

@@ -7,6 +7,7 @@ import binascii
 import html
 import json
 import quopri
+import unicodedata
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
@@ -34,6 +35,12 @@ ENCODINGS: dict[str, Encode] = {
     "base64 for addresses": lambda text: base64.urlsafe_b64encode(text.encode()).decode(),
     "base32": lambda text: base64.b32encode(text.encode()).decode(),
     "small base32": lambda text: base64.b32encode(text.encode()).decode().lower(),
+    "base32 by the order of hex": lambda text: base64.b32hexencode(text.encode()).decode(),
+    "base85": lambda text: base64.b85encode(text.encode()).decode(),
+    "Ascii85": lambda text: base64.a85encode(text.encode()).decode(),
+    "UTF-16 in base85": lambda text: base64.b85encode(text.encode("utf-16-le")).decode(),
+    "decomposed": lambda text: unicodedata.normalize("NFD", text),
+    "composed, in base64": lambda text: base64.b64encode(unicodedata.normalize("NFC", text).encode()).decode(),
     "UTF-16 in base64": lambda text: base64.b64encode(text.encode("utf-16")).decode(),
     "UTF-16 of the other order in base64": lambda text: base64.b64encode(text.encode("utf-16-be")).decode(),
     "UTF-16 in hex": lambda text: text.encode("utf-16-le").hex(),
@@ -78,3 +85,14 @@ def test_an_encoded_secret_is_replaced(secret: str, before: str, after: str, nam
     assert MARK in redacted
     alone = encode(secret).strip("\"'=\n")
     assert alone not in redacted
+
+
+@given(
+    secret=st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), min_size=10, max_size=40),
+    plain=st.from_regex(r"[a-z]{6,9}", fullmatch=True),
+    beside=st.sampled_from(" ~é"),
+)
+def test_a_secret_in_utf_7_is_replaced(secret: str, plain: str, beside: str) -> None:
+    """As a word for itself; and what of it are plain letters, beside others that are none."""
+    assert Redactor([secret])(f"x {secret.encode('utf-7').decode()} y") == f"x {MARK} y"
+    assert plain not in Redactor([f"~{plain}~"])(f"{beside}~{plain}~{beside}".encode("utf-7").decode())
