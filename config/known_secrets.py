@@ -50,8 +50,7 @@ class KnownSecrets(Redactor):
         }
         self._named = {*_files(settings), *_usual_files(environ)}
         self._folders = [*_folders(settings, environ)]
-        self._files: list[Path] = []
-        self._states: list[tuple[Path, object]] = []
+        self._states: dict[Path, object] = {}
         super().__init__(self._fixed)
         self._look()
 
@@ -67,11 +66,11 @@ class KnownSecrets(Redactor):
 
     def _look(self) -> None:
         # One more may lie in a folder than at the last look.
-        self._files = sorted({*self._named, *(file for folder in self._folders for file in _inside(folder))})
-        states = [(file, _state(file)) for file in self._files]
+        files = (*self._named, *(file for folder in self._folders for file in _inside(folder)))
+        states = {file: _state(file) for file in files}
         if states != self._states:
             # What was replaced a moment ago may still be told of: old values stay known.
-            self._fixed |= {secret for file in self._files for secret in secrets_of_file(file)}
+            self._fixed |= {secret for file in states for secret in secrets_of_file(file)}
             self.know(self._fixed)
             self._states = states
 

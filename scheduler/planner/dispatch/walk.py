@@ -182,8 +182,10 @@ class Walk(SessionBuilder):
             self._fill_room(now, next(iter(rooms)), rooms)
             return
         class_of, members = self.class_of, dict[int, list[int]]()
-        for pool in sorted(rooms.keys() - self.pinned.keys(), key=lambda pool: (class_of[pool], -rooms[pool], pool)):
-            members.setdefault(class_of[pool], []).append(pool)
+        for group, _, pool in sorted(
+            [(class_of[pool], -rooms[pool], pool) for pool in rooms.keys() - self.pinned.keys()]
+        ):
+            members.setdefault(group, []).append(pool)
         starts: dict[int, Start] = {}
         open_classes = set(members)
         while True:

@@ -39,19 +39,26 @@ class Priors:
         self._seen = tuple(measurements)
         self._known: dict[tuple[Setup, str], tuple[float, float]] = {}
 
-    def of(self, spec: JobSpec, pool: Pool) -> tuple[float, float]:
-        """Return steps per second on one device of a pool, and their relative error.
+    def of(self, spec: JobSpec, pools: Iterable[Pool]) -> dict[str, tuple[float, float]]:
+        """Return steps per second on one device of each pool, and their relative error.
 
         The adviser's, where it knows the pool's card and the job is our trainer's; else what the definition guessed.
         """
-        guess = spec.steps_per_hour / 3_600 * pool.speed
-        if not is_advised(spec) or (card := card_of(pool)) is None:
-            return guess, PRIOR_SIGMA
+        guess = spec.steps_per_hour / 3_600
+        guesses = {pool.name: (guess * pool.speed, PRIOR_SIGMA) for pool in pools}
+        if is_advised(spec):
+            guesses.update({pool.name: self._by_card(spec, pool, guesses[pool.name]) for pool in pools})
+        return guesses
+
+    def _by_card(self, spec: JobSpec, pool: Pool, guess: tuple[float, float]) -> tuple[float, float]:
+        card = card_of(pool)
+        if card is None:
+            return guess
         from jobs.advice.job import setup_of_job
 
         setup = setup_of_job(spec.command, _inputs(spec), card)
         if setup is None:
-            return guess, PRIOR_SIGMA
+            return guess
         estimate = self._known.get((setup, card.name))
         if estimate is None:  # many jobs are of one kind
             estimate = self._known[setup, card.name] = self._advised(setup, card)
@@ -69,7 +76,7 @@ class Priors:
 
 def is_advised(spec: JobSpec) -> bool:
     """Return whether the adviser may know anything of a job; it is loaded for no other."""
-    return "trainers/finetune.py\0" in "\0".join((*spec.command, ""))  # it is asked for every job and pool
+    return any(word.endswith("trainers/finetune.py") for word in spec.command)
 
 
 def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:

@@ -305,9 +305,12 @@ def _rates(
     estimates = [
         (pool, rate)
         for pool in pools
-        if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
+        if measured
+        and (rate := measured.get((spec.name, pool.name)))
+        and rate.samples > 0
+        and rate.steps_per_second > 0
     ]
-    priors = {pool.name: prior_rates.of(spec, pool) for pool in pools}
+    priors = prior_rates.of(spec, pools)
     correction = _middle([rate.steps_per_second / priors[pool.name][0] for pool, rate in estimates])
     surest = ELSEWHERE_SIGMA if estimates and is_advised(spec) else math.inf
     beliefs = {prior: Rate(prior[0] * correction, min(prior[1], surest), 0) for prior in set(priors.values())}
