@@ -177,6 +177,21 @@ def test_a_dead_channel_is_an_action_that_the_others_tell_once(database: Databas
     assert "Begin with: schedctl doctor" in box.texts[1]
 
 
+def test_a_channel_that_fails_is_tried_again_after_a_minute_and_then_twice_as_late_up_to_an_hour(
+    database: Database,
+) -> None:
+    ports, now, pauses = ports_on(database), NOW, []
+    with database.write() as tx:
+        outbox.add(tx, "alerts", "1", "dead", BODY, NOW)
+    for _ in range(9):
+        deliver(ports, {"dead": Raises()}, now)
+        with database.read() as tx:
+            (letter,) = outbox.pending(tx, NOW + DAY)
+        pauses.append(letter.retry_at - now)
+        now = letter.retry_at
+    assert pauses == [60, 120, 240, 480, 960, 1_920, HOUR, HOUR, HOUR]
+
+
 def test_what_no_channel_takes_ends_after_five_days_as_an_action_for_a_person(database: Database) -> None:
     ports = ports_on(database)
     with database.write() as tx:

@@ -360,3 +360,38 @@ def test_a_message_is_sent_once_per_period_and_channel(database: Database) -> No
         with pytest.raises(Stale):
             outbox.failed(tx, slack.id, NOW, "late")
         assert not outbox.add(tx, "weekly", "2026-W47", "slack", {}, NOW)
+
+
+def test_what_was_sent_is_forgotten_in_parts_and_never_sent_again(database: Database) -> None:
+    with database.write() as tx:
+        for period in ("1", "2", "3"):
+            assert outbox.add(tx, "weekly", period, "mail", {"subject": period}, NOW)
+        first, second, _ = outbox.pending(tx, NOW)
+        outbox.sent(tx, first.id, NOW)
+        outbox.sent(tx, second.id, NOW + 1)
+        assert outbox.sent_by_period(tx, "weekly") == {
+            "1": {"mail": NOW},
+            "2": {"mail": NOW + 1},
+            "3": {"mail": None},
+        }
+        assert outbox.empty(tx, NOW + 1, 10) == 1
+        assert outbox.words(tx, "weekly", "1", "mail") == (NOW, {})
+        assert outbox.words(tx, "weekly", "2", "mail") == (NOW + 1, {"subject": "2"})
+        assert outbox.words(tx, "weekly", "4", "mail") is None
+        assert outbox.empty(tx, NOW + 9, 1) == 1, "what is empty already takes no place"
+        assert outbox.empty(tx, NOW + 9, 1) == 0
+        assert not outbox.add(tx, "weekly", "1", "mail", {}, NOW + 9)
+
+
+def test_a_channel_is_stuck_until_it_takes_a_later_message(database: Database) -> None:
+    with database.write() as tx:
+        assert outbox.add(tx, "alert", "1", "mail", {}, NOW)
+        (letter,) = outbox.pending(tx, NOW)
+        outbox.failed(tx, letter.id, outbox.NEVER, "no such user")
+        assert [one.channel for one in outbox.stuck(tx, 9, NOW)] == ["mail"]
+        assert outbox.stuck(tx, 9, NOW + 1) == []
+        for period, at, left in (("2", NOW, 1), ("3", NOW + 1, 0)):
+            assert outbox.add(tx, "alert", period, "mail", {}, NOW)
+            (other,) = outbox.pending(tx, NOW)
+            outbox.sent(tx, other.id, at)
+            assert len(outbox.stuck(tx, 9)) == left

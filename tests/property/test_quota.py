@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.core.ledger import Charge
@@ -83,6 +83,29 @@ def rolling_adds_nothing(limit: int, charges: list[Charge], start: int, length: 
         if added and known + added > limit:
             return False
     return True
+
+
+@given(
+    st.lists(st.tuples(intervals(40, 9), st.integers(1, 3)), max_size=6),
+    st.integers(-30, 30),
+    st.integers(0, 30),
+    st.integers(0, 50),
+    st.integers(1, 3),
+)
+@example([((-20, -11), 3)], 0, 24, 40, 2)  # what binds lies between two instants at which use changes
+def test_a_rolling_quota_of_devices_allows_what_fits_and_no_second_more(
+    held: list[tuple[tuple[int, int], int]], start: int, cap: int, limit: int, devices: int
+) -> None:
+    charges = [Charge(first, last, devices=count) for (first, last), count in held]
+    each = [charge for charge in charges for _ in range(charge.devices)]
+
+    def feasible(length: int) -> bool:
+        own = [Charge(start, start + length)] * (devices - 1)
+        return rolling_oracle(limit, [*each, *own], start, length)
+
+    assume(rolling_oracle(limit, each, start, 0))  # an overrun limit is tried above
+    quota = RollingQuota("day", limit, SPAN, by_device=True)
+    assert longest(quota, charges, start, min(cap, SPAN), devices=devices) == best(feasible, min(cap, SPAN))
 
 
 def test_rolling_quota_uses_what_expires_while_it_runs() -> None:

@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 import pytest
 
 from jobs.spec import Needs
+from scheduler.core.ledger import Charge, RunningTotal
 from scheduler.core.pool import Pool
+from scheduler.core.quota import ACCOUNT, ObservedLimit, RollingQuota, current_quotas, declared_limit, displayed_charges
 from scheduler.core.snapshot import HourShare, JobView, Snapshot
-from scheduler.core.window import DAY, EVER, HOUR, DailyHours, Window
+from scheduler.core.window import DAY, EVER, HOUR, AllTime, DailyHours, Window, merge
 
 NIGHT = DailyHours("UTC", 20 * HOUR, 8 * HOUR)
 NOON = DailyHours("UTC", 12 * HOUR, 13 * HOUR)
@@ -65,3 +67,35 @@ def test_of_hours_that_nobody_had_none_had_a_part(share: HourShare, so_far: floa
 def test_the_window_of_all_time_ends_with_the_last_year_that_can_be_shown() -> None:
     assert EVER.start == 0
     assert datetime.fromtimestamp(EVER.end, UTC) == datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def test_the_newest_limit_of_an_account_holds() -> None:
+    seen = [ObservedLimit(ACCOUNT, EVER.start, EVER.end, limit, at=limit) for limit in (10, 20)]
+    (quota,) = current_quotas(pool(), seen)
+    assert (quota.name, declared_limit(quota)) == (ACCOUNT, 20)
+
+
+def test_device_hours_are_displayed_once_for_each_device() -> None:
+    charges = [Charge(0, 10, devices=2), Charge(20, 30)]
+    assert list(displayed_charges(pool(), charges)) == charges
+    by_device = replace(pool(), device_counts=(1, 2))
+    assert list(displayed_charges(by_device, charges)) == [Charge(0, 10)] * 2 + [Charge(20, 30)]
+
+
+def test_devices_count_only_where_they_are_asked_for() -> None:
+    charges = [Charge(0, 10, devices=3)]
+    assert RunningTotal(charges).until(20) == 10
+    assert RunningTotal(charges, by_device=True).until(20) == 30
+
+
+def test_a_rolling_span_is_a_day_and_all_time_is_one_window() -> None:
+    assert RollingQuota("day", 100).span_seconds == DAY
+    assert AllTime().window_at(5) == EVER
+
+
+def test_hours_without_weekdays_open_on_all_seven() -> None:
+    assert len(pool(NOON).open_windows(0, 7 * DAY)) == 7
+
+
+def test_windows_that_touch_are_one() -> None:
+    assert merge([Window(5, 7), Window(0, 5), Window(8, 9)]) == [Window(0, 7), Window(8, 9)]

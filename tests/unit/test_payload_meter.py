@@ -181,3 +181,27 @@ def test_figures_are_read_within_their_bounds_and_kept_until_a_newer_one() -> No
     for size, kept in ((0, 0), (-1, 0), (7, 7)):
         meter.feed({"gpu_memory_bytes": size}, 0.0)
         assert meter.gpu_memory_bytes == kept
+
+
+def test_memory_of_the_gpus_is_the_largest_unless_the_command_names_it() -> None:
+    meter = Meter(60.0, 75.0)
+    for busy, memory in ((0.5, 0), (0.9, 7), (0.2, 3)):
+        meter.note_gpus(busy, memory)
+        assert meter.telemetry["gpu_busy"] == busy
+    assert meter.gpu_memory_bytes == 7
+    meter.feed({"step": 1, "gpu_memory_bytes": 5}, 0.0)
+    meter.note_gpus(1.0, 9)
+    assert meter.gpu_memory_bytes == 5
+
+
+def test_losses_that_are_no_numbers_are_counted_from_the_step_of_the_first() -> None:
+    meter = Meter(60.0, 75.0)
+    meter.feed({"step": 3, "loss": 2.0}, 0.0)
+    assert (meter.losses_lost, meter.lost_since) == (0, None)
+    for step in (4, 5):
+        meter.feed({"step": step, "loss": float("nan")}, 1.0)
+    for odd in (True, "nan", None):
+        meter.feed({"step": 6, "loss": odd}, 2.0)
+    assert (meter.losses_lost, meter.lost_since) == (2, 4)
+    meter.feed({"step": 7, "loss": 0}, 3.0)
+    assert (meter.losses_lost, meter.lost_since) == (0, None)
