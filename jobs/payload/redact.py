@@ -35,9 +35,9 @@ class Redactor:
 
     def know(self, secrets: Iterable[str]) -> None:
         """Replace these, and no others, from now on."""
-        found = {part for secret in secrets for part in (secret, *secret.splitlines())}
-        # An accented letter is one character or two, by the system that wrote it.
-        spelled = {unicodedata.normalize(way, one) for one in found for way in ("NFC", "NFD", "NFKC", "NFKD")} | found
+        parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
+        # An accented character is written as one or as two, by the system that wrote it.
+        spelled = {unicodedata.normalize(way, one) for one in parts for way in ("NFC", "NFD", "NFKC", "NFKD")} | parts
         forms = {form for secret in spelled if len(secret) >= LENGTH_MIN for form in _forms(secret)}
         forms = {form for form in forms if len(form) >= LENGTH_MIN}
         # Longest first, so that no secret survives inside a longer one.
@@ -66,11 +66,11 @@ class Redactor:
         if self._begins.isdisjoint(_pieces(text)) and self._ends.isdisjoint(_pieces(text)):
             return text
         end = len(text.rstrip(_BESIDE_A_CUT))
-        first = min((found for word in self._words if (found := _begun(word, text, end)) is not None), default=None)
+        first = min((at for word in self._words if (at := _begun(word, text, end)) is not None), default=None)
         if first is not None and not text.endswith(MARK):
             text = f"{text[:first]}{MARK}{text[end:]}"
         begin = len(text) - len(text.lstrip(_BESIDE_A_CUT))
-        last = max((found for word in self._words if (found := _over(word, text, begin)) is not None), default=None)
+        last = max((at for word in self._words if (at := _over(word, text, begin)) is not None), default=None)
         return text if last is None or text.startswith(MARK) else f"{text[:begin]}{MARK}{text[last:]}"
 
 
@@ -80,33 +80,33 @@ def _pieces(text: str) -> Iterator[str]:
 
 def _begun(word: str, text: str, end: int) -> int | None:
     """Return where the beginning of ``word`` stands that ``text`` was cut in, None where it was not."""
-    found = text.find(word[:LENGTH_MIN], max(0, end - len(word) + 1), end)
-    while found >= 0:
-        if word.startswith(text[found:end]):
-            return found
-        found = text.find(word[:LENGTH_MIN], found + 1, end)
+    at = text.find(word[:LENGTH_MIN], max(0, end - len(word) + 1), end)
+    while at >= 0:
+        if word.startswith(text[at:end]):
+            return at
+        at = text.find(word[:LENGTH_MIN], at + 1, end)
     return None
 
 
 def _over(word: str, text: str, begin: int) -> int | None:
     """Return where the end of ``word`` stands that ``text`` was cut in, None where it was not."""
     end = word[-LENGTH_MIN:]
-    found = text.find(end, begin, begin + len(word) - 1)
-    while found >= 0:
-        if word.endswith(text[begin : found + LENGTH_MIN]):
-            return found + LENGTH_MIN
-        found = text.find(end, found + 1, begin + len(word) - 1)
+    at = text.find(end, begin, begin + len(word) - 1)
+    while at >= 0:
+        if word.endswith(text[begin : at + LENGTH_MIN]):
+            return at + LENGTH_MIN
+        at = text.find(end, at + 1, begin + len(word) - 1)
     return None
 
 
 def _forms(secret: str) -> Iterator[str]:
     yield secret
-    # In UTF-7 what is no plain letter is written together with its neighbours, if these are none either.
+    # UTF-7 writes a character outside its plain alphabet together with its neighbours outside it.
     seven = secret.encode("utf-7", "replace").decode()
     yield from (seven, re.sub(r"^\+[\w/+]*-?|\+[\w/+]*-?$", "", seven))
     raw = secret.encode("utf-8", "surrogateescape")
     for form in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
-        for encoded in (form, re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), form)):
+        for encoded in (form, re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), form)):
             yield encoded
             yield quote(encoded, safe="")
             yield quote(quote(encoded, safe=""), safe="")
