@@ -9,15 +9,16 @@ from hypothesis import given, settings
 
 from scheduler.core.admission import room
 from scheduler.core.ledger import Charge
+from scheduler.core.reasons import DoesNotFit, GateClosed, HeldByPerson, NoAllowedPool
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.throughput import SURENESS
-from scheduler.planner import dispatch, verify
+from scheduler.planner import Planner, PlannerOptions, dispatch, verify
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
 
 if TYPE_CHECKING:
-    from scheduler.core.plan import Plan
+    from scheduler.core.plan import Placement, Plan
 
 
 @given(snapshots())
@@ -28,6 +29,29 @@ def test_the_plain_dispatcher_breaks_no_rule(snapshot: Snapshot) -> None:
     assert verify(snapshot, plan) == []
     admission_says_yes_to_every_session_in_turn(snapshot, plan)
     nobody_waits_beside_a_free_session(snapshot, plan)
+
+
+@given(snapshots())
+@settings(max_examples=share(150))
+def test_each_reason_ends_with_where_and_when_the_job_is_planned_and_names_that_pool(snapshot: Snapshot) -> None:
+    """But for reasons that only a person can resolve; these name neither."""
+    plan = Planner(PlannerOptions(search_steps=0)).plan(snapshot)
+    first: dict[str, Placement] = {}
+    for placement in sorted(plan.placements, key=lambda one: one.start):
+        for lane in placement.lanes:
+            first.setdefault(lane.job, placement)
+    open_jobs = {job.name for job in snapshot.jobs}
+    for deferral in plan.deferrals:
+        reason, planned = deferral.reason, first.get(deferral.job)
+        shut = isinstance(reason, GateClosed) and reason.parent not in open_jobs
+        if shut or isinstance(reason, NoAllowedPool | DoesNotFit | HeldByPerson):
+            assert planned is None
+        elif planned is None:
+            assert "; cannot be planned before " in reason.sentence()
+        else:
+            assert (reason.planned_pool, reason.planned_start) == (planned.pool, planned.start)
+            assert f"; planned on {planned.pool} at " in reason.sentence()
+            assert getattr(reason, "pool", planned.pool) == planned.pool
 
 
 def admission_says_yes_to_every_session_in_turn(snapshot: Snapshot, plan: Plan) -> None:

@@ -56,9 +56,8 @@ class _Waiting:
         self.gate_passes = gate_passes
         self.planned: dict[str, Placement] = {}  # by job, its first session
         self.placements = placements
-        self.beside: dict[
-            tuple[int, int], int
-        ] = {}  # seconds free now beside all planned sessions, by pool and devices
+        # Seconds free now beside all planned sessions, by pool and devices.
+        self.beside: dict[tuple[int, int], int] = {}
         self.now_by_pool: dict[str, Placement] = {}
         for placement in placements:
             if placement.start <= case.now:
@@ -81,9 +80,11 @@ class _Waiting:
         view = job.view
         if view.blocked is not None:
             return view.blocked
+        if job.gate_shut:  # for good, so that a release would help nothing
+            return self._gate(job)
         if job.release > self.case.now:
             return NotReleased(job.release, view.why_not_before(job.release))
-        if job.gate_shut or job.gate_parent is not None:
+        if job.gate_parent is not None:
             return self._gate(job)
         pools = [capacity.pool for capacity in self.case.capacities]
         permitted = [pool for pool in pools if not view.allowed_pools or pool.name in view.allowed_pools]

@@ -92,22 +92,26 @@ def deferrals_outside(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
     firsts = {kind_of(view.pool): view.pool.name for view in reversed(views)}
     # A job that may use a pool may usually use the first of its kind, so the first of each kind are tried first.
     names = sorted((view.pool.name for view in views), key=lambda name: (name not in firsts.values(), name))
-    outbid = {name: Outbid(name, "denser work that fills the hours several times over", None, None) for name in names}
+    until, by = snapshot.now + snapshot.horizon_seconds, "denser work that fills the hours several times over"
+    outbid = {name: Outbid(name, by, None, None, unplanned_until=until) for name in names}
     return [
-        Deferral(job.name, _reason(job, snapshot.now, progress, outbid))
+        Deferral(job.name, _reason(job, snapshot, progress, outbid))
         for job in sorted(snapshot.jobs, key=lambda view: (view.position, view.name))
         if job.name not in planned and job.running is None and job.remaining_steps > 0
     ]
 
 
-def _reason(job: JobView, now: int, progress: Mapping[str, float], outbid: Mapping[str, Outbid]) -> Reason:
+def _reason(job: JobView, snapshot: Snapshot, progress: Mapping[str, float], outbid: Mapping[str, Outbid]) -> Reason:
     if job.blocked is not None:
         return job.blocked
     release = max(job.not_before or 0, job.retry_at or 0)
-    if release > now:
-        return NotReleased(release, job.why_not_before(release))
-    if job.gate is not None and progress.get(job.gate.parent, 0.0) < job.gate.fraction:
-        return GateClosed(job.gate.parent, progress.get(job.gate.parent, 0.0), job.gate.fraction)
+    until = snapshot.now + snapshot.horizon_seconds
+    if job.gate is not None and (reached := progress.get(job.gate.parent, 0.0)) < job.gate.fraction:
+        shut = job.gate.parent not in progress or job.gate.parent in snapshot.finished
+        if shut or release <= snapshot.now:
+            return GateClosed(job.gate.parent, reached, job.gate.fraction, unplanned_until=None if shut else until)
+    if release > snapshot.now:
+        return NotReleased(release, job.why_not_before(release), unplanned_until=until)
     return next((reason for name, reason in outbid.items() if name in job.rates), NoAllowedPool(job.allowed_pools))
 
 

@@ -21,16 +21,8 @@ class PlanState:
     """``bookings`` in schedule order; by job the steps left, and the pool and the end of its last session."""
 
     __slots__ = (
-        "_by_job",
-        "_states",
-        "_walked",
-        "bookings",
-        "case_jobs",
-        "free_from",
-        "last_pool",
-        "remaining",
-        "turns",
-    )
+        "_by_job", "_states", "_walked", "bookings", "case_jobs", "free_from", "last_pool", "remaining", "turns",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from jobs.problem import NotFound
 from scheduler.core.plan import Plan
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
-from scheduler.core.snapshot import JobView, Snapshot
+from scheduler.core.pool import Pool
+from scheduler.core.quota import MoneyQuota, Quota
+from scheduler.core.snapshot import JobView, PoolView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.planner import ALL_LAYERS, Planner, PlannerOptions
@@ -96,56 +97,45 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
         case AddJob(job):
             return with_urgency(replace(snapshot, jobs=(*snapshot.jobs, job)))
         case SetWeight(name, weight):
-            _require_known("job", name, [job.name for job in snapshot.jobs])
-            jobs = tuple(replace(job, weight=weight) if job.name == name else job for job in snapshot.jobs)
-            edited = replace(snapshot, jobs=jobs)
+            edited = _with_job(snapshot, name, lambda job: replace(job, weight=weight))
             # The priority also affects the urgency of parents and the common scale.
             return with_urgency(edited) if any(job.urgency != 1.0 for job in snapshot.jobs) else edited
         case SetDevices(name, devices):
-            _require_known("job", name, [job.name for job in snapshot.jobs])
-            jobs = tuple(
-                replace(job, needs=replace(job.needs, devices_min=devices, devices_max=devices))
-                if job.name == name
-                else job
-                for job in snapshot.jobs
+            return _with_job(
+                snapshot,
+                name,
+                lambda job: replace(job, needs=replace(job.needs, devices_min=devices, devices_max=devices)),
             )
-            return replace(snapshot, jobs=jobs)
         case SetHours(name, hours):
-            _require_known("pool", name, [view.pool.name for view in snapshot.pools])
             limit = round(hours * HOUR)
-            pools = tuple(
-                replace(
-                    view,
-                    observed=(),
-                    pool=replace(view.pool, quotas=tuple(_limited(q, limit) for q in view.pool.quotas)),
-                )
-                if view.pool.name == name
-                else view
-                for view in snapshot.pools
+            return _with_pool(
+                snapshot,
+                name,
+                lambda view: replace(view, observed=(), pool=replace(view.pool, quotas=_limited(view.pool, limit))),
             )
-            return replace(snapshot, pools=pools)
         case TakeDown(name):
-            _require_known("pool", name, [view.pool.name for view in snapshot.pools])
             until = snapshot.now + snapshot.horizon_seconds
-            pools = tuple(
-                replace(view, closed_until=until, closed_why="down") if view.pool.name == name else view
-                for view in snapshot.pools
-            )
-            return replace(snapshot, pools=pools)
+            return _with_pool(snapshot, name, lambda view: replace(view, closed_until=until, closed_why="down"))
         case _:
             assert_never(edit)
 
 
-def _limited(quota: Quota, limit_seconds: int) -> Quota:
-    match quota:
-        case CalendarQuota() | RollingQuota() | FirstUseQuota():
-            return replace(quota, limit_seconds=limit_seconds)
-        case MoneyQuota():
-            return quota
-        case _:
-            assert_never(quota)
-
-
-def _require_known(kind: str, name: str, known: list[str]) -> None:
+def _with_job(snapshot: Snapshot, name: str, change: Callable[[JobView], JobView]) -> Snapshot:
+    known = [job.name for job in snapshot.jobs]
     if name not in known:
-        raise UnknownName(kind, name, known)
+        raise UnknownName("job", name, known)
+    return replace(snapshot, jobs=tuple(change(job) if job.name == name else job for job in snapshot.jobs))
+
+
+def _with_pool(snapshot: Snapshot, name: str, change: Callable[[PoolView], PoolView]) -> Snapshot:
+    known = [view.pool.name for view in snapshot.pools]
+    if name not in known:
+        raise UnknownName("pool", name, known)
+    return replace(snapshot, pools=tuple(change(view) if view.pool.name == name else view for view in snapshot.pools))
+
+
+def _limited(pool: Pool, limit_seconds: int) -> tuple[Quota, ...]:
+    """Return the quotas of ``pool`` with the limit; one of money keeps its own."""
+    return tuple(
+        quota if isinstance(quota, MoneyQuota) else replace(quota, limit_seconds=limit_seconds) for quota in pool.quotas
+    )
