@@ -18,7 +18,7 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def describe(settings: Settings) -> list[tuple[str, str, str]]:
-    """Return (key, value, source) of every setting in force; what may be secret is hidden."""
+    """Return (key, value, source) of every current setting; what may be secret is hidden."""
     return [(key, _shown(key, text), settings.origin(place)) for key, place, text in _rows(settings, "", "")]
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from config.errors import ConfigError, Problem
 from config.secret import is_secret
-from jobs.problem import ProblemsFound
-from jobs.toml_file import read_toml
+from jobs.problem import ProblemsFound, shown
+from jobs.toml_file import placed, read_toml
 
 # Not importlib.resources: its import takes longer than reading every file here; installers unpack us.
 _FOLDER = Path(__file__).parent
@@ -38,6 +38,7 @@ _PATHS = (
     ("export", "calendar"),
     ("export", "series"),
 )
+_OLD_KEYS = {("retention", "letters"): "messages"}  # a key by its old name, and its name
 _NO_PATHS = {"", "stdlib"}
 _NO_SECRETS = {"secrets", "credentials", "bearer_file", "actions_file"}  # they name a way or a file
 
@@ -49,13 +50,23 @@ def shipped(name: str) -> Path:
 
 @dataclass(slots=True)
 class Layers:
-    """All layers, as (origin, document) from weak to strong, and the plain values that they give together."""
+    """All layers, as (origin, document) from weak to strong, and the plain values that they give together.
+
+    ``renamed`` has a problem for each key that is written by its old name, which goes on working.
+    """
 
     sources: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
+    renamed: list[Problem] = field(default_factory=list)
 
     def add(self, source: str, document: dict[str, Any]) -> None:
         """Put a layer over all others."""
+        for (section, old), new in _OLD_KEYS.items():
+            table = document.get(section)
+            if isinstance(table, dict) and old in table:
+                why, remedy = f"this key is now called {section}.{new}", "rename it; the old name works"
+                self.renamed.append(placed(Problem(source, f"{section}.{old}", shown(table[old]), why, remedy)))
+                table.setdefault(new, table.pop(old))
         self.sources.append((source, document))
         _merge(self.values, document)
 

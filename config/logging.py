@@ -110,7 +110,7 @@ def _formatter(
 
 
 def _escape_controls(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Text from platforms must not move the cursor or colour the terminal of whoever reads the log."""
+    """Text from platforms must not move the cursor or colour the terminal of the reader of the log."""
     for key, value in event.items():
         if isinstance(value, str) and key != "exception" and not value.isprintable():
             event[key] = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)

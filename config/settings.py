@@ -327,7 +327,7 @@ class DaemonSettings(Section):
 class ClockSettings(Section):
     """Scheduled time, for rehearsals.
 
-    It shows ``epoch`` at the real instant ``origin`` and runs ``scale`` times as fast as real time. It stands still at
+    It shows ``epoch`` at the real instant ``origin`` and runs ``scale`` times as fast as real time. It stops at
     ``stopped_at``, so that a rehearsal that is over can be looked at.
     """
 
@@ -357,7 +357,7 @@ class RetentionSettings(Section):
     grace_seconds: PositiveSeconds
     damaged_seconds: PositiveSeconds
     reports_seconds: PositiveSeconds
-    letters_seconds: PositiveSeconds
+    messages_seconds: PositiveSeconds
     events_seconds: PositiveSeconds
 
 

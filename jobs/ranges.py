@@ -1,4 +1,4 @@
-"""Ranges: what each number of a job may be, with its unit. One table for whoever reads, edits or stores a job.
+"""Ranges: what each number of a job may be, with its unit. One table for all code that reads, edits or stores a job.
 
 A number outside its range is a mistake in any unit (a step an hour, a billion of them a second), and one that a plan
 or a database could not hold. What an older version let in is bounded when it is read, and its job waits for a person.

@@ -82,7 +82,7 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """When a session of the job burns hours for nothing. None: worked out from what is known; zero: never.
+    """When a session of the job makes no progress. None: worked out from what is known; zero: never.
 
     ``first_progress_seconds`` pass from the command's start to its first report or checkpoint, ``no_progress_seconds``
     from one new step to the next. A session whose command ran ``checkpoint_seconds`` must have saved. ``loss_nan``
@@ -168,7 +168,7 @@ class Evaluation:
     at most, and shall be over ``within_seconds`` after it was queued; with None it is planned as training is.
     ``test_set`` is where its items come from; what they are is pinned like an input, or with each evaluation where it
     is HELD_OUT. An accepted version is promoted by itself (``automatic``) or by a ``person``. ``votes``, if said, is a
-    file of what users say of the version in force, which is taken back when more than the ``usual`` share of them is
+    file of what users say of the promoted version, which is taken back when more than the ``usual`` share of them is
     shown to be worse.
     """
 
@@ -193,7 +193,7 @@ class QualityGate:
     """One gate on one metric.
 
     ``threshold`` asks the version alone for at least ``minimum`` or at most ``maximum``, of its mean (``point``) or of
-    the cautious end of its interval (``lower``). The others compare it with the version in force: ``better`` wants it
+    the cautious end of its interval (``lower``). The others compare it with the promoted version: ``better`` wants it
     shown to be better, ``no_harm`` not shown to be worse, ``not_worse`` shown to be worse by less than ``margin``. For
     ``better`` and ``no_harm`` a ``margin`` is the smallest difference worth knowing. ``aim`` says where good is.
     """
@@ -208,7 +208,7 @@ class QualityGate:
 
     @property
     def compares(self) -> bool:
-        """Return whether it needs a version in force."""
+        """Return whether it needs a promoted version."""
         return self.kind != "threshold"
 
     def document(self) -> dict[str, Any]:
@@ -278,5 +278,5 @@ class JobSpec:
     sweep: str = ""  # what it has in common with jobs that differ in a few values; a list shows them as one
     expects: str = ""  # when the next generation comes: "thursday 09:00", "12d"; empty: learned from the queue
     whole: bool = False  # it knows nothing of checkpoints: its one step is the whole run, in one session
-    evaluation: Evaluation | None = None  # None: nobody judges it
+    evaluation: Evaluation | None = None  # None: it is not evaluated
     gates: tuple[QualityGate, ...] = ()  # with an evaluation at least one

@@ -304,7 +304,7 @@ class Platform(Protocol):
         ...
 
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return live sessions that are provably ours and that ``known`` does not name: nobody will settle them.
+        """Return live sessions that are provably ours and that ``known`` does not name: no cycle will reconcile them.
 
         Looks only; whose they are is for a person to say. Nothing unless ``capabilities.finds_orphans``.
         Raises Unreachable.

@@ -132,7 +132,7 @@ class _Unpacking:
         self.names: list[str] = []
 
     def run(self) -> None:
-        archive = self._archive.resolve()  # whoever names it may name a link
+        archive = self._archive.resolve()  # its caller may name a link
         with open_below(archive.parent, archive.name) as stream:
             magic = stream.read(4)
             if magic[:2] == b"PK":  # its beginning tells; a tar may well end with a zip

@@ -98,7 +98,7 @@ class Folders:
             raise
 
     def fresh(self, name: str) -> Path:
-        """Return where something is made that ``remove`` takes away when whoever makes it has died."""
+        """Return where something is made that ``remove`` takes away when its maker has died."""
         return self.root / f"{_NEW}{name}"
 
     def remove(self, keys: Iterable[str]) -> None:
@@ -140,7 +140,7 @@ class Folders:
             raise Unreachable(self._platform, action, str(error), f"Check {self.root}") from error
 
 
-# A lock between processes on an open file, waited for only so long: whoever holds it may hang.
+# A lock between processes on an open file, waited for only so long: its holder may hang.
 def take(handle: IO[bytes], patience_seconds: float) -> None:
     """Take a file's exclusive lock; closing the file gives it back. Raises TimeoutError when somebody else keeps it."""
     pause = threading.Event()

@@ -51,7 +51,7 @@ def image_of(platform: str, options: Mapping[str, str]) -> Image:
     """Return what is known of a pool's image, by its options or by what is usual there. Raises Misconfigured."""
     python, where = options.get("image_python", ""), options.get("image_platform", "")
     traits = image_traits(platform)
-    # Those of our own stand-ins run in the interpreter that runs this as well.
+    # Those of our own emulators run in the interpreter that runs this as well.
     own = here() if traits.runs_here or options.get("emulator") or options.get("endpoint") else None
     if not python and own is None:
         match = _IN_IMAGE_NAME.search(options.get("image", "")) if traits.is_chosen else None

@@ -36,7 +36,7 @@ class Intake:
     def rank(self, key: str) -> int | None:
         """Return in which turn an object is taken: blobs 0, manifests 1, reports 2; None for what is not its to write.
 
-        In this order whoever sees a later object can rely on the earlier ones.
+        In this order a reader that sees a later object can rely on the earlier ones.
         """
         if match := _BLOB.fullmatch(key):
             return BLOBS if match[1] in self.jobs else None
@@ -120,7 +120,7 @@ def folder_keys(store: BlobStore, lanes: Iterable[Mapping[str, object]]) -> dict
 
 
 def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, object]:
-    """Return the launch document without the restore candidates behind those in ``attached``, which nobody needs.
+    """Return the launch document without the restore candidates behind those in ``attached``, which are not needed.
 
     Those before stay. The session will not find them, and says so like of any damaged one; and one to which none could
     be given does not start from scratch.

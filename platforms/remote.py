@@ -1,7 +1,7 @@
 """Remote sessions: what adapters share that remember each launch in a folder and look the rest up by its key.
 
 What this side must remember lies in the pool's state folder, a folder for each key, as files that appear whole: that a
-session was ordered, written before anything is asked for; since when it runs; how it ended, as it was first told.
+session was ordered, written before anything is asked for; since when it runs; how it ended, as first reported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Started:
 class Ended:
     """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did.
 
-    ``price`` is what an hour of it cost in microdollars; None where nobody tells. ``taken``: the platform took it away.
+    ``price`` is what an hour of it cost in microdollars; None if it is unknown. ``taken``: the platform took it away.
     """
 
     started: int | None
@@ -145,7 +145,7 @@ class RemoteSessions(Adapter):
     def _standing(self, request: LaunchRequest, sessions: Mapping[str, Observed], now: int) -> Observed | None:
         """Return the session of a launch when it is among those that were ``sessions``.
 
-        Raises Refused when it is not, and there is no room for it; Unreachable when nobody can tell.
+        Raises Refused when it is not, and there is no room for it; Unreachable when it cannot be known.
         """
         if (observed := sessions.get(request.key)) is not None:
             if observed.state is SessionState.UNCLEAR:

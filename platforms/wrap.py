@@ -219,7 +219,7 @@ class LatePlatform(Wrapper):
         """Return the adapter and its mark. The caller has the turn."""
         mark = self._mark()
         if self._made is None or anew or mark != self._made_of:
-            # What cannot be made of the new files is not used as it was of the old ones: somebody took them away.
+            # What cannot be made of the new files is not carried over from the old ones: a person removed them.
             self._made_of = ""
             try:
                 self._made = self._make()

@@ -268,7 +268,7 @@ class App:
 
     @cached_property
     def mailing(self) -> Mailing:
-        """When which letters are written, and the channels that carry them."""
+        """When which messages are written, and the channels that carry them."""
         from scheduler.notify.mail import Mailing
         from scheduler.notify.webhook import rules_of, webhooks_of
 

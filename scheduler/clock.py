@@ -32,7 +32,7 @@ class Clock(Protocol):
         ...
 
     def elapsed(self) -> float:
-        """Return scheduled seconds since some instant, by a clock that nobody can set; it stands still in a suspend."""
+        """Return scheduled seconds since some instant, by a clock that nobody can set; it stops in a suspend."""
         ...
 
     def wall_seconds(self, scheduled_seconds: float) -> float:
@@ -51,7 +51,7 @@ _LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0
 class ScaledClock:
     """A clock that runs ``scale`` times faster than real time and showed ``epoch`` at the real instant ``origin``.
 
-    It is a pure function of real time: processes that know its figures agree, also after a crash. It stands still
+    It is a pure function of real time: processes that know its figures agree, also after a crash. It stops
     at ``stopped_at``, if that is set.
     """
 
@@ -66,7 +66,7 @@ class ScaledClock:
         return running if self.stopped_at is None else min(running, self.stopped_at)
 
     def elapsed(self) -> float:
-        """Return scheduled seconds since some instant, by a clock that nobody can set; it stands still in a suspend."""
+        """Return scheduled seconds since some instant, by a clock that nobody can set; it stops in a suspend."""
         return time.monotonic() * self.scale
 
     def wall_seconds(self, scheduled_seconds: float) -> float:

@@ -51,7 +51,7 @@ _LOOKS_PER_LEASE = 6  # of a daemon that stands by
 _LOOKS_PER_CYCLE = 6  # at most, when answers come late or sessions have just begun
 _CLOSE_LOOK_WALL_SECONDS = 10.0  # cycles that come faster see everything soon enough
 _BEGINS_WALL_SECONDS = 60.0
-_LAST_WORDS_SECONDS = 10.0  # real time in which a launch, a letter or a deployment may end; all else is begun again
+_LAST_WORDS_SECONDS = 10.0  # real time in which a launch, a message or a deployment may end; all else is begun again
 _PLANNER_IDLE_SECONDS = 10.0  # real time after which the planner's process ends when no session runs
 _PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want a plan, and a warm one is cheap
 _WATCH_SECONDS = 2.0  # between two looks at whether the clock was set
@@ -188,7 +188,7 @@ class Daemon:
             raise self._failure
 
     def _win_lease(self) -> Lease | None:
-        """Return the lease as soon as nobody else holds it; None when asked to stop before. Raises StoreFailure.
+        """Return the lease as soon as no other daemon holds it; None when asked to stop before. Raises StoreFailure.
 
         One process at a time goes by the name of our locked folder: the lease that a killed daemon of it left behind is
         taken over at once, under a new epoch. Somebody else's must be given back or run out first.
@@ -236,7 +236,7 @@ class Daemon:
     def _use(self, app: App, ports: Ports) -> None:
         """Work with these settings from the next cycle on; one that runs ends with those it began with."""
         ports = replace(ports, calls=self._calls)
-        # What is made by settings that are not in force any more is not what launches wait for.
+        # What is made by settings that are not current any more is not what launches wait for.
         self._calls.forget(("data", "wheels", "open", "plan"))
         self.app, self._ports, self._cycle = app, ports, Cycle(ports)
 
@@ -364,7 +364,7 @@ class Daemon:
         def look_for_needs() -> None:
             self._needs = watch_needs(ports, now, now - WEEK)
 
-        apart(look_for_needs)  # letters go out whatever keeps the list from being made
+        apart(look_for_needs)  # messages go out whatever keeps the list from being made
         post(ports, self.app.mailing, apart, now)
         self._calls.gather("exports", {"": partial(apart, partial(export, ports, self.app.settings.export, now))})
 

@@ -45,7 +45,7 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
     """Return what a job of this command needs; None where it is not our trainer's, or says nothing that is understood.
 
     ``inputs`` are sources by name. The least that it runs with counts: it takes rows one at a time, with checkpointing,
-    where memory is short, and picks fp16 or bf16 by the card. Raises NotFound for a model that nobody knows.
+    where memory is short, and picks fp16 or bf16 by the card. Raises NotFound for a model that is unknown.
     """
     setup = setup_of(tuple(command), tuple(sorted(inputs.items())))
     if setup is None:

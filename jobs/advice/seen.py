@@ -73,7 +73,7 @@ def write_seen(path: Path, seen: Iterable[Seen]) -> None:
 
 
 def _calibrated(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of what calibrate.py wrote. Raises ValueError for a card that nobody knows."""
+    """Return the rows of what calibrate.py wrote. Raises ValueError for a card that is unknown."""
     name = str(document["card"].get("name", ""))
     card = recognised(name)
     if card is None:
@@ -166,7 +166,7 @@ def _fitted(setup: Setup, card: Card, rows: Sequence[Seen], prior: Pace) -> tupl
     """Return by how much the floor and the line of the prior are wrong, by what was seen.
 
     Lengths that take hardly longer than the quickest show the floor, all others the line; without others the longest
-    does, which is no quicker than its floor.
+    does, which is not quicker than its floor.
     """
     quickest = min(row.seconds for row in rows)
     flat = [row for row in rows if row.seconds <= _FLAT * quickest]

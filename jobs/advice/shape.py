@@ -135,7 +135,7 @@ _REMEDY = "Name a folder with its config.json, or fetch that file first: hf down
 
 @lru_cache(maxsize=1)
 def shipped() -> dict[str, Shape]:
-    """Return the shipped shapes by name and by repository, in small letters."""
+    """Return the shipped shapes by name and by repository, in lower case."""
     result: dict[str, Shape] = {}
     for name, entry in tomllib.loads(Path(__file__).with_name("shapes.toml").read_text(encoding="utf-8")).items():
         vision = Vision(**entry["vision"]) if "vision" in entry else None

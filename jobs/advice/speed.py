@@ -24,7 +24,7 @@ _AGAIN = 1.8  # times as many launches with checkpointing
 _UNPACK = 13.5  # bytes moved for each 4 bit weight and micro-batch: read, written and read again, three times
 _WAITING = 0.05  # share of a step that cards wait for the slowest, each time their number doubles
 _PRECISE = {"h100": 0.15, "h200": 0.15, "a100-80": 0.15, "a100-40": 0.2, "4090": 0.25, "t4": 0.35}
-_PRIOR = 0.3  # relative error of a prior on a card that nobody measured
+_PRIOR = 0.3  # relative error of a prior on a card without measurements
 _BETWEEN_LOSSES_SECONDS = 30 * 3_600
 Z90 = 1.2816
 

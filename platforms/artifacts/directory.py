@@ -3,7 +3,7 @@
 A new object is written to a temporary file in the folder it will live in, synced, and linked to its name: a
 link is atomic and fails when the name exists, so two writers never mix and a reader never sees a part. The
 folder is synced last, because a name that a power cut can take back is no checkpoint. Sessions write here as well:
-what is no plain file, or lies behind a link, is no object.
+what is not a plain file, or lies behind a link, is no object.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DirectoryStore:
                 raise StoreError("create", key, f"there is no file {source} to take it from")
             with folder_below(self._root, parent, make=True) as folder:
                 if _size(folder, name) is not None:
-                    os.fsync(folder)  # whoever wrote it may have died just before this
+                    os.fsync(folder)  # its writer may have died just before this
                     return False
                 with _written(folder, source) as temporary:
                     try:

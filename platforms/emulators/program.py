@@ -1,4 +1,4 @@
-"""An emulator as a program of its own: it says its address, and goes on until it is told to end or is idle."""
+"""An emulator as a program of its own: it says its address, and goes on until it is asked to end or is idle."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Server(Protocol):
 
 
 def ending() -> threading.Event:
-    """Return what is set when the program is told to end, by SIGTERM or SIGINT."""
+    """Return what is set when the program is asked to end, by SIGTERM or SIGINT."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
@@ -59,7 +59,7 @@ def serve(server: Server, over: threading.Event, idle_seconds: float, busy: Call
 def clear(folder: Path) -> None:
     """End every kernel that works below ``folder`` and remove the folder: the new account begins empty.
 
-    A kernel that went on while nobody knows it would publish beside the session that takes its place.
+    A kernel that went on while it is unknown would publish beside the session that takes its place.
     """
     end_unknown(folder, frozenset())
     shutil.rmtree(folder, ignore_errors=True)

@@ -233,7 +233,7 @@ class KagglePlatform:
             if not self._taken_back:
                 self._take_back()  # what a daemon that was killed left there, or Kaggle would not delete before
             if not keys:
-                self._client.gpu_week()  # whoever asks for nothing wants to know whether anybody answers
+                self._client.gpu_week()  # a call without keys checks that Kaggle answers
             for key in keys:
                 slug = self._slug(key)
                 if slug is None:
@@ -265,7 +265,7 @@ class KagglePlatform:
         with self._answering("stop"):
             record = self._records.read(key)
             if record is None or record.state in {"ended", "void"}:
-                self._client.gpu_week()  # nothing is left to end; whoever asks learns whether we are let in
+                self._client.gpu_week()  # nothing is left to end; the caller learns whether we are let in
                 return
             if not force:
                 self._ask(record, now)
@@ -331,7 +331,7 @@ class KagglePlatform:
             return find_orphans(self._client, self._settings.slug_prefix, known, now)
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """Delete kernels and records of the sessions in ``over`` that are, then datasets nobody needs."""
+        """Delete kernels and records of the sessions in ``over`` that are, then datasets that are not needed."""
         removed = []
         with self._answering("sweep"):
             self._client.gpu_week()

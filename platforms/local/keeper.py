@@ -45,7 +45,7 @@ class Terms:
         return self.epoch + (time.time() - self.origin) * self.scale  # noqa: TID251 - the platform's own clock
 
     def ends_in(self, instant: int) -> float:
-        """Return when a scheduled instant comes, by a clock that nobody can set and that stands still in a suspend."""
+        """Return when a scheduled instant comes, by a clock that nobody can set and that stops in a suspend."""
         return real_seconds() + (instant - self.now()) / self.scale
 
 
@@ -211,7 +211,7 @@ def _drain(output: int, log: Log) -> None:
 
 
 def _tell(end: str) -> None:
-    """Write down how the session ended. On a full disk that waits for room: nobody else knows it."""
+    """Write down how the session ended. On a full disk that waits for room: no other process knows it."""
     while True:
         try:
             publish(".", END, end)

@@ -399,7 +399,7 @@ def _owner(folder: Path) -> str:
 
 # One poller for all jobs of a pool, so that a busy account is not asked for more.
 #
-# SageMaker answers an account only so many times a second, whoever asks. What was seen is passed on until it is time to
+# SageMaker answers an account only so many times a second. What was seen is passed on until it is time to
 # ask again; times are spread so that jobs launched together are not asked about together; and when AWS says that it is
 # asked too often, nothing is asked for a while, twice as long each time.
 @dataclass(frozen=True, slots=True)

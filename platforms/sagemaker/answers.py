@@ -217,7 +217,7 @@ def code_of(error: ClientError) -> str:
 def is_refusal(error: Exception, operation: str) -> bool:
     """Return whether an error proves that ``operation`` was not carried out.
 
-    Botocore repeats what was not answered, and what it is told then says nothing about the requests before.
+    Botocore repeats what was not answered, and what it gets then says nothing about the requests before.
     """
     from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
 

@@ -1,7 +1,7 @@
 """The adapter of Slurm. One batch job for each launch key; see batch.py for what keeps it from running twice.
 
 What this side must remember lies in the pool's state folder, a folder for each key: that a job was ordered, written
-before it is submitted; when it was first seen to run; how it ended, as it was first told. All else is looked up.
+before it is submitted; when it was first seen to run; how it ended, as first reported. All else is looked up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commands: Slurm asked by its own programs, and the pool's shared folder by the same scripts.
 
 Each script of bash runs within a time limit, on this machine or by ssh. What a broken connection or a silent controller
-leaves is Unreachable: nobody knows then.
+leaves is Unreachable: the outcome is unknown then.
 """
 
 from __future__ import annotations
@@ -379,7 +379,7 @@ def _packed(*texts: str) -> tuple[str, ...]:
 
 
 def _silent(action: str, ran: Ran) -> Unreachable:
-    """Return that nobody knows."""
+    """Return the error for an unknown state."""
     return Unreachable(NAME, action, _why_of(ran), "Nothing is ended meanwhile")
 
 

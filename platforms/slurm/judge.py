@@ -20,7 +20,7 @@ _COMMENT = re.compile(r'\{"uff":"(?P<key>[A-Za-z0-9._-]+)","of":"(?P<owner>[0-9a
 _CLAIM = re.compile(r"(?P<kind>job|void) (?:(?P<job>\d+) )?(?P<at>\d{1,12})")
 _ENDED = re.compile(r"(?P<started>\d{1,12}) (?P<ended>\d{1,12}) (?P<code>\d{1,3})")
 FIELDS = 9  # of a job: id, state, reason, start, submitted, end, nodes, name, comment
-# What is said when nobody knows whether the controller took the job.
+# What is said when it is unknown whether the controller took the job.
 UNSURE = re.compile(
     r"contact|timed out|timeout|zero bytes|connection|communication|not responding|try again", re.IGNORECASE
 )

@@ -18,7 +18,7 @@ from platforms.targets.reach import Here, Reach, Ssh, checked_ssh, ssh_words
 
 NAME = "slurm"
 DOC = "docs/slurm.md"
-# What sbatch is told as it stands, by option.
+# What sbatch gets unchanged, by option.
 _ASKED = {
     "partition": "--partition",
     "account": "--account",
@@ -70,7 +70,7 @@ class Settings(Options):
     owner: str  # tells our jobs from those of other pools and daemons of this account
 
     def words(self, devices: int) -> list[str]:
-        """Return what sbatch is told of a session with so many devices, which its nodes share evenly."""
+        """Return what sbatch gets of a session with so many devices, which its nodes share evenly."""
         words = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}"]
         words += [f"{word}={text}" for name, word in _ASKED.items() if (text := getattr(self, name))]
         words.append(f"--cpus-per-task={self.cpus}")
@@ -121,7 +121,7 @@ def _ssh(options: Mapping[str, str], folder: str, command_seconds: int) -> Ssh:
 
 
 def _sockets() -> Path:
-    """Return the folder of the connections' sockets, which nobody else may use."""
+    """Return the folder of the connections' sockets, which no other user may use."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"uff-ssh-{os.geteuid()}"
     if len(str(folder)) > _SOCKET_BYTES - 40:
         folder = Path("/tmp") / folder.name  # noqa: S108 - checked below

@@ -116,7 +116,7 @@ class Target(Protocol):
 
         Idempotent: a version that serves and was seen to answer is left alone, and a deployment that was cut off at any
         point is finished by the next call. Readers see the whole old release or the whole new one. Raises BadRelease,
-        TargetBusy, TargetError with the old version untouched, and TargetUnreachable when nobody knows.
+        TargetBusy, TargetError with the old version untouched, and TargetUnreachable when it is unknown.
         """
         ...
 

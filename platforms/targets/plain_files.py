@@ -168,7 +168,7 @@ def _tensor(name: str, description: Any) -> Tensor:
 
 
 def _check_npy(stream: IO[bytes], name: str) -> None:
-    """Read one array and all of its numbers: of a plain type, which is no pickle inside."""
+    """Read one array and all of its numbers: of a plain type, which is not a pickle inside."""
     remedy = "Save it with numpy.save, of a number type"
     start = stream.read(8)
     size = {1: 2, 2: 4, 3: 4}.get(start[6] if len(start) == 8 else 0)
@@ -242,7 +242,7 @@ def leaves(name: str) -> bool:
 
 
 def check_file(path: Path, name: str) -> None:
-    """Read a file and refuse one that runs code where it is loaded, or weights that nobody can use.
+    """Read a file and refuse one that runs code where it is loaded, or weights that cannot be used.
 
     Raises BadTensors, OSError.
     """

@@ -172,7 +172,7 @@ class Ssh:
     heard_bytes: int = HEARD_BYTES
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
-        """See Reach.bash. The connection may break while the script goes on there: nobody knows then."""
+        """See Reach.bash. The connection may break while the script goes on there: the outcome is unknown then."""
         command = shlex.join(["bash", "-s", "--", *words])
         result = self._run([*self._ssh(), "--", self.host, command], timeout_seconds, script)
         if result.code is None or result.code == _BROKEN or result.code < 0:

@@ -205,7 +205,7 @@ class S3Target:
         return _Pointer(releases, str(answer["ETag"]), document.get("proven") is not False)
 
     def _damaged(self, model: str, version: int, digest: str) -> Iterator[str]:
-        """Yield what is missing of a release. The bucket itself keeps what it has as it was sent."""
+        """Yield what is missing of a release. The bucket itself keeps what it has as sent."""
         folder = _folder(model, version, digest)
         there = {key.removeprefix(folder) for key in self.store.keys(folder)}
         if SUMS not in there:

@@ -131,7 +131,7 @@ def _near(these: tuple[float, ...], those: tuple[float, ...], within: float) -> 
 # another machine is reached through a tunnel of ssh (docs/deployment.md).
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status and what came with it: JSON as it was parsed, or {} for anything else; ``text`` begins as it did."""
+    """A status and what came with it: JSON as parsed, or {} for anything else; ``text`` begins as it did."""
 
     status: int
     document: Mapping[str, Any]

@@ -24,7 +24,7 @@ class Retention:
     grace_seconds: int = DAY
     damaged_seconds: int = 14 * DAY
     events_seconds: int = 400 * DAY
-    letters_seconds: int = 90 * DAY
+    messages_seconds: int = 90 * DAY
     reports_seconds: int = 30 * DAY
 
 

@@ -192,7 +192,7 @@ def check_target(at: ServedAt, models: list[str]) -> Checked:
     return Checked("ok", f"answers; {counted(len(there), 'model')} served there")
 
 
-# Whether letters would reach people. Servers are greeted and logged in to; nothing is sent.
+# Whether messages would reach people. Servers are greeted and logged in to; nothing is sent.
 def channel_check(channel: Channel) -> Callable[[], Checked]:
     """Return the check of a configured channel."""
     match channel:
@@ -210,7 +210,7 @@ def no_channel() -> Checked:
 
 
 def check_mail(channel: EmailChannel) -> Checked:
-    """Greet the mail server, encrypt and log in as a letter would."""
+    """Greet the mail server, encrypt and log in as a message would."""
     where = f"{channel.host}:{channel.port}"
     try:
         with channel.opened() as server:

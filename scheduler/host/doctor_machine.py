@@ -92,7 +92,7 @@ def check_sandbox() -> Checked:
 
 
 def check_privacy(state_dir: Path, database: Path | None, exposed: Sequence[Problem] = ()) -> Checked:
-    """See that nobody else can read the database, the lock and what sessions left, nor secrets in the settings.
+    """See that no other user can read the database, the lock and what sessions left, nor secrets in the settings.
 
     ``exposed`` are the settings whose secrets others may read.
     """

@@ -26,7 +26,7 @@ _PACKAGE = Path(scheduler.__file__).parent
 _TEMPLATES = (_PACKAGE if (_PACKAGE / "systemd").is_dir() else _PACKAGE.parent) / "systemd"
 _CREDENTIAL = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _ENCRYPTED = ".cred"
-_OF_WEB = ("web", "web-actions")  # nobody else gets these
+_OF_WEB = ("web", "web-actions")  # no other unit gets these
 _FOR_WEB = ("database_url", *_OF_WEB)
 _HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # from ProtectHome
 

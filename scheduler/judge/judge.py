@@ -15,9 +15,9 @@ from scheduler.judge.threshold import threshold_finding
 
 
 def judge(gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None) -> Judgement:
-    """Judge a version by its scores and, where there is one, by those of the version in force.
+    """Judge a version by its scores and, where there is one, by those of the promoted version.
 
-    Without a version in force only thresholds are asked. Scores that cannot be compared (another test set, another
+    Without a promoted version only thresholds are asked. Scores that cannot be compared (another test set, another
     scorer, other items) or a metric that is missing are an error, which is never a pass; so is having no gate at all.
     """
     if not gates:

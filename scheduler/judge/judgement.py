@@ -15,7 +15,7 @@ Test = Literal["point", "bound", "sign-flip", "McNemar", ""]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An item that counted against the version; ``before`` is its value in the version in force."""
+    """An item that counted against the version; ``before`` is its value in the promoted version."""
 
     item: str
     value: float

@@ -1,6 +1,6 @@
-"""Delivery: letters of the outbox to people, by e-mail, Slack and whatever Apprise reaches.
+"""Delivery: messages of the outbox to people, by e-mail, Slack and whatever Apprise reaches.
 
-A letter is marked after its channel took it. A crash between the two sends it once more: that window cannot be closed,
+A message is marked after its channel took it. A crash between the two sends it once more: that window cannot be closed,
 but an e-mail keeps its Message-ID, so mail programs show it once.
 """
 
@@ -39,7 +39,7 @@ _RETRY_CAP_SECONDS = 3_600
 _ASKED_MAX_SECONDS = 86_400  # however long a service asks us to wait
 _TRIED_SECONDS, _TRIES = 5 * 86_400, 48  # as mail servers do; down time and a clock that was wrong are no tries
 _ANSWER_MAX_BYTES = 1 << 20
-_EXCHANGES = 3  # how many time-outs a whole letter may take: it has several steps
+_EXCHANGES = 3  # how many time-outs a whole message may take: it has several steps
 _PICTURES_MAX = 10  # of a message in Slack
 _APPRISE_SECONDS, _APPRISE_CHARACTERS = 60, 300
 _APPRISE = """
@@ -59,7 +59,7 @@ GIVEN_UP = "letter.given_up"
 
 
 class DeliveryFailed(Exception):
-    """A channel did not take a letter; ``retry_seconds`` is how long the service asked us to wait.
+    """A channel did not take a message; ``retry_seconds`` is how long the service asked us to wait.
 
     ``for_good``: it will never take this one. ``code`` is the service's own word for why.
     """
@@ -72,10 +72,10 @@ class DeliveryFailed(Exception):
 
 
 class Channel(Protocol):
-    """Carries one letter; ``body`` is made by scheduler.notify.letter, or has ``subject`` and ``text`` alone."""
+    """Carries one message; ``body`` is made by ``scheduler.notify.letter``, or has ``subject`` and ``text`` alone."""
 
     def send(self, key: str, body: Mapping[str, Any]) -> str | None:
-        """Deliver, naming the letter by ``key``; return what of it was left out, and why. Raises DeliveryFailed."""
+        """Deliver, naming the message by ``key``; return what of it was left out, and why. Raises DeliveryFailed."""
 
 
 class _Smtp(smtplib.SMTP):
@@ -321,7 +321,7 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
     for letter in waiting:
         channel = channels.get(letter.channel)
         if letter.channel in failed:
-            continue  # one that does not answer keeps the others waiting once in a round, not once for each letter
+            continue  # one that does not answer keeps the others waiting once in a round, not once for each message
         if channel is None:
             continue  # of a channel no longer configured: it waits until it is again
         if letter is not waiting[0] and not _still_waits(ports, letter):
@@ -347,7 +347,7 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
 
 
 def _still_waits(ports: Ports, letter: Letter) -> bool:
-    """Whether nobody has sent it while the letters before it took their time. Raises Fenced."""
+    """Return whether it is still unsent although the messages before it took long. Raises Fenced."""
     with ports.database.read() as tx:
         lease.fence(tx, ports.epoch)
         return outbox.waits(tx, letter.id)

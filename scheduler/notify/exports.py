@@ -1,7 +1,7 @@
 """Exports: files that other programs read, kept up to date by the daemon where the settings ask for them.
 
 ``calendar`` is a file with the sessions that run and are planned. ``series`` is a folder with one for each job: what
-its sessions told, as CSV (written anew) and as TensorBoard's event file (which only ever grows).
+its sessions told, as CSV (written again) and as TensorBoard's event file (which only ever grows).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WALL_TIME, _STEP, _VERSION, _SUMMARY, _VALUE, _TAG, _NUMBER = 0x09, 0x10, 0x1A,
 
 
 def export(ports: Ports, wanted: ExportSettings, now: int) -> None:
-    """Write what is ``wanted``. What cannot be written is told as failed work, and tried again a minute later."""
+    """Write what is ``wanted``. What cannot be written is reported as failed work, and tried again a minute later."""
     dropped = [f"export.{name}" for name in ("mlflow", "wandb") if getattr(wanted, name) is not None]
     why = f"{' and '.join(dropped)}: {_DROPPED}" if dropped else ""
     try:

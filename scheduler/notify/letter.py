@@ -14,7 +14,7 @@ from scheduler.report.report import Report
 
 
 def letter_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any]:
-    """Return the body of a report's letter: plain JSON types, ``pictures`` as base64 PNG by content id."""
+    """Return the body of a report's message: plain JSON types, ``pictures`` as base64 PNG by content id."""
     document = document_of(report)
     drawn = _drawn(pictures)
     return {
@@ -28,7 +28,7 @@ def letter_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any
 
 
 def redacted(body: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
-    """Return a letter's body without known secrets. Its pictures stay: they show names, hours and losses alone."""
+    """Return a message's body without known secrets. Its pictures stay: they show names, hours and losses alone."""
 
     def quiet(value: Any) -> Any:
         match value:
@@ -45,7 +45,7 @@ def redacted(body: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
 
 
 def _drawn(pictures: Sequence[Picture]) -> dict[str, str]:
-    """Draw what can be drawn here: without a font or the extra `report` a letter has its bars alone."""
+    """Draw what can be drawn here: without a font or the extra `report` a message has its bars alone."""
     font = find_font() if pictures else None
     if font is None:
         return {}

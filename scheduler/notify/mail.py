@@ -1,6 +1,6 @@
 """Mail: writes the weekly report and alerts into the outbox when they are due, and has them delivered.
 
-Down time and quiet hours make letters late, never lost, and never two of one period.
+Down time and quiet hours make messages late, never lost, and never two of one period.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGAIN_SECONDS = 3_600
 
 @dataclass(frozen=True, slots=True)
 class Mailing:
-    """When letters are written: the report as each week of ``weekly`` begins, alerts but in ``quiet`` hours."""
+    """When messages are written: the report as each week of ``weekly`` begins, alerts but in ``quiet`` hours."""
 
     channels: Mapping[str, Channel]
     zone: str

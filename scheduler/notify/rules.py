@@ -78,7 +78,7 @@ RULES = "rules"
 _READ = "{}-read"  # of a reader of the event log: the id of the newest event that it has read, kept among what is due
 _BEGINS = ("daemon.started", "daemon.reloaded")
 WEBHOOK = "webhook"
-_OURS = frozenset({"letter.failed", "letter.given_up"})  # telling of a letter by a letter would never end
+_OURS = frozenset({"letter.failed", "letter.given_up"})  # telling of a message by a message would never end
 _READ_AT_ONCE = 2_000  # the others come with the next look
 
 
@@ -96,7 +96,7 @@ def events_since(tx: Connection, since: int) -> list[Event]:
 def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
     """Return the events after the one ``read`` to tell, but for those told of the same subject in the six hours before.
 
-    That something needs a person is told where nothing else was told of it: a job that failed is one line.
+    An action required is reported where no other event of its subject is: a job that failed is one line.
     """
     data: dict[tuple[str, str], int] = {}
     news = []
@@ -156,7 +156,7 @@ def _printable(text: str) -> str:
 class Rule:
     """Events whose kind matches one of ``events`` and whose job one of ``jobs``, patterns like ``job.*``, go ``to``.
 
-    ``to`` are names of channels; ``webhook`` sends each event by itself instead of one letter about all.
+    ``to`` are names of channels; ``webhook`` sends each event by itself instead of one message about all.
     """
 
     name: str
@@ -205,7 +205,7 @@ def document(event: Event, names: Collection[str]) -> dict[str, Any]:
 
 
 def letter_of(rule: Rule, wanted: Sequence[Event]) -> dict[str, Any]:
-    """Return one letter about all events of a rule, one at least."""
+    """Return one message about all events of a rule, one at least."""
     lines = lines_about(wanted)
     return {"subject": f"Training: {lines[0]}"[:200], "text": "\n".join([*lines, "", f"Rule {rule.name}.", ""])}
 
@@ -213,7 +213,7 @@ def letter_of(rule: Rule, wanted: Sequence[Event]) -> dict[str, Any]:
 def read_up_to(tx: Connection, planned: Mapping[str, int], reader: str) -> int:
     """Return up to which event a reader has read. Events are read in the order of their commits, so none is missed.
 
-    A new reader begins with the daemon that has its settings: what happens in its first minute is told as well.
+    A new reader begins with the daemon that has its settings: what happens in its first minute is reported as well.
     """
     if (read := planned.get(_READ.format(reader))) is not None:
         return read

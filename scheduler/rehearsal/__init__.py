@@ -1,1 +1,1 @@
-"""A whole week on this machine: its folder, its stand-ins for platforms, and how it is run."""
+"""A whole week on this machine: its folder, its emulators of platforms, and how it is run."""

@@ -140,7 +140,7 @@ def _seconds(rehearsal: Rehearsal, wall: float) -> str:
 
 
 def stop_clock(rehearsal: Rehearsal, now: int) -> None:
-    """Let the clock of a rehearsal that is over stand still, so that commands show its last moment.
+    """Let the clock of a rehearsal that is over pause, so that commands show its last moment.
 
     A bucket that lies in the rehearsal's folder is read as the folder that it is: its server is gone.
     """

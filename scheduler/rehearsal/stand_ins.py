@@ -29,7 +29,7 @@ from scheduler.rehearsal.folder import Rehearsal
 _IDLE_SECONDS = 20
 _AWS, _AWS_CREDENTIALS = "sagemaker", "aws.ini"
 _BUCKET = "artifacts"  # the folder in which the emulator keeps its bucket
-_STORE_OPTIONS = {"bucket", "region", "create_only"}  # of the store that was set; the rest is the stand-in's
+_STORE_OPTIONS = {"bucket", "region", "create_only"}  # of the store that was set; the rest is the emulator's
 # For pools that name none. An address that AWS could take: a server may check it, and runs what it likes.
 _IMAGE, _INSTANCES = "123456789012.dkr.ecr.{region}.amazonaws.com/whatever-runs-here:1", "ml.g4dn.xlarge"
 _KAGGLE, _KAGGLE_CREDENTIALS = "kaggle", "kaggle.json"
@@ -120,7 +120,7 @@ def answers(address: str) -> bool:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody uses at present."""
+    """Return a port of the loopback interface that is free at present."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
@@ -160,7 +160,7 @@ def _named(base: Mapping[str, Any], platform: str, address: str) -> list[dict[st
 
 
 def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
-    """Point every pool of Kaggle to a stand-in: the one at ``proxy``, or else one of our own.
+    """Point every pool of Kaggle to an emulator: the one at ``proxy``, or else one of our own.
 
     With a proxy the credentials are taken from the environment, and a pool named kaggle becomes one of Kaggle's. What
     cannot work is refused: raises Refusal, Misconfigured.
@@ -215,7 +215,7 @@ def _key(file: Path) -> str:
 
 
 def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
-    """Point every pool of SageMaker, and the artifact store, to a stand-in: at ``endpoint``, or one of our own.
+    """Point every pool of SageMaker, and the artifact store, to an emulator: at ``endpoint``, or one of our own.
 
     With an endpoint the credentials come from AWS's usual chain, a pool named sagemaker becomes one of SageMaker's, and
     everything goes below a prefix of this rehearsal's own: nothing that is in the bucket is touched. Raises

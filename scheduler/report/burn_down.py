@@ -1,4 +1,4 @@
-"""Burn-down: what is left of a quota over its window, as it was measured and as the plan goes on. Pure."""
+"""Burn-down: what is left of a quota over its window, as measured and as the plan goes on. Pure."""
 
 from __future__ import annotations
 

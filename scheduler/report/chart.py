@@ -65,7 +65,7 @@ def hues_of(names: Iterable[str]) -> dict[str, int]:
 GUTTER = 44
 """Pixels left of a chart with an axis, for the axis's words; the style above leaves as many."""
 
-_LETTER, _APART = 7.5, 4  # pixels of a letter, and between words
+_LETTER, _APART = 7.5, 4  # pixels of a character, and between words
 _BEFORE = {"": 0.0, "middle": 0.5, "end": 1.0}  # how much of a word stands before its place
 # Pixels of the narrowest chart with an axis: on a phone, and on a screen of 900 pixels, where "roomy" words are shown.
 _LEAST, _LEAST_WIDE = 270, 370
@@ -210,7 +210,7 @@ def local(at: int, zone: str, form: str) -> str:
 
 
 def short(number: float) -> str:
-    """Return a count in few letters: ``950``, ``1.5k``, ``12k``, ``3M``."""
+    """Return a count in few characters: ``950``, ``1.5k``, ``12k``, ``3M``."""
     for size, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
         if abs(number) >= size:
             return f"{number / size:.1f}".removesuffix(".0") + letter

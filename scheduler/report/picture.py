@@ -1,4 +1,4 @@
-"""Pictures of a report: its charts as they stand in a page, and as PNG for letters, where mail programs drop SVG."""
+"""Pictures of a report: its charts as they stand in a page, and as PNG for messages, where mail programs drop SVG."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Font:
-    """A font of this machine: its family, and the files of its plain and bold letters."""
+    """A font of this machine: its family, and the files of its plain and bold characters."""
 
     family: str
     files: tuple[str, ...]

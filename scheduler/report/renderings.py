@@ -12,7 +12,7 @@ from scheduler.report.document import Document, Table
 from scheduler.report.picture import Picture
 
 WORDS_ON_ONE_LINE = 24
-"""Cells with so many letters are not broken: dates, states, names."""
+"""Cells with so many characters are not broken: dates, states, names."""
 
 _FIGURES_AFTER = 4  # the headline, actions, models, hours and money, what is planned: all that is read first
 
@@ -107,7 +107,7 @@ def inline(pictures: Sequence[Picture]) -> list[tuple[str, str]]:
 
 
 def attached(pictures: Sequence[Picture]) -> list[tuple[str, str]]:
-    """Return pictures as figures of a letter that carries them as parts of its own, named by content id."""
+    """Return pictures as figures of a message that carries them as parts of its own, named by content id."""
     fits = 'style="max-width:100%;height:auto"'
     return [
         (

@@ -101,7 +101,7 @@ class Speed:
 class Need:
     """An action required of a person: ``what`` about which subject, ``why``, the command to type, and since when.
 
-    ``since`` is UTC seconds, None where nobody can tell.
+    ``since`` is UTC seconds, None where it is unknown.
     """
 
     what: str

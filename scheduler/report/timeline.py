@@ -287,7 +287,7 @@ def _bars(
 
 
 def _label(frame: Frame, left: float, y: float, text: str, wide: float, style: str) -> str:
-    """Return the text as far as it fits; nothing where that would be hardly a letter."""
+    """Return the text as far as it fits; nothing where that would be hardly a character."""
     characters = int((wide * (frame.width or _WIDE) - _STRIPE - 4) / _LETTER)
     if characters < min(_LETTERS_MIN, len(text)):
         return ""

@@ -17,7 +17,7 @@ from scheduler.store.errors import Stale
 from scheduler.store.schema import checkpoints, discards, jobs
 
 CheckpointState = Literal["good", "quarantined", "expired"]
-RESTORABLE = 5  # how many a session is told that it may start from
+RESTORABLE = 5  # how many candidates a session gets to start from
 
 
 @dataclass(frozen=True, slots=True)

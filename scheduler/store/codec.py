@@ -197,7 +197,7 @@ def spec_columns(spec: JobSpec) -> dict[str, Any]:
 def changed_columns(stored: str, spec: JobSpec, names: Collection[str]) -> dict[str, Any]:
     """Return the columns to write when the fields ``names`` are as in ``spec`` now; ``stored`` is the column so far.
 
-    What is not named stays as it was stored, also where :func:`spec` reads it as another number.
+    What is not named stays as stored, also where :func:`spec` reads it as another number.
     """
     columns = {name: getattr(spec, name) for name in names if name in _SPEC_COLUMNS}
     rest = {name: getattr(spec, name) for name in names if name not in _SPEC_COLUMNS}

@@ -22,7 +22,7 @@ RELOAD_REFUSED = "daemon.reload_refused"
 LAUNCH_POSTPONED = "launch.postponed"
 RUN_UNCLEAR = "run.unclear"  # its platform cannot tell what became of it
 STALLED = "lane.stalled"
-SUSPECTED = "checkpoint.suspected"  # a session could not start from it; nobody is given it until it is verified
+SUSPECTED = "checkpoint.suspected"  # a session could not start from it; no session gets it until it is verified
 LIVES = "session.lives"  # it goes on after its run was over
 CLOSED_BY = {
     RAISED: ("need.settled",),

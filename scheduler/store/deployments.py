@@ -1,6 +1,6 @@
 """Deployments: which version was brought to which target, when it served, and how that ended. Rows only ever gain.
 
-What is intended is written before a target is touched, so that whoever comes after a crash knows where to look. The
+What is intended is written before a target is touched, so that the next process after a crash knows where to look. The
 database holds that one version of a model is on its way to a target at a time, and that one serves there.
 """
 
@@ -18,7 +18,7 @@ from scheduler.store.errors import Stale
 from scheduler.store.schema import deployments
 from scheduler.store.versions import Version
 
-DAEMON = "daemon"  # by whom what is due by itself is written down
+DAEMON = "daemon"  # the author of what is due by itself
 RESUMED = "deployment.resume"
 _RESUMED_MAX = 500
 DeploymentState = Literal["intended", "serving", "returned", "failed", "replaced"]
@@ -150,7 +150,7 @@ def resumed(tx: Connection) -> Mapping[str, int]:
 
 
 def stopped(tx: Connection) -> list[Deployment]:
-    """Return the newest deployments that ended badly and that nobody has resumed since."""
+    """Return the newest deployments that ended badly and that were not resumed since."""
     since = resumed(tx)
     return [
         one

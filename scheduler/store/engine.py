@@ -49,7 +49,7 @@ _WRITER_LOCK = 0x5C4ED
 """Key of the advisory lock on PostgreSQL; such locks are private to a database."""
 
 _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, InvalidRequestError)
-"""What stumbles over a value that nobody can have written. The last one: a row is missing, or there twice."""
+"""What stumbles over a value that the program never writes. The last one: a row is missing, or there twice."""
 
 _AT_ONCE = nullcontext()
 _PLAIN = {"builtins", "json.decoder", "scheduler.store.columns"}
@@ -143,7 +143,7 @@ class Database:
         raise failure from error
 
     def explain(self, error: BaseException) -> DatabaseCorrupt | None:
-        """Return which damaged rows may be behind an error that nobody expected; None when every row is whole.
+        """Return which damaged rows may be behind an error that was not expected; None when every row is whole.
 
         All rows are read for that, but for the same error only once.
         """
@@ -343,7 +343,7 @@ def _forbid_writes(connection: sqlite3.Connection, record: Any) -> None:
 # them all.
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One value that nobody can have written, or a row that contradicts itself (``column`` names where)."""
+    """One value that the program never writes, or a row that contradicts itself (``column`` names where)."""
 
     table: str
     key: str

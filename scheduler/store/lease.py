@@ -99,7 +99,7 @@ def acquire(db: Database, holder: str, length_seconds: int) -> Lease | None:
 
 
 def renew(db: Database, lease: Lease, length_seconds: int) -> Lease:
-    """Prolong a lease, even one that is over, as long as nobody took it. Raises Fenced."""
+    """Prolong a lease, even one that is over, as long as no other daemon holds it. Raises Fenced."""
     with db.write() as tx:
         values = {"b_holder": lease.holder, "b_epoch": lease.epoch, "length": length_seconds}
         until = tx.execute(_RENEW[tx.dialect.name], values).scalar_one_or_none()
@@ -116,7 +116,7 @@ def release(db: Database, lease: Lease) -> None:
 
 
 def current(tx: Connection) -> Lease | None:
-    """Return the lease in force by the database's clock."""
+    """Return the current lease by the database's clock."""
     row = tx.execute(_CURRENT[tx.dialect.name]).one_or_none()
     return None if row is None else Lease(row.holder, row.epoch, row.until)
 

@@ -64,7 +64,7 @@ def close_pool(
 ) -> None:
     """Keep a pool unused until an instant, or (None) until it is opened; event ``pool.closed``.
 
-    The daemon never shortens a closure that is in force: what a person closed for a week stays closed so long. One that
+    The daemon never shortens a current closure: what a person closed for a week stays closed so long. One that
     goes on for the same cause counts from its beginning.
     """
     before = next((closure for closure in standing(tx) if closure.pool == pool), None)

@@ -34,7 +34,7 @@ def move(source: Database, url: str) -> dict[str, int]:
     upgrade(url)
     target = open_database(url)
     try:
-        # Nothing is written to the original, but nobody else shall write to it meanwhile.
+        # Nothing is written to the original, but no other process may write to it meanwhile.
         with source.write() as old, target.write() as new:
             _refuse_used(new, target.where)
             copied = {table.name: _copy(old, new, table) for table in metadata.sorted_tables}

@@ -24,7 +24,7 @@ from scheduler.store.columns import Flag, Number, Serial, Whole, Words, key, one
 from scheduler.store.columns import metadata as metadata  # noqa: PLC0414 - whoever wants all tables asks here
 
 
-# Tables of models: versions, evaluations, verdicts, which version is in force, and where which one is deployed.
+# Tables of models: versions, evaluations, verdicts, which version is promoted, and where which one is deployed.
 #
 # A version is named by model and number. Numbers come from ``models.counter``, which only grows: a number is never
 # given twice. Rows are never deleted; verdicts are never changed either, which triggers made by the migrations see to.
@@ -106,7 +106,7 @@ promotions = Table(
     Column("id", Serial, primary_key=True),
     Column("model", Words, ForeignKey("models.name"), nullable=False),
     *required(Words, "kind"),
-    *optional(Whole, "number"),  # in force from now on; None: none is
+    *optional(Whole, "number"),  # promoted from now on; None: none is
     *optional(Whole, "was"),
     *required(Words, "by", "why"),
     *required(Whole, "at"),

@@ -16,7 +16,7 @@ POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was told of a step at ``at``, in UTC seconds; a figure that was not told is None.
+    """What was reported of a step at ``at``, in UTC seconds; a figure that was not told is None.
 
     ``tokens_per_second`` counts those of whole rows, ``padding`` is the share of them that nothing is learned from.
     Nine in ten of the last steps took at most ``step_seconds_p90``; GPUs worked for the share ``gpu_busy`` of the time.
@@ -101,5 +101,5 @@ def curve(points: Sequence[Point]) -> list[Point]:
 
 
 def forget(tx: Connection, job: str) -> None:
-    """Drop what was told of a job whose name another takes."""
+    """Drop what was reported of a job whose name another takes."""
     tx.execute(delete(series).where(series.c.job == job))

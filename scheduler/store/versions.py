@@ -1,4 +1,4 @@
-"""Versions of models: what was made of which checkpoint, in which state it is, and which is in force."""
+"""Versions of models: what was made of which checkpoint, in which state it is, and which is promoted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A change of what is in force: ``number`` from then on, before it ``was``; None: none."""
+    """A change of what is promoted: ``number`` from then on, before it ``was``; None: none."""
 
     model: str
     kind: Literal["promote", "rollback"]
@@ -145,18 +145,18 @@ def kept(tx: Connection, job: str) -> dict[str, str]:
 
 
 def promotions_of(tx: Connection, model: str) -> list[Promotion]:
-    """Return the newest changes of what is in force, the newest first."""
+    """Return the newest changes of what is promoted, the newest first."""
     return [codec.record_of(Promotion, row) for row in tx.execute(_PROMOTIONS, {"model": model})]
 
 
 def in_force(tx: Connection, model: str) -> Version | None:
-    """Return the version that is in force, or None."""
+    """Return the version that is promoted, or None."""
     newest = next(iter(promotions_of(tx, model)), None)
     return find(tx, model, newest.number) if newest is not None and newest.number is not None else None
 
 
 def note_promotion(tx: Connection, promotion: Promotion) -> None:
-    """Write down what is in force from now on; event ``model.promote`` or ``model.rollback``."""
+    """Write down what is promoted from now on; event ``model.promote`` or ``model.rollback``."""
     tx.execute(insert(promotions), asdict(promotion))
     changes = {"number": promotion.number, "was": promotion.was, "why": promotion.why}
     events.write(tx, f"model.{promotion.kind}", promotion.model, promotion.at, promotion.by, changes)

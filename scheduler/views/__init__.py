@@ -1,1 +1,1 @@
-"""One reading of the state of things for command line, pages, metrics, letters and reports."""
+"""One reading of the state of things for command line, pages, metrics, messages and reports."""

@@ -59,7 +59,7 @@ def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
 def burn_downs(
     tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, charges: Mapping[str, Sequence[Charge]], now: int
 ) -> list[BurnDown]:
-    """Return how each quota of each pool burns down by ``charges``, with what ``plan`` will take of it."""
+    """Return how each quota of each pool is used up by ``charges``, with what ``plan`` will take of it."""
     observed = limits.observed(tx)
     live = runs.live(tx)
     result = []

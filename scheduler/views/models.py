@@ -1,4 +1,4 @@
-"""Models as they are: versions, how each was judged, which is in force and where, what each cost, what came of it."""
+"""Models as they are: versions, how each was judged, which is promoted and where, what each cost, what came of it."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def _postponed(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
 
 
 def _offers(tx: Connection) -> Iterator[Need]:
-    """Live sessions that nobody has taken: nothing runs before a person does."""
+    """Live sessions that are not claimed: nothing runs before a person does."""
     live = {run.key for run in runs.live(tx)}
     for offer in conditions.standing(tx, conditions.OFFERED):
         if offer.subject in live:

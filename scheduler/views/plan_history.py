@@ -19,7 +19,7 @@ from scheduler.store.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """A planned session that is not as it was. ``after`` is None for one that started or vanished."""
+    """A planned session that changed. ``after`` is None for one that started or vanished."""
 
     change: Literal["started", "appeared", "vanished", "moved"]
     before: Placement | None

@@ -95,7 +95,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:
 
     @api.get("/reports/{week}/letters/{channel}", responses=_MISSING)
     def letter(week: Week, channel: Channel) -> Letter:
-        """Return a week's report as it was sent to a channel."""
+        """Return a week's report as sent to a channel."""
         return archive.letter(source, known_week(week), channel)
 
     @plain.get("/reports/{week}/text", response_class=PlainTextResponse, responses=_MISSING)

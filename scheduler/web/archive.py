@@ -18,7 +18,7 @@ from scheduler.web.source import Source
 LETTER_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'; sandbox"
 )
-"""A letter brings its styles and pictures with it, and may do nothing else."""
+"""A message brings its styles and pictures with it, and may do nothing else."""
 _WEEKS_MAX = 520
 
 
@@ -53,13 +53,13 @@ def report(source: Source, label: str) -> Report:
 
 
 def letter(source: Source, week: str, channel: str) -> Letter:
-    """Return the words of a week's letter to a channel. Raises HTTPException 404."""
+    """Return the words of a week's message to a channel. Raises HTTPException 404."""
     sent, body = _as_sent(source, week, channel)
     return Letter(week=week, channel=channel, sent=sent, subject=body["subject"], text=body["text"])
 
 
 def letter_page(source: Source, week: str, channel: str) -> str | None:
-    """Return the letter as its reader saw it, its pictures within; None for one that was words alone.
+    """Return the message as its reader saw it, its pictures within; None for one that was words alone.
 
     Raises HTTPException 404.
     """
@@ -80,6 +80,6 @@ def _as_sent(source: Source, week: str, channel: str) -> tuple[int | None, dict[
         raise HTTPException(404, f"no report of {week} was written for {channel}")
     if not text[1]:
         raise HTTPException(
-            404, f"what the letter of {week} said was forgotten, as retention.letters in the settings says"
+            404, f"the message of {week} is older than retention.messages in the settings, so its text was deleted"
         )
     return text

@@ -126,7 +126,7 @@ class LogTails:
 def printable(text: str) -> str:
     """Return lines without terminal commands, control characters and marks that turn the direction of writing.
 
-    A line that overwrites itself, as progress bars do, is shown as it was last.
+    A line that overwrites itself, as progress bars do, is shown in its last state.
     """
     text = _TERMINAL_COMMAND.sub("", text.replace("\r\n", "\n"))
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))

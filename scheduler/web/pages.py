@@ -322,7 +322,7 @@ class Pages:
             )
 
     def letter(self, label: Week, channel: Channel) -> HTMLResponse:
-        """One week's report as it was sent: a letter stands alone, words stand in a page of ours."""
+        """One week's report as sent: a message stands alone, words stand in a page of ours."""
         written = archive.letter_page(self._source, known_week(label), channel)
         if written is not None:
             return HTMLResponse(written, headers={"content-security-policy": archive.LETTER_POLICY})

@@ -322,7 +322,7 @@ def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
 
 
 def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
-    """Return how each quota of each pool burns down, with what the newest plan will take of it."""
+    """Return how each quota of each pool is used up, with what the newest plan will take of it."""
     return chart_facts.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
 
 
@@ -339,7 +339,7 @@ def sparks(source: Source, tx: Connection, now: int) -> Mapping[tuple[str, str],
 
 
 def quotas(source: Source) -> Quotas:
-    """Every quota of every pool, and how it burns down."""
+    """Every quota of every pool, and how it is used up."""
     now = source.now
     with source.read() as tx:
         answer = {"quotas": meters(source, tx, now), "burn_down": burn_downs(source, tx, now)}
@@ -381,7 +381,7 @@ def week_ahead(source: Source, tx: Connection) -> ComingWeek | None:
 
 
 def plan_difference(source: Source, since: Instant | None = None) -> PlanDifference:
-    """What the newest plan changed of the one before, or of that in force at ``since`` (UTC seconds)."""
+    """What the newest plan changed of the one before, or of that of ``since`` (UTC seconds)."""
     app = source.app
     with source.read() as tx:
         version = plans.newest_number(tx)
@@ -401,7 +401,7 @@ def plan_difference(source: Source, since: Instant | None = None) -> PlanDiffere
 
 
 def models_list(source: Source) -> Models:
-    """Models with their versions, and which is in force."""
+    """Models with their versions, and which is promoted."""
     with source.read() as tx:
         return Models(models=views.models(tx))
 

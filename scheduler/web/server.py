@@ -1,4 +1,4 @@
-"""Server: serves the site from one process until it is told to stop."""
+"""Server: serves the site from one process until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def serve(
     limits: Limits = _LIMITS,
     actors: Actors | None = None,
 ) -> None:
-    """Serve until stopped; ``ready`` is told the address once it listens. Raises OSError, StoreFailure."""
+    """Serve until stopped; ``ready`` is called with the address once it listens. Raises OSError, StoreFailure."""
     settings = app.settings.web
     application = site(app, bearer, log, actors)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET

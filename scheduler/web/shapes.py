@@ -324,7 +324,7 @@ class Reports(Shape):
 
 
 class Letter(Shape):
-    """A week's report as it was sent to a channel; ``sent`` is None while it waits."""
+    """A week's report as sent to a channel; ``sent`` is None while it waits."""
 
     week: str
     channel: str
@@ -407,7 +407,7 @@ class FinishChange(Shape):
 
 
 class PlanDifference(Shape):
-    """From the plan before the newest one, or the one in force at ``since``, to the newest."""
+    """From the plan before the newest one, or the one that was current at ``since``, to the newest."""
 
     before: PlanHead
     after: PlanHead

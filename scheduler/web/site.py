@@ -38,7 +38,7 @@ JobVerb = Literal["hold", "release", "cancel", "priority"]
 
 
 def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None) -> ASGIApp:
-    """Return the guarded site; ``actors`` may change something, and nobody else.
+    """Return the guarded site; only ``actors`` may change something.
 
     Raises StoreFailure when there is no database it can read.
     """

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from config.layers import read_layers
+from config.load import load
 from jobs.catalogue import job_from_table, read_catalogue
 from jobs.job_table import table_of
 from jobs.spec import Gate
@@ -56,3 +58,20 @@ def test_a_pipe_is_not_read_again(tmp_path: Path) -> None:
 def test_a_job_without_a_role_is_a_job() -> None:
     assert job_from_table(PLAIN, "a file").role == "job"
     assert job_from_table({**PLAIN, "role": "manager"}, "a file").role == "manager"
+
+
+@pytest.mark.parametrize(
+    ("lines", "days"), [('letters = "5d"', 5), ('messages = "6d"', 6), ('letters = "5d"\nmessages = "6d"', 6)]
+)
+def test_letters_is_the_old_name_of_messages_in_the_settings(tmp_path: Path, lines: str, days: int) -> None:
+    (file := tmp_path / "config.toml").write_text(f"[retention]\n{lines}\n")
+    assert load(file, environ={}).retention.messages_seconds == days * 86_400
+    warnings = [str(one) for one in read_layers(file, environ={}).renamed]
+    expected = (
+        f'{file}:2: retention.letters = "5d": this key is now called retention.messages; rename it; the old name works'
+    )
+    assert warnings == ([expected] if "letters" in lines else [])
+
+
+def test_the_environment_may_use_an_old_name() -> None:
+    assert load(environ={"SCHEDCTL_RETENTION__LETTERS": "7d"}).retention.messages_seconds == 7 * 86_400

@@ -58,7 +58,7 @@ def decode(data: bytes, declared: str | None = None) -> Decoded:
     """Decode `data`; never fails, because latin-1 reads anything.
 
     Bytes that are not UTF-8 are either UTF-8 with damage (then the damage is replaced) or an old eight-bit
-    encoding (then every non-ASCII byte is a letter). Whichever explains more of the non-ASCII bytes wins.
+    encoding (then every non-ASCII byte is a character). Whichever explains more of the non-ASCII bytes wins.
     """
     if data.startswith(codecs.BOM_UTF8):
         tail = decode(data[len(codecs.BOM_UTF8) :], declared)

@@ -1,4 +1,4 @@
-"""The training command: what it is told, a process group on a leash, its output, its progress lines.
+"""The training command: what it gets, a process group on a leash, its output, its progress lines.
 
 The environment that it is given is part of the training contract (docs/your-own-training.md).
 """

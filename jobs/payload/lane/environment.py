@@ -1,7 +1,7 @@
 """The environment of a lane's own packages: an interpreter that sees them first and the image's behind them.
 
 It is built once for a lock and an image, under a lock of the file system, and believed only by its mark, which is
-written last. One without the mark is deleted and built again, never mended.
+written last. One without the mark is deleted and built again, never repaired.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Keys(NamedTuple):
 
 
 def fetch(store: SecretStore, names: Sequence[str]) -> dict[str, str]:
-    """Return the secrets ``names`` from AWS. Raises Refusal, and OSError when nobody answers."""
+    """Return the secrets ``names`` from AWS. Raises Refusal, and OSError when there is no answer."""
     keys = _keys(os.environ)
     full = {f"{store.prefix}{name}": name for name in names}
     if store.kind == "ssm":

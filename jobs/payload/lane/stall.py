@@ -1,4 +1,4 @@
-"""When a command burns hours for nothing: the rules that hold without the daemon (pure)."""
+"""When a command makes no progress: the rules that hold without the daemon (pure)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
 
 
 def _write_probe(model: Language | None, given: Given) -> None:
-    """Write down what the model says to a fixed prompt, for whoever deploys it to hold a server's answer against."""
+    """Write down what the model says to a fixed prompt, for the deployer to hold a server's answer against."""
     said = getattr(model, "said", None)
     if said is None:
         raise NotGiven("--probe records tokens of a transformer, and this checkpoint is none that loads")

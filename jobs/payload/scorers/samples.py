@@ -84,7 +84,7 @@ def _inspect(path: Path, found: Found) -> None:
 
 
 def _note(found: Found, name: str, item: str, value: Any, example: str) -> None:
-    """Note a value under a name that a metric can have; what is no finite number is worth 0, and says so."""
+    """Note a value under a name that a metric can have; a value that is not finite is worth 0, and says so."""
     number = _LETTERS.get(value) if isinstance(value, str) else value
     good = isinstance(number, bool | int | float) and math.isfinite(number)
     told = example if good else f"{value!r:.100} is no score"

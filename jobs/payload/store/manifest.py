@@ -87,7 +87,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The sha256 of what it holds: names, sizes and digests of all components, whoever made it and when."""
+        """The sha256 of what it holds: names, sizes and digests of all components, its maker and when."""
         lines = sorted(f"{part.sha256} {part.bytes} {part.name}\n" for part in self.components)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 

@@ -103,7 +103,7 @@ def _merged(model: Any, adapter: Path, base: str) -> Any:
 
 
 def _check(adapter: Path, base: str, place: str) -> None:
-    """Refuse what is no adapter, and one whose fingerprint names another base."""
+    """Refuse a folder that is not an adapter, and one whose fingerprint names another base."""
     if not (adapter / _ADAPTER).is_file():
         raise Refused(f"{adapter} has no {_ADAPTER}: a whole model needs no merging")
     path = adapter / _FINGERPRINT

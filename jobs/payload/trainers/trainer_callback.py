@@ -149,7 +149,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
 def _load_adapter(model: Any, folder: Path) -> None:
     """Load the adapter that is trained, which the Trainer of transformers 5.17 forgets beside another: a reference.
 
-    It would start from scratch with the optimiser's old state, and nobody would be told.
+    It would start from scratch with the optimiser's old state, and the user would not learn of it.
     """
     if (path := folder / "adapter_model.safetensors").is_file():
         from peft import set_peft_model_state_dict

@@ -1,1 +1,1 @@
-"""A stand-in for Kaggle on this machine: the real protocol, the real rules, and really running kernels."""
+"""An emulator of Kaggle on this machine: the real protocol, the real rules, and really running kernels."""

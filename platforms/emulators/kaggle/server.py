@@ -448,7 +448,7 @@ class Calls:
 
     def _list_datasets(self, body: Body) -> Body:
         if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
-            return {"datasets": []}  # nobody else lives here
+            return {"datasets": []}  # there is one account
         with self._place.lock:
             slugs = sorted(slug for slug, dataset in self._place.storage.datasets.items() if not dataset.deleted)
         page, following = self._paged(slugs, body, _DATASETS_PAGE)

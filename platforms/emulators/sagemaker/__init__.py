@@ -1,1 +1,1 @@
-"""A local stand-in for SageMaker training jobs that really runs them; S3, CloudWatch and STS are moto's."""
+"""A local emulator of SageMaker training jobs that really runs them; S3, CloudWatch and STS are moto's."""

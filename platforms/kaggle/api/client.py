@@ -81,7 +81,7 @@ class Caller:
         return slug if owner.lower() == self.owner().lower() else None
 
     def read(self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Found]) -> _Found:
-        """Make a call that changes nothing, repeated while nobody answers. Raises as Wire.call."""
+        """Make a call that changes nothing, repeated while there is no answer. Raises as Wire.call."""
         for round_number in range(self._tries - 1):
             try:
                 return self.wire.call(service, name, fields, read)
@@ -506,7 +506,7 @@ class Datasets:
             yield from slugs
 
     def upload(self, source: Path, name: str, seconds: int, advanced: Callable[[int], object] = lambda _: None) -> str:
-        """Upload a file and return the token that stands for it; ``advanced`` is told how many bytes have come.
+        """Upload a file and return the token that stands for it; ``advanced`` is called with how many bytes have come.
 
         It may take any time while it goes on; ``seconds`` bound the silence after the last byte.
         Raises Denied, Unreachable, OSError.

@@ -129,7 +129,7 @@ class Rest:
             yield piece
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes; whoever waits for the whole goes on waiting."""
+        """Return the next bytes; a caller that waits for the whole goes on waiting."""
         piece = self._stream.read(size)
         self._advanced(self._stream.tell())
         self.renew()
@@ -225,7 +225,7 @@ class Throttled(Unreachable):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to call. ``emulator`` is the address of a stand-in that is used as a proxy; empty means the real place."""
+    """Where to call. ``emulator`` is the address of an emulator that is used as a proxy; empty means the real place."""
 
     emulator: str = ""
     call_seconds: int = 60
@@ -365,7 +365,7 @@ class Wire:
     ) -> tuple[int, str]:
         """PUT the file to a signed address, from byte ``first`` on, or ask how far it has come (None).
 
-        ``advanced`` is told how many bytes are out. The file may take any time, but not stand still: a connection that
+        ``advanced`` is called with how many bytes are out. The file may take any time, but not pause: a connection that
         takes no byte for CONNECT_SECONDS, or gives no answer for ``seconds`` after the last one, is given up.
         Returns the status and its Range header. Raises OSError, Unreachable.
         """

@@ -40,7 +40,7 @@ _STRANGE_SECRETS_SECONDS = 86_400
 _AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
 
 
-# Slow work that outlasts the patience of whoever asked; of each name at most one at a time.
+# Slow work that outlasts the patience of the caller; of each name at most one at a time.
 class Unfinished(Exception):
     """The task goes on; ``told`` says how far it has come. Ask again later."""
 
@@ -79,7 +79,7 @@ class BackgroundTasks(Generic[_Found]):
 def _settle(future: Future[_Found], work: Callable[[], _Found]) -> None:
     try:
         future.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - it is raised in the thread of whoever asks
+    except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
         future.set_exception(error)
 
 

@@ -108,7 +108,7 @@ class Records:
         return self._root / f"{key}.log"
 
     def live_path(self, key: str) -> Path:
-        """Return where the output of a running session is kept, as far as it was streamed."""
+        """Return where the output of a running session is kept, as far as streamed."""
         return self._root / f"{key}.live"
 
     def said(self, key: str) -> Said:

@@ -1,4 +1,4 @@
-"""`schedctl models`: versions of models, how they were judged, which one is in force."""
+"""`schedctl models`: versions of models, how they were judged, which one is promoted."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
 
 
 def _take_back(cli: Cli, version: Version, watched: Watch) -> tuple[bool, Version | None]:
-    """Take a version back that is in force; one that is not stays as it is, since the alarm was heard before."""
+    """Take a version back that is promoted; one that is not stays as it is, since the alarm was heard before."""
     with cli.app.database.write() as tx:
         in_force = versions.in_force(tx, version.model)
         if in_force is None or in_force.number != version.number:

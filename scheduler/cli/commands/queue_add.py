@@ -166,7 +166,7 @@ def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
 
     pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]
     missing = [lacking for pool in pools if (lacking := lacks_secrets(spec, pool, str))]
-    if len(missing) < len(pools):  # else it can never start, which is told as that
+    if len(missing) < len(pools):  # else it can never start, which is reported as that
         for lacking in missing:
             cli.out.warn(f"{spec.name} {lacking.sentence()}. No session of it is planned there")
     if any(gives_secrets(pool) for pool in pools):

@@ -158,7 +158,7 @@ def _from_editor(old: JobSpec) -> JobSpec:
     if code:
         path.unlink()
         raise UsageFault("nothing changed", f"{editor} ended with {code}", "Try again, or use --set KEY=VALUE")
-    spec = job_from_toml(path)  # what is wrong is told with the file's name, which stays to be corrected
+    spec = job_from_toml(path)  # what is wrong is reported with the file's name, which stays to be corrected
     path.unlink()
     return spec
 
@@ -338,7 +338,7 @@ def update_job(
 
 
 def _tell_what_follows(cli: Cli, record: JobRecord, *, same: bool, same_code: bool) -> None:
-    """Say what goes on as it was: the session that runs, and the steps that were made."""
+    """Say what continues unchanged: the session that runs, and the steps that were made."""
     if not same and isinstance(record.state, Active):
         cli.out.say(
             f"{record.state.run} goes on with what it has. To change over now: schedctl runs stop {record.state.run}"
@@ -355,7 +355,7 @@ def _having(same: bool, what: str) -> str:
 def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
     """Begin a job again from ``start``: a step of its parent, or newest.
 
-    Raises UnknownJob, Refusal, UsageFault, and Refusal when nobody agreed.
+    Raises UnknownJob, UsageFault, and Refusal, also without consent.
     """
     step = digits(start, STEP_MAX)
     if start != "newest" and step is None:

@@ -217,7 +217,7 @@ def lost(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Declare a session dead that nobody can reach. Its run ends, and its jobs go back to the queue."""
+    """Declare a session dead that cannot be reached. Its run ends, and its jobs go back to the queue."""
     from scheduler.service.requests import sessions
 
     with cli.app.database.read() as tx:

@@ -182,7 +182,7 @@ def _table(section: Section, most: int, chosen: str, *, colour: bool) -> list[Te
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Have keys at once and unseen, and the terminal as it was afterwards."""
+    """Have keys at once and unseen, and the terminal restored afterwards."""
     import termios
     import tty
 

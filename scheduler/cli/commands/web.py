@@ -91,7 +91,7 @@ def port(
 ) -> None:
     """Answer a program over standard input and output. A frame is four bytes of length, then JSON.
 
-    It has the rights of whoever started it, and never owns a training. docs/bridges.md has the protocol.
+    It has the rights of its parent process, and never owns a training. docs/bridges.md has the protocol.
     """
     from scheduler.bridge.frames import Reader, Writer
     from scheduler.bridge.port import OF_THE_PORT, Port, take_over

@@ -84,7 +84,7 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
 
 
 def _going_on(tx: Connection, run: Run, job: str) -> list[str]:
-    """Return the other jobs of a session that nobody has asked to leave."""
+    """Return the other jobs of a session that were not asked to stop."""
     from scheduler.core.job import Active
     from scheduler.store import jobs
 

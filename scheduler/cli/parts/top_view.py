@@ -51,7 +51,7 @@ class _Left(Exception):
 
 @dataclass
 class View:
-    """What is looked at. ``asked`` is a question that the letters typed answer; ``said`` is what came of the last."""
+    """What is looked at. ``asked`` is a question that the keys typed answer; ``said`` is what came of the last."""
 
     cli: Cli
     order: str
@@ -64,7 +64,7 @@ class View:
     said: str = ""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
     over: bool = False
-    left: Event = field(default_factory=Event)  # told to who reads a log that nobody looks at any more
+    left: Event = field(default_factory=Event)  # told to who reads a log that is not shown any more
 
     def keeps(self, job: JobRecord) -> bool:
         """Return whether the filters show a job."""
@@ -194,7 +194,7 @@ class View:
         """Follow the newest session's log beside the drawing: a platform may take its time."""
         self.left.set()
         self.left = Event()
-        self.log = deque(maxlen=_LOG_LINES)  # who still reads another one fills what nobody looks at
+        self.log = deque(maxlen=_LOG_LINES)  # who still reads another one fills what is not shown
         with self.cli.app.database.read() as tx:
             newest = runs.recent(tx, 1, job=self.chosen)
         if not newest or newest[0].pool not in self.cli.app.pools:

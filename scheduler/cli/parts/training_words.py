@@ -65,7 +65,7 @@ def when(at: int | None, now: int, zone: str) -> str:
 
 
 def forecast_words(going: Training, now: int, zone: str) -> str:
-    """Return when a job will be done, and at the latest: ``Fri 12:40 (latest 15:40)``; nothing if nobody knows."""
+    """Return when a job will be done, and at the latest: ``Fri 12:40 (latest 15:40)``; nothing if it is unknown."""
     forecast = going.forecast
     if forecast is None:
         return ""

@@ -153,8 +153,8 @@ def known_to(options: Options, words: Sequence[str] = ()) -> Redact:
 
 
 def _explained(error: BaseException, options: Options) -> BaseException:
-    """Return what is behind an error that nobody expected: damaged rows of the database, if there are any."""
-    # A time that no calendar knows is told as an error of the system.
+    """Return what is behind an error that was not expected: damaged rows of the database, if there are any."""
+    # A time that no calendar knows is reported as an error of the system.
     if code_of(error) is not Exit.BUG and getattr(error, "errno", None) != errno.EOVERFLOW:
         return error
     from config.paths import load_paths

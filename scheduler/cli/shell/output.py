@@ -17,7 +17,7 @@ from typing import Any
 from jobs.payload.redact import Redact, Redactor
 from scheduler.cli.shell.table import column_of, drawn
 
-# Colours and cursor movements (ESC [ ... letter), and titles and links (ESC ] ... BEL or ESC \\).
+# Colours and cursor movements (ESC [ ... final character), and titles and links (ESC ] ... BEL or ESC \\).
 _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)"
 
 _PIPE_COLUMNS = 160  # of a pipe or file, unless COLUMNS says otherwise

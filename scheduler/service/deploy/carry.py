@@ -1,7 +1,7 @@
 """Carry out: one deployment that was written down is done, and what came of it is written down.
 
 It may be cut off anywhere and carried out again: a target finishes what it began, and a version that serves already is
-left alone. So whoever finds an intended deployment that nobody is at carries it out.
+left alone. So a process that finds an intended deployment that is not being carried out does it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _carry(deployer: Deployer, number: int) -> Deployment:
 
 
 def _unwanted(deployer: Deployer, wanted: Deployment) -> bool:
-    """Return whether the daemon wrote it down for a version that is not in force any more."""
+    """Return whether the daemon wrote it down for a version that is not promoted any more."""
     if wanted.by != DAEMON:
         return False
     with deployer.read() as tx:

@@ -27,7 +27,7 @@ FOLDER = "deployments"  # below what is on its way
 class Deployer:
     """Where deployments are carried out from.
 
-    ``write`` opens a transaction that only whoever may decide can commit; ``folder`` of this machine holds files on
+    ``write`` opens a transaction that only the leader can commit; ``folder`` of this machine holds files on
     their way and the locks that keep two processes of it apart. ``now`` tells scheduled UTC seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Look: what is in force and not where it should be is brought there, and what was cut off is carried out again."""
+"""Look: what is promoted and not where it should be is brought there, and what was cut off is carried out again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Deployments:
         self._ports = ports
         self._deployer = Deployer.of(ports)
         self._rests: dict[int, tuple[int, int]] = {}  # deployment -> (until, tries)
-        self._asking: set[str] = set()  # who serves where, of whom a target has not told yet
+        self._asking: set[str] = set()  # targets that have not answered yet
         self._ask_again_at = 0
 
     def look(self, now: int) -> None:

@@ -37,7 +37,7 @@ WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was s
 LINGERS_SECONDS = HOUR  # without a sign of life: how long a session is watched that ended without a last word
 _WARM_SECONDS = 60
 _CRASH_SECONDS = 60  # a command that fails so soon will hardly do better by itself
-_SURPRISE = 0.1  # a speed that is off by more is told again while the session runs
+_SURPRISE = 0.1  # a speed that is off by more is reported again while the session runs
 
 
 def apply(
@@ -190,7 +190,7 @@ def _is_crash(report: LaneReport) -> bool:
 
 
 def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:
-    """Return whether the pool gave another accelerator than it is declared to have, which is no fault of the job."""
+    """Return whether the pool gave another accelerator than it is declared to have, which is not a fault of the job."""
     pool = ports.pools.get(run.pool)
     promised = pool is not None and bool(pool.options.get("expected_device"))
     return promised and end.outcome is Outcome.FAILED and end.error_class == WRONG_DEVICE
@@ -199,7 +199,7 @@ def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:
 def _needs_person(
     ports: Ports, tx: Connection, record: JobRecord, run: Run, end: LaneEnd, failures: int, now: int
 ) -> str:
-    """Return why the job must wait for a person; a session that burnt hours for nothing is told the first time too."""
+    """Return why the job must wait for a person; a session that made no progress is told the first time too."""
     if end.error_class in BURNT and end.outcome is Outcome.FAILED:
         ports.log.warning("job.stalled", job=end.job, run=run.key, rule=end.error_class, why=end.message)
         events.append(tx, "job.stalled", end.job, now, run=run.key, rule=end.error_class, why=end.message[:500])
@@ -303,7 +303,7 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
     learned = learn(before, sample)
     rates.put(tx, rates.RateRecord(job=lane.job, pool=run.pool, at=now, **asdict(learned)))
     if still_runs and learned.samples:
-        # An event, so that a plan is made at once: the one in force rests on a guess.
+        # An event, so that a plan is made at once: the current one rests on a guess.
         data = {"pool": run.pool, "steps_per_hour": round(3_600 * learned.steps_per_second, 1), "run": run.key}
         events.write(tx, "job.speed", lane.job, now, "daemon", data)
 

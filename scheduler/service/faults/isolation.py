@@ -99,7 +99,7 @@ def ready(
 def each_alone(ports: Ports, handled: Sequence[Run], suspects: Collection[str], write: Write) -> dict[str, str]:
     """Write all runs except ``suspects`` in one transaction; if that fails, each run in its own.
 
-    ``write`` is told whether to regard what sessions said: where that cannot be written, a run is settled without it.
+    ``write`` gets whether to regard what sessions said: where that cannot be written, a run is settled without it.
     Each transaction is whole for its runs, so a crash between two of them is like one between two cycles. Returns why
     some could not be written for. Raises Fenced and other StoreFailures that are about no single run.
     """

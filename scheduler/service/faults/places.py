@@ -23,7 +23,7 @@ from scheduler.store import conditions, events, limits
 SILENT, ANSWERS = conditions.SILENT, "pool.answers"
 SILENT_SECONDS = conditions.SILENT_SECONDS
 _SILENT_WALL_SECONDS = 60.0  # in a rehearsal half an hour is over at once
-_AGAIN_SECONDS = 3_600  # what was refused is tried again: it may have been mended where we cannot see it
+_AGAIN_SECONDS = 3_600  # what was refused is tried again: it may have been repaired where we cannot see it
 _WHY_CHARACTERS = 500
 _FIRST_SECONDS, _LONGEST_SECONDS = 120, 3_600
 

@@ -149,7 +149,7 @@ def _reserve_one(
         )
         return kept_back(Precondition.ROOM)
     if {planned_lane.job for planned_lane in placement.lanes} & set(ports.calls.under_way("components")):
-        # What nobody needs is being deleted, and a new session might be about to name some of it.
+        # What is not needed is being deleted, and a new session might be about to name some of it.
         return kept_back(Precondition.CLEANING)
     records = [jobs.get(tx, planned_lane.job) for planned_lane in placement.lanes]
     if not all(isinstance(record.state, Queued) for record in records):
@@ -458,7 +458,7 @@ def parent_of(tx: Connection, record: JobRecord) -> Manifest | None:
 # Also what the session may do in the artifact store: write what is its own, read what it starts from.
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a launch is told of its jobs, by name, as it stood when it was submitted."""
+    """What a launch gets about its jobs, by name, as it stood when it was submitted."""
 
     records: Mapping[str, JobRecord]
     overheads: Overheads

@@ -1,4 +1,4 @@
-"""The launch document: what a payload is told. Pure; its shape is the launch contract in docs/your-own-training.md."""
+"""The launch document: what a payload gets. Pure; its shape is the launch contract in docs/your-own-training.md."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
 
 
 def told_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | None:
-    """Return what a session is told of a lane's packages; None when the image's own are all it has."""
+    """Return what a session gets of a lane's packages; None when the image's own are all it has."""
     lock = lane.trees.get("lock")
     target = _image(spec, pool).target if lock else None
     if lock is None or target is None:

@@ -1,4 +1,4 @@
-"""Patience: how long a command is given before its session is taken for one that burns hours for nothing.
+"""Patience: how long a command is given before its session is taken for one that makes no progress.
 
 Each bound grows from what is known of the job, so that what is slow by nature is not taken for dead:
 

@@ -175,7 +175,7 @@ class TrainingData:
         old, now = self.folder.current(), self._now()
         with self._database.write() as tx:
             for record in jobs.everything(tx):
-                # Before there were pins, whoever trained did so on the current version.
+                # Before there were pins, jobs that trained did so on the current version.
                 if old.version and record.spec.mixture and not record.spec.mixture.corpus and _has_begun(record):
                     _pin(tx, record.spec.name, record.spec.mixture, old.version, now)
             stored_digests = {tree.digest for tree in trees.everything(tx)}

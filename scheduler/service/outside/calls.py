@@ -1,7 +1,7 @@
 """Calls: everything that may take longer than a moment, each in a thread of its own, so that it keeps nothing waiting.
 
 Who asks waits a bounded time, and a whole cycle no longer than one such time. An answer that comes later is kept and
-given to whoever asks the same thing next; until then nothing is begun twice.
+given to the next caller that asks the same; until then nothing is begun twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Calls(Protocol):
         return ()
 
     def news(self, kinds: Collection[str]) -> bool:
-        """Return whether answers of these kinds have come late that nobody has been given; of each once."""
+        """Return whether answers of these kinds have come late that no caller has received; of each once."""
         del kinds
         return False
 
@@ -68,7 +68,7 @@ class UnderWay:
 
 
 class _Call:
-    """One piece of work in a thread that nobody has to wait for."""
+    """One piece of work in a thread that runs beside its caller."""
 
     def __init__(self, name: str, work: Callable[[], Any], on_late: Callable[[], None]) -> None:
         self._work = work
@@ -113,7 +113,7 @@ def fail(why: str) -> None:
 class ThreadedCalls(Calls):
     """Calls in threads. ``patience_seconds`` (real time) is how long one turn waits for what it began.
 
-    ``on_late`` is called, in the work's thread, when an answer comes that nobody waited for any more.
+    ``on_late`` is called, in the work's thread, when an answer comes whose caller stopped waiting.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """A part of the daemon in a process of its own: for native code that may hang, or memory that Python never gives back.
 
-Parent and child pickle to each other through the child's standard input and output; nobody else can write there. The
+Parent and child pickle to each other through the child's standard input and output; no other process writes there. The
 child ends by itself when its input closes, so also when its parent was killed.
 """
 
@@ -92,7 +92,7 @@ class ChildHost:
 def serve(answer: Callable[[Any], object]) -> None:
     """Answer what comes until the parent is gone or wants no more: all that the child does.
 
-    An error that ``answer`` raises is told as its kind and its words.
+    An error that ``answer`` raises is reported as its kind and its words.
     """
     # Ctrl-C and a stop are the parent's; its end closes our standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

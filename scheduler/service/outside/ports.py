@@ -30,7 +30,7 @@ class Log(Protocol):
     """The part of a structlog logger that use cases call: an event name plus fields."""
 
     def debug(self, event: str, **fields: Any) -> Any:
-        """Something happened that matters to whoever looks for a fault."""
+        """Something happened that matters to a person who looks for a fault."""
 
     def info(self, event: str, **fields: Any) -> Any:
         """Something happened."""

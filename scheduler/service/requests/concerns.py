@@ -94,8 +94,9 @@ def of_options(
 
 
 def of_privacy(config: Path | None) -> list[Problem]:
-    """Return the settings that hold a secret where others on this machine may read it."""
-    return exposed_secrets(read_layers(config))
+    """Return the settings that hold a secret where others on this machine may read it, and those by an old name."""
+    layers = read_layers(config)
+    return [*exposed_secrets(layers), *layers.renamed]
 
 
 def of_units(config: Path | None, settings: Settings) -> list[Problem]:

@@ -54,7 +54,7 @@ def export(
     """Make the new folder ``target`` of a version's files, every byte checked; it appears only when it is whole.
 
     ``base`` is the repository of an adapter's base, if it is known. With ``wanted`` both are merged into one model.
-    Raises Refusal for a checkpoint without weights that can be given away, or with some that nobody can use;
+    Raises Refusal for a checkpoint without weights that can be given away, or with some that cannot be used;
     StoreError, OSError.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

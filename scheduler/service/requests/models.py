@@ -28,7 +28,7 @@ _SERVED_STATES = {"accepted", "retired"}
 
 
 def meant(tx: Connection, name: str) -> Version:
-    """Return the version that ``ufm@3`` names; of ``ufm`` alone the one in force, or else the newest.
+    """Return the version that ``ufm@3`` names; of ``ufm`` alone the promoted one, or else the newest.
 
     Raises NotFound, UnknownJob, Refusal.
     """
@@ -45,7 +45,7 @@ def meant(tx: Connection, name: str) -> Version:
     return version
 
 
-def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, by whom
+def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, who asked
     database: Database,
     artifacts: BlobStore,
     corpora: Callable[[], CorpusFolder],
@@ -76,13 +76,13 @@ def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, by whom
 
 
 def promote(database: Database, name: str, why: str, now: int, by: str) -> Version:
-    """Put a version in force. Raises NotFound, Refusal."""
+    """Promote a version. Raises NotFound, Refusal."""
     with database.write() as tx:
         return force.promote(tx, meant_exactly(tx, name), why, now, by)
 
 
 def rollback(database: Database, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
-    """Take back what is in force of a model. Raises UnknownJob, Refusal."""
+    """Roll back the promoted version of a model. Raises UnknownJob, Refusal."""
     with database.write() as tx:
         if jobs.find(tx, model) is None:
             jobs.get(tx, model)
@@ -107,7 +107,7 @@ def meant_exactly(tx: Connection, name: str) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One model at a target: what is in force, what serves there, and what is wrong with it; no ``drift``: nothing.
+    """One model at a target: what is promoted, what serves there, and what is wrong with it; no ``drift``: nothing.
 
     ``did`` tells what was done about it, "" for nothing. ``still`` is True where something is wrong afterwards.
     """
@@ -147,7 +147,7 @@ def deploy(deployer: Deployer, version: Version, target: str, by: str, why: str)
 
 
 def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator[Compared]:
-    """Compare a target with what is in force, file by file, and bring it there; yield each model when it is done.
+    """Compare a target with what is promoted, file by file, and bring it there; yield each model when it is done.
 
     What is as it should be is left alone, so that a second call does nothing. Raises TargetError for a target that
     cannot be asked.

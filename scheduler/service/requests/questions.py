@@ -53,7 +53,7 @@ def ask_what_if(
 ) -> tuple[Plan, PlanDifference]:
     """Return the plan with ``specs`` added, then ``edits`` made, and how it differs from the plan without either.
 
-    Both carry on the plan in force, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
+    Both carry on the current plan, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
     UnknownName, Refusal, Refusal.
     """
     with context.database.read() as tx:

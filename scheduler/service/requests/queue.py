@@ -96,7 +96,7 @@ def retry(database: Database, name: str, now: int, by: str) -> JobRecord:
 
 
 def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
-    """Take a job out of the queue, which frees its name; runs, hours and checkpoints stay. Returns it as it was.
+    """Take a job out of the queue, which frees its name; runs, hours and checkpoints stay. Returns it unchanged.
 
     Raises UnknownJob, and Refusal while it has a session or another job waits for it.
     """

@@ -107,7 +107,7 @@ def declare_lost(tx: Connection, lost_run: Lost, proof: str, now: int, by: str) 
 
 
 def unreachable(tx: Connection, run: Run) -> str:
-    """Return why nobody can reach a run's session now; "" where nothing is known of that."""
+    """Return why a run's session cannot be reached now; "" where nothing is known of that."""
     open_ones = [*conditions.standing(tx, conditions.RUN_UNCLEAR), *conditions.standing(tx, conditions.RUN_POISONED)]
     for condition in open_ones:
         if condition.subject == run.key:

@@ -53,7 +53,7 @@ def stored(
 ) -> JobSpec:
     """Return a job whose code, lock and inputs are in the store; those ``before``, of the same places, stay.
 
-    What no job names goes after ``delete_at``. ``say`` is told of what takes long. Raises CodeError,
+    What no job names goes after ``delete_at``. ``say`` is called with what takes long. Raises CodeError,
     RequirementsError, TreeError, Refused, StoreError, ConfigError, OSError.
     """
     if spec.code is not None:  # only then is the artifact store opened

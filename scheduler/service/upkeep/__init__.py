@@ -1,1 +1,1 @@
-"""Recurring duties: what nobody needs any more leaves the database, the folders and the artifact store."""
+"""Recurring duties: what is no longer needed leaves the database, the folders and the artifact store."""

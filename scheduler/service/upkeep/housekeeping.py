@@ -1,4 +1,4 @@
-"""Housekeeping: remove what nobody needs any more. Every step is idempotent and safe to cut short."""
+"""Housekeeping: remove what is no longer needed. Every step is idempotent and safe to cut short."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sweep_sessions(ports: Ports, now: int) -> None:
 
 
 def find_orphans(ports: Ports, now: int) -> None:
-    """Look for live sessions that are ours and that no run names, and raise the alarm: nobody would settle them.
+    """Look for live sessions that are ours and that no run names, and raise the alarm: no cycle would reconcile them.
 
     They are not ended: another scheduler on the same account may own them.
     """
@@ -83,12 +83,12 @@ def _ask_each(ports: Ports, kind: str, ask: Callable[[str, Platform], None]) -> 
 
 
 def prune_rows(ports: Ports, now: int) -> None:
-    """Remove what the database need not remember: old events, the words of old letters, checkpoints long gone."""
+    """Remove what the database need not remember: old events, the words of old messages, checkpoints long gone."""
     rule = ports.policy.retention
     with ports.write() as tx:
         removed = {
             "events": events.prune(tx, now - rule.events_seconds, _ROWS),
-            "letters": outbox.empty(tx, now - rule.letters_seconds, _ROWS),
+            "letters": outbox.empty(tx, now - rule.messages_seconds, _ROWS),
             "checkpoints": checkpoints.forget(tx, now - rule.events_seconds, _ROWS),
         }
     if any(removed.values()):

@@ -1,4 +1,4 @@
-"""Retention: saved states that nobody needs any more leave the artifact store, in two phases.
+"""Retention: saved states that are no longer needed leave the artifact store, in two phases.
 
 What may go is marked with its reason and a time; when the time has come it is judged again, and only then deleted. The
 order makes every crash harmless: first the database says that a checkpoint has expired, so that no session is told of
@@ -75,7 +75,7 @@ def sweep_ended(ports: Ports, names: Collection[str], now: int) -> None:
 
 
 def _sweep(ports: Ports, names: Collection[str], now: int) -> None:
-    """Sweep each job once at a time, wherever it is asked for; one whose store takes long holds up nobody else."""
+    """Sweep each job once at a time, wherever it is asked for; one whose store takes long holds up no other job."""
     ports.calls.gather("components", {job: partial(sweep_components, ports, job, now) for job in sorted(names)})
 
 
@@ -210,7 +210,7 @@ def _delete(ports: Ports, job: str, keys: Sequence[str]) -> None:
 def _named(ports: Ports, job: str, records: Sequence[CheckpointRecord]) -> set[str]:
     """Return the keys of all components that a manifest of ``job`` names, in the store or in our ``records``.
 
-    Raises StoreError, and BadManifest for one that only the store knows and nobody can read.
+    Raises StoreError, and BadManifest for one that only the store knows and that cannot be read.
     """
     keys = {record.manifest.key for record in records}
     manifests = [record.manifest for record in records]
@@ -224,7 +224,7 @@ def _named(ports: Ports, job: str, records: Sequence[CheckpointRecord]) -> set[s
 
 
 def retain_trees(ports: Ports, now: int) -> None:
-    """Mark what nobody needs, unmark what is needed after all, and delete what has waited out its grace.
+    """Mark what is not needed, unmark what is needed after all, and delete what has waited out its grace.
 
     What is being deleted is noted before, so that no job can come to need it meanwhile; a crash in between is made good
     by the next pass.

@@ -13,7 +13,7 @@ from scheduler.store.versions import Promotion, Version
 
 
 def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Version:
-    """Put a version in force; the one before it is retired, and stays at hand. Raises Refusal."""
+    """Promote a version; the one before it is retired, and stays at hand. Raises Refusal."""
     if version.state not in {"accepted", "retired"}:
         remedy = "See why" if version.state in {"rejected", "inconclusive"} else "Wait for its verdict"
         raise Refusal(
@@ -33,7 +33,7 @@ def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Ve
 
 
 def promote_by_itself(tx: Connection, version: Version, now: int) -> bool:
-    """Put an accepted version in force unless a newer one is, or a person took one back since the last promotion."""
+    """Promote an accepted version unless a newer one is, or a person took one back since the last promotion."""
     newest = next(iter(versions.promotions_of(tx, version.model)), None)
     if newest is not None and (newest.kind == "rollback" or (newest.number or 0) >= version.number):
         return False
@@ -42,9 +42,9 @@ def promote_by_itself(tx: Connection, version: Version, now: int) -> bool:
 
 
 def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
-    """Take back what is in force: it is barred, and what was in force before counts again, if there is any.
+    """Roll back the promoted version: it is barred, and the one before it is promoted again, if there is any.
 
-    No version is put in force by itself any more until a person promotes one. Returns what was taken back, and what is
+    No version is promoted by itself any more until a person promotes one. Returns what was taken back, and what is
     in force now. Raises Refusal.
     """
     withdrawn = versions.in_force(tx, model)
@@ -83,7 +83,7 @@ def overrule(
 
 
 def _before(tx: Connection, withdrawn: Version) -> Version | None:
-    """Return the version that was in force before this one and may be again."""
+    """Return the version that was promoted before this one and may be again."""
     for past in versions.promotions_of(tx, withdrawn.model):
         candidate = versions.find(tx, withdrawn.model, past.was) if past.was is not None else None
         if (

@@ -18,7 +18,7 @@ from scheduler.service.launch.inputs import KIND
 from scheduler.service.launch.trees import put_tree
 from scheduler.store.engine import Database
 
-ITEMS = 300  # of a corpus; whoever wants more, or others, names a file of items
+ITEMS = 300  # of a corpus; a person who wants more, or others, names a file of items
 TEXT_CHARACTERS = 1_000  # of an item, its beginning
 
 

@@ -39,7 +39,7 @@ class Models:
         self._seen = -1
         self._judging = False
         self._not_due: dict[str, _Saved] = {}  # by model, with what no version was to be made of it
-        self._refused: dict[str, str] = {}  # by model, why no version could be made or evaluated, as it was told
+        self._refused: dict[str, str] = {}  # by model, why no version could be made or evaluated, as reported
 
     def look(self, now: int) -> None:
         """Make versions, queue evaluations, judge what is scored. Verdicts are reached beside the cycle."""
@@ -117,7 +117,7 @@ class Models:
         return None
 
     def _score_in_force(self, evaluation: Evaluation, now: int) -> None:
-        """Have the version in force scored on the same set by the same scorer, once."""
+        """Have the promoted version scored on the same set by the same scorer, once."""
         ports = self._ports
         try:
             with ports.write() as tx:
@@ -194,13 +194,13 @@ def _broken(tx: Connection, evaluation: Evaluation) -> str:
 # Scores that came home become a verdict, once, in one transaction with all that follows from it.
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One evaluation to be judged: the version, its model's definition, and who is in force with its own scores."""
+    """One evaluation to be judged: the version, its model's definition, and the promoted one with its own scores."""
 
     evaluation: Evaluation
     version: Version
     spec: JobSpec
     in_force: Version | None = None
-    compared: Evaluation | None = None  # of the version in force; None: no gate compares with it
+    compared: Evaluation | None = None  # of the promoted version; None: no gate compares with it
 
 
 def judge_alone(ports: Ports, case: Case) -> None:
@@ -230,7 +230,7 @@ def judge_alone(ports: Ports, case: Case) -> None:
                 evaluations.end(tx, case.evaluation, "scored", now)
             else:
                 _write(tx, case, judgement, now)
-    except Stale as error:  # a person was faster, or what was in force is so no more: it is looked at again
+    except Stale as error:  # a person was faster, or what was promoted no longer is: it is looked at again
         ports.log.info("verdict.stale", version=case.version.name, why=str(error))
         return
     if judgement is not None:
@@ -271,7 +271,7 @@ def _judgement(ports: Ports, case: Case) -> Judgement | None:
 
 
 def _write(tx: Connection, case: Case, judgement: Judgement, now: int) -> None:
-    """Write verdict, evidence, the version's state and what is in force from now on. Raises Stale."""
+    """Write verdict, evidence, the version's state and what is promoted from now on. Raises Stale."""
     version, evaluation = case.version, case.evaluation
     in_force = versions.in_force(tx, version.model)
     if in_force != case.in_force:
@@ -307,7 +307,7 @@ def newest_scored(tx: Connection, version: Version, like: Evaluation) -> Evaluat
 
 
 def case_of(tx: Connection, evaluation: Evaluation) -> Case | None:
-    """Return what is to be judged; None while the version in force must be scored first. Raises NoScores."""
+    """Return what is to be judged; None while the promoted version must be scored first. Raises NoScores."""
     version = versions.get(tx, evaluation.model, evaluation.number)
     record = jobs.find(tx, evaluation.model)
     if record is None:

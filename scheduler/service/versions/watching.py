@@ -1,7 +1,7 @@
-"""Watching: what users say of the version in force becomes evidence, and evidence of harm takes it back, once.
+"""Watching: what users say of the promoted version becomes evidence, and evidence of harm takes it back, once.
 
-Votes are read beside the cycle. Taking back is one transaction that holds what is in force against what was watched:
-a daemon that dies anywhere has done all of it or nothing, and a version that was taken back is in force no more.
+Votes are read beside the cycle. Taking back is one transaction that holds what is promoted against what was watched:
+a daemon that dies anywhere has done all of it or nothing, and a version that was taken back is no longer promoted.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_watch(version: Version, path: Path, usual: float) -> Watch:
 
 
 def take_back(tx: Connection, version: Version, evidence: Watch, now: int, by: str) -> tuple[Version, Version | None]:
-    """Take a version back because of its votes, which stay on record. Raises Stale when it is in force no more."""
+    """Take a version back because of its votes, which stay on record. Raises Stale when it is no longer promoted."""
     in_force = versions.in_force(tx, version.model)
     if in_force is None or in_force.number != version.number:
         raise Stale(f"the promoted version of {version.model}", version.name, in_force.name if in_force else "nothing")
@@ -111,7 +111,7 @@ class Watches:
         self._blind: dict[str, str] = {}
 
     def look(self, now: int) -> None:
-        """Read the votes on versions in force, and take back those that are shown to do harm."""
+        """Read the votes on promoted versions, and take back those that are shown to do harm."""
         ports = self._ports
         if not self._reading and now >= self._again_at:
             self._again_at = now + _EVERY_SECONDS
@@ -156,9 +156,9 @@ class Watches:
 
 
 def _cases(tx: Connection) -> list[_Case]:
-    """Return the versions in force whose definition says where votes come from.
+    """Return the promoted versions whose definition says where votes come from.
 
-    One that was taken back before and that a person put in force again is that person's: its old votes would take it
+    One that was taken back before and that a person promoted again is that person's: its old votes would take it
     back at once.
     """
     result = []
@@ -174,7 +174,7 @@ def _cases(tx: Connection) -> list[_Case]:
 
 
 def _look(case: _Case, read: _Mark | None) -> tuple[_Mark, Watch | str | None]:
-    """Return the mark of the file with what it says, or why it says nothing; None where it is as it was read before."""
+    """Return the mark of the file with what it says, or why it says nothing; None where it did not change."""
     path = Path(case.path)
     try:
         status = path.stat()

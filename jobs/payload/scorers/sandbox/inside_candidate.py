@@ -1,6 +1,6 @@
 """Runs inside: loads code that a model wrote and answers calls of its functions, in plain values, until none come.
 
-What it answers is data to whoever asked, in another sandbox: nothing that it does to itself changes a result but the
+What it answers is data to the caller, in another sandbox: nothing that it does to itself changes a result but the
 values that it returns. Standard library only; run as a script with the descriptors of requests and answers.
 """
 

@@ -1,4 +1,4 @@
-"""Attention in rows of several documents, where torch has a kernel that is told where each of them ends.
+"""Attention in rows of several documents, where torch has a kernel that learns where each of them ends.
 
 It leaves out what no document may see. The other way, with a mask, computes all of it, and with the same bits each time
 takes four times as long as this.

@@ -1,7 +1,7 @@
 """The model that is trained, looked at before anything is loaded: whether it is there, and whole.
 
 Libraries fill a weight that a folder lacks with random numbers, warn, and train on. And what they say of a file that
-was cut off, or of a folder that is not there, tells nobody what to do.
+was cut off, or of a folder that is not there, does not say what to do.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class Loop:
         return metrics
 
     def held_out_loss(self) -> float:
-        """Return the mean loss, in nats a token, on rows that are never trained on; the model stays as it was."""
+        """Return the mean loss, in nats a token, on rows that are never trained on; the model stays unchanged."""
         rows, total = self._work.held_out, 0.0
         self._work.model.whole.eval()
         with torch.no_grad():

@@ -313,7 +313,7 @@ def _asked_before(adapter: Path, *, resumed: bool) -> dict[str, Any]:
 
 
 def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool) -> None:
-    """Refuse an adapter of another form than is asked for: it would keep its own, and nobody would be told.
+    """Refuse an adapter of another form than is asked for: it would keep its own, and the user would not learn of it.
 
     A training that was begun so, by the program before, goes on.
     """

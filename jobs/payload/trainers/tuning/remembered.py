@@ -47,7 +47,7 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
 
 
 def facts_of(options: argparse.Namespace, model: str, card: Card, devices: int) -> dict[str, Any]:
-    """Return what decides whether a step fits, as it was asked for; ``model`` is a digest."""
+    """Return what decides whether a step fits, as requested; ``model`` is a digest."""
     wanted = {name: options.changed.get(name, getattr(options, name)) for name in _SAME}
     return {**wanted, "model": model, "device": card.name, "devices": devices, "precision": card.precision}
 

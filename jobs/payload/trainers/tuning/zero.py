@@ -73,7 +73,7 @@ class Zero:
         self._engine, *_ = deepspeed.initialize(model=whole, optimizer=adamw, config=config)
         self._zero = self._engine.optimizer
         if hasattr(self._zero.loss_scaler, "raise_error_at_min_scale"):
-            self._zero.loss_scaler.raise_error_at_min_scale = False  # a loss that is no number is told as one
+            self._zero.loss_scaler.raise_error_at_min_scale = False  # a loss that is no number is reported as one
         self._access, self._left, self._parts = deepspeed.utils, 0, config["gradient_accumulation_steps"]
         self._make_states()
         model.compute = self._engine

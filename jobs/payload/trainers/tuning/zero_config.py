@@ -17,7 +17,7 @@ _BUCKET = 50_000_000  # values that travel together; DeepSpeed's own number take
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Return what a ds_config.json says of ZeRO. Raises Refused for what is no such file, or asks for no stage."""
+    """Return what a ds_config.json says of ZeRO. Raises Refused for a file that is not one, or asks for no stage."""
     try:
         config = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:

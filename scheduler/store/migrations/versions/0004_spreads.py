@@ -15,7 +15,7 @@ _KEPT = "job, pool, steps_per_second, sigma, samples, setup_seconds, checkpoint_
 
 
 def upgrade() -> None:
-    """Make the table anew: SQLite adds no column that must have a value, unless it has a default for ever."""
+    """Make the table again: SQLite adds no column that must have a value, unless it has a default for ever."""
     op.execute("CREATE TABLE rates_before AS SELECT * FROM rates")
     op.drop_table("rates")
     op.create_table(

@@ -1,4 +1,4 @@
-"""Jobs that bring their own code: which one a lane ran, and what of the store nobody needs any more."""
+"""Jobs that bring their own code: which one a lane ran, and what of the store is no longer needed."""
 
 from __future__ import annotations
 

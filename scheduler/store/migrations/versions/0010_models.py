@@ -1,4 +1,4 @@
-"""Models: versions, how they were judged, which one is in force, and where which one is deployed."""
+"""Models: versions, how they were judged, which one is promoted, and where which one is deployed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def make_judgement() -> None:
 
 
 def make_use() -> None:
-    """Which version is in force, and where which one is deployed."""
+    """Which version is promoted, and where which one is deployed."""
     op.create_table(
         "promotions",
         sa.Column("id", Serial, primary_key=True),
