@@ -306,10 +306,14 @@ _URL_HELP = "Use sqlite:////folder/scheduler.db or postgresql+psycopg://user@hos
 _ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
 
 
+_AS_IT_IS = "&immutable=1"
+
+
 def _engine(url: URL, busy_seconds: float) -> Engine:
     if url.get_backend_name() == "sqlite":
         # isolation_level None: the driver begins nothing by itself, Database does.
         engine = create_engine(url, connect_args={"timeout": busy_seconds, "isolation_level": None})
+        event.listen(engine, "do_connect", _open_as_it_is)
         event.listen(engine, "connect", _prepare_sqlite)
     else:
         # What the URL says comes first: psycopg takes one string of options only.
@@ -322,6 +326,21 @@ def _engine(url: URL, busy_seconds: float) -> Engine:
             remedy = "Install the extra `postgres`, and write the URL as postgresql+psycopg://"
             raise StoreFailure("no PostgreSQL driver", where, str(error), remedy) from None
     return engine
+
+
+def _open_as_it_is(dialect: Any, record: Any, words: list[Any], options: dict[str, Any]) -> None:
+    del dialect, record
+    if (address := _read_only_address(words[0])).endswith(_AS_IT_IS):
+        words[0], options["uri"] = address, True
+
+
+def _read_only_address(path: str) -> str:
+    """Return the URI by which SQLite reads a file, as it is if no process has it open in a read-only folder.
+
+    SQLite could not create there the two files that it needs beside it.
+    """
+    sealed = Path(path).is_file() and not os.access(Path(path).parent, os.W_OK) and not Path(f"{path}-wal").exists()
+    return f"file:{quote(path)}?mode=ro{_AS_IT_IS if sealed else ''}"
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
@@ -356,7 +375,7 @@ class Damage:
 
 def find_in_file(path: str) -> Iterator[Damage]:
     """Yield the damage of an SQLite database, row by row. Raises sqlite3.Error when the file cannot be read."""
-    with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(_read_only_address(path), uri=True, isolation_level=None)) as connection:
         if why := _unreadable(connection):
             yield Damage("sqlite_master", "any", "sql", why)
             return

@@ -207,9 +207,13 @@ def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
 def test_a_read_only_disk(tiny_disk: Path) -> None:
     fill(tiny_disk / "scheduler.db")
     make_read_only(tiny_disk)
-    with pytest.raises(DatabaseReadOnly) as caught:
-        open_database(url_of(tiny_disk / "scheduler.db"))
+    database = open_database(url_of(tiny_disk / "scheduler.db"))
+    with database.read() as tx:
+        assert jobs.everything(tx)
+    with pytest.raises(DatabaseReadOnly) as caught, database.write() as tx:
+        jobs.note_failures(tx, "ufm", 1)
     told(caught.value, "mounted")
+    database.close()
 
 
 def test_a_connection_that_may_only_read(path: Path) -> None:

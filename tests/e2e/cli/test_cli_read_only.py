@@ -1,6 +1,7 @@
 """A state folder that nobody can write to: a command that would says so, with its exit code, and nothing is lost."""
 
 import hashlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,16 @@ CHANGES = (
 LOOKS = ("queue list", "status", "plan show", "db verify", "db upgrade")
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["at rest", "in use"])
 @pytest.mark.parametrize("line", [*CHANGES, *LOOKS])
 def test_a_command_says_that_the_state_folder_is_read_only_if_it_would_change_it(
-    schedctl: Schedctl, world: Database, home: Path, line: str
+    schedctl: Schedctl, world: Database, home: Path, line: str, is_open: bool
 ) -> None:
+    """``is_open``: another process has the database open, so that the two files beside it are there."""
     queue = schedctl("--json", "queue", "list").document
+    other = sqlite3.connect(home / "state" / "scheduler.db")
+    if is_open:
+        other.execute("SELECT count(*) FROM jobs").fetchone()
     world.close()
     before = contents(home / "state")
     with read_only(home / "state"):
@@ -40,5 +46,6 @@ def test_a_command_says_that_the_state_folder_is_read_only_if_it_would_change_it
     assert line in LOOKS or ("ead-only" in found.err and str(home / "state") in found.err), found
     assert "unexpected" not in found.err
     assert contents(home / "state") == before
+    other.close()
     assert schedctl("--json", "queue", "list").document == queue
     assert schedctl("queue", "hold", "ufm").code == 0
