@@ -103,7 +103,7 @@ def sections(
                 _lane(going[lane.job], run, state.at, out)
                 for run in state.live
                 for lane in run.lanes
-                if lane.job in going
+                if lane.job in going and lane.outcome is None
             ),
             "schedctl runs list --live",
         ),
