@@ -1,4 +1,4 @@
-"""Installed by pipx as one person would: the wheel in an environment of its own, from an index that is a folder."""
+"""Installed by pipx or uv as one person would: a wheel in an environment of its own, from a folder as the index."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ def wheels(repository: Path) -> Path:
     return folder
 
 
-def test_pipx_installs_the_program_which_then_works(repository: Path, wheels: Path, tmp_path: Path) -> None:
-    pipx = shutil.which("pipx")
-    if pipx is None:
-        pytest.skip("pipx is not installed (Debian: pipx)")
+@pytest.mark.parametrize("tool", ["pipx", "uv"])
+def test_the_program_installs_with_a_tool_and_works(tool: str, repository: Path, wheels: Path, tmp_path: Path) -> None:
+    program = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip(f"{tool} is not installed (pipx: Debian's pipx; uv: the extra uv)")
+    install = [program, "install"] if tool == "pipx" else [program, "tool", "install"]
     (wheel,) = WheelBuilder(str(repository)).build(directory=str(tmp_path), versions=["standard"])
     usual = {
-        name: value for name, value in os.environ.items() if not name.startswith(("SCHED", "XDG_", "PIP", "PYTHON"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SCHED", "XDG_", "PIP", "PYTHON", "UV_"))
     }
     environment = {
         **usual,
@@ -40,6 +44,12 @@ def test_pipx_installs_the_program_which_then_works(repository: Path, wheels: Pa
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheels),
+        "UV_TOOL_DIR": str(tmp_path / "uv"),
+        "UV_TOOL_BIN_DIR": str(tmp_path / "bin"),
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+        "UV_NO_CONFIG": "1",
+        "UV_NO_INDEX": "1",
+        "UV_FIND_LINKS": str(wheels),
     }
 
     def run(*words: str | Path, folder: Path = tmp_path) -> str:
@@ -49,7 +59,7 @@ def test_pipx_installs_the_program_which_then_works(repository: Path, wheels: Pa
         assert answer.returncode == 0, f"{words}: {answer.stderr[-2000:]}"
         return answer.stdout
 
-    run(pipx, "install", "--python", getattr(sys, "_base_executable", sys.executable), wheel)
+    run(*install, "--python", getattr(sys, "_base_executable", sys.executable), wheel)
     schedctl = tmp_path / "bin/schedctl"
     assert json.loads(run(schedctl, "version", "--json"))["version"]
     run(schedctl, "init")
@@ -59,7 +69,7 @@ def test_pipx_installs_the_program_which_then_works(repository: Path, wheels: Pa
     names = {check["check"]: check["grade"] for check in json.loads(run(schedctl, "doctor", "--json"))["checks"]}
     assert names["package names"] == "ok", "config, jobs, platforms and scheduler are ours alone there"
     assert "schedctl" in run(schedctl, "--help")
-    run(pipx, "uninstall", "uff-scheduler")
+    run(*install[:-1], "uninstall", "uff-scheduler")
     assert not schedctl.exists()
 
 
