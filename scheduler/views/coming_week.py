@@ -190,7 +190,7 @@ class _PoolWeek:
         while start < end:
             room = self._free.room(start)
             length = min(room.seconds, end - start)
-            if length >= self._pool.session_seconds_min:
+            if length >= max(1, self._pool.session_seconds_min):
                 self._free.book(start, start + length, self._free.places_of(0))
                 stretch = Stretch(start, start + length, "empty")
             else:

@@ -133,3 +133,9 @@ def _added(snapshot: Snapshot, plan: Plan, gap: Gap, name: str) -> list[str]:
     start = gap.end - length
     added = Placement(gap.pool, start, gap.end, (PlannedLane(name, devices, steps),))
     return verify(snapshot, replace(plan, placements=(*plan.placements, added)))
+
+
+def test_a_pool_without_a_shortest_session_is_shown_as_well() -> None:
+    pool = replace(KAGGLE, session_seconds_min=0)
+    week = coming_week(Snapshot(EPOCH, (), (PoolView(pool),), WEEK), Plan(EPOCH, (), ()))
+    assert sum(gap.length for gap in week.gaps) == 30 * HOUR
