@@ -29,6 +29,7 @@ from scheduler.core.window import DAY, WEEK, Window
 from scheduler.report.burn_down import BurnDown, burn_down_svg
 from scheduler.report.report import Need
 from scheduler.report.timeline import Session, Timeline
+from scheduler.service.facts.early_stops import standing
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.quota.usage import meters_of
 from scheduler.store import (
@@ -232,6 +233,7 @@ def queue_show(source: Source, job: Name) -> JobDetail:
         fields = {
             **document,
             "training": source.trainings(tx, [record], source.now)[0],
+            "stop": standing(tx, record.spec, record.fenced_attempt) if record.spec.stop else None,
             "share": share_now(tx, job),
             "training_data": training_data.of_job(tx, job),
             "told": [(one.step, one.loss) for one in curve if one.loss is not None],

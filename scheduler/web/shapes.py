@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from scheduler.core.early_stop import Progress
 from scheduler.core.ledger import LedgerEntry
 from scheduler.core.plan import KeptHours, Placement
 from scheduler.core.quota import Meter
@@ -251,6 +252,7 @@ class JobDetail(JobRow):
     """
 
     training: Training
+    stop: Progress | None
     share: ShareNow | None
     training_data: Data | None
     checkpoint: str | None
