@@ -127,7 +127,10 @@ MANIFEST = "jobs/ulm/manifests/000000000500-000001.json"
 # command -> the keys of its document, of the things in it, and of what those hold
 SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("queue list", {"jobs": [JOB]}),
-    ("queue show ufm", {"job": WHOLE_JOB | {"generations", "rates", "runs", "share", "training", "training_data"}}),
+    (
+        "queue show ufm",
+        {"job": WHOLE_JOB | {"generations", "rates", "runs", "share", "stop", "training", "training_data"}},
+    ),
     ("queue add --name new --command train --target-step 5", {"jobs": [WHOLE_JOB]}),
     ("queue hold ucm", {"job": WHOLE_JOB}),
     ("queue release urm", {"job": WHOLE_JOB}),
