@@ -231,11 +231,9 @@ class Published(Protocol):
 
         Raises TreeError, PlatformError.
         """
-        ...
 
     def fetch(self, source: str, entry: Entry, place: Path) -> None:
         """Bring one file of a pinned source to ``place``. Raises BadListing, PlatformError, OSError."""
-        ...
 
 
 class Extends(Protocol):
@@ -246,7 +244,6 @@ class Extends(Protocol):
 
         It never runs longer than it was launched for. May be called twice. Raises Unreachable.
         """
-        ...
 
 
 class Platform(Protocol):
@@ -255,7 +252,6 @@ class Platform(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What this platform can do."""
-        ...
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a session named ``request.key``.
@@ -263,7 +259,6 @@ class Platform(Protocol):
         Idempotent by key: when the key exists already, nothing is started and the existing session is returned.
         Raises Refused when nothing was started, Unreachable when that is unknown, Misconfigured when a person must act.
         """
-        ...
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key. A key the platform has not heard of is left out.
@@ -272,25 +267,21 @@ class Platform(Protocol):
         an adapter must never turn a failed read into a state. What is wrong with one session alone, such as a damaged
         record, makes it UNCLEAR and leaves the others be. No other method answers UNCLEAR: it raises Unreachable.
         """
-        ...
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Ask a session to save and leave; with ``force``, end it. May be called twice; unknown keys are ignored.
 
         Stopping is confirmed by find(), never by this call. Raises Unreachable.
         """
-        ...
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield what the session has printed from byte ``offset``, at most ``limit_bytes``; nothing when unknown."""
-        ...
 
     def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
         """Return the platform's own books, or nothing when ``capabilities.reports_quota`` is False.
 
         With ``capabilities.tells_price`` what an hour costs now is among them, if that can be told.
         """
-        ...
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring home what an ended session left on the platform: checkpoints and reports become objects of ``into``.
@@ -301,7 +292,6 @@ class Platform(Protocol):
         never will be. What comes damaged is Unreachable like what does not come. It is asked again, also after it has
         succeeded, when what a session claims is not there: whoever asks loses patience, not the adapter.
         """
-        ...
 
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return live sessions that are provably ours and that ``known`` does not name: no cycle will reconcile them.
@@ -309,14 +299,12 @@ class Platform(Protocol):
         Looks only; whose they are is for a person to say. Nothing unless ``capabilities.finds_orphans``.
         Raises Unreachable.
         """
-        ...
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Remove what the sessions in ``over`` left behind that are over; return the keys removed.
 
         A key that is not in ``over`` is never touched, nor one whose session waits or runs. Idempotent.
         """
-        ...
 
 
 class Adapter:

@@ -29,19 +29,15 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Return scheduled UTC seconds."""
-        ...
 
     def elapsed(self) -> float:
         """Return scheduled seconds since some instant, by a clock that nobody can set; it stops in a suspend."""
-        ...
 
     def wall_seconds(self, scheduled_seconds: float) -> float:
         """Return how many seconds of real time pass in ``scheduled_seconds``."""
-        ...
 
     def payload_clock(self) -> dict[str, float]:
         """Return the ``clock`` part of the launch contract, so that payloads live on the same clock."""
-        ...
 
 
 _LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0

@@ -54,38 +54,30 @@ class BlobStore(Protocol):
 
     def create(self, key: str, source: Path | bytes) -> bool:
         """Write ``key`` unless it exists; return whether this call wrote it. May be repeated."""
-        ...
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace a small object. May be repeated."""
-        ...
 
     def read(self, key: str, limit_bytes: int = 1 << 24) -> bytes:
         """Return an object's bytes. Raises Missing, and StoreError when it is larger than ``limit_bytes``."""
-        ...
 
     def fetch(self, key: str, target: Path) -> None:
         """Copy an object into the file ``target``, which appears only when complete. Raises Missing."""
-        ...
 
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None when there is none."""
-        ...
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with ``prefix``, sorted. ``prefix`` ends with '/' or is empty."""
-        ...
 
     def delete(self, key: str) -> bool:
         """Remove an object; return whether there was one."""
-        ...
 
     def sweep(self, older_than: float) -> int:
         """Remove what writers left that were cut off before ``older_than`` (real UTC seconds); return how many.
 
         Nothing that has a key is touched. Raises StoreError.
         """
-        ...
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
         """Return the ``store`` part of the launch contract: how a session reaches what ``grant`` names.
@@ -93,7 +85,6 @@ class BlobStore(Protocol):
         Plain JSON types, free of long-lived secrets. A store that cannot narrow access hands out what it has.
         Raises StoreError.
         """
-        ...
 
 
 def check_key(action: str, key: str) -> None:

@@ -28,7 +28,6 @@ class Server(Protocol):
     @property
     def address(self) -> str:
         """What clients are given."""
-        ...
 
     heard: int
 

@@ -109,7 +109,6 @@ class Target(Protocol):
 
         Changes nothing. Raises TargetError, TargetUnreachable.
         """
-        ...
 
     def deploy(self, release: Release) -> Deployed:
         """Bring a release there, point at it, and see it answer; else go back to the version before.
@@ -118,7 +117,6 @@ class Target(Protocol):
         point is finished by the next call. Readers see the whole old release or the whole new one. Raises BadRelease,
         TargetBusy, TargetError with the old version untouched, and TargetUnreachable when it is unknown.
         """
-        ...
 
     def go_back(self, model: str, leaving: int) -> Deployed:
         """Let the version before ``leaving`` serve again; where ``leaving`` does not serve, nothing is changed.
@@ -126,7 +124,6 @@ class Target(Protocol):
         Idempotent, and finishes what was cut off. SERVING tells that the version before answers. Raises TargetBusy,
         TargetUnreachable, and TargetError when there is no version before.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

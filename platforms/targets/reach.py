@@ -113,11 +113,9 @@ class Reach(Protocol):
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
         """Run a script there with ``words`` as its arguments."""
-        ...
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
         """Make ``folder`` there hold the files of a release and nothing else. What is there already is not sent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

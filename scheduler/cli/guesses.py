@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from scheduler.cli.shell.exits import UsageFault
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ALIASES: dict[str, str] = {
     "jobs": "queue",

@@ -9,41 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal
+
+from scheduler.core.version import version_name
 
 _ALL = "*"
+DeploymentState = Literal["intended", "serving", "returned", "failed", "replaced"]
 
 
-class Row(Protocol):
-    """The record of one deployment; times are UTC seconds."""
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One version on its way to a target, there, or there no more; ``served_at`` is when its health was proven."""
 
-    @property
-    def model(self) -> str:
-        """The model."""
-
-    @property
-    def number(self) -> int:
-        """The version's number."""
-
-    @property
-    def target(self) -> str:
-        """The deployment target."""
-
-    @property
-    def state(self) -> str:
-        """One of intended, serving, returned, failed, replaced."""
+    id: int
+    model: str
+    number: int
+    target: str
+    state: DeploymentState
+    by: str
+    why: str
+    evidence: Mapping[str, Any]
+    intended_at: int
+    served_at: int | None
+    ended_at: int | None
 
     @property
-    def why(self) -> str:
-        """Why it ended."""
-
-    @property
-    def served_at(self) -> int | None:
-        """When it first answered."""
-
-    @property
-    def ended_at(self) -> int | None:
-        """When it ended."""
+    def version(self) -> str:
+        """What is deployed: ``ufm@3``."""
+        return version_name(self.model, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +75,15 @@ class Waits:
 
 
 def decide(
-    rules: Sequence[Rule], in_force: Mapping[str, int], rows: Sequence[Row], resumed: Mapping[str, int], now: int
+    rules: Sequence[Rule], in_force: Mapping[str, int], rows: Sequence[Deployment], resumed: Mapping[str, int], now: int
 ) -> list[Due | Waits]:
     """Return what is due or waits, by target. By model: ``in_force`` promoted numbers, ``resumed`` newest instants."""
     return [decision for rule in rules if rule.automatic for decision in _at(rule, in_force, rows, resumed, now)]
 
 
-def paused_by(rows: Sequence[Row], model: str, target: str, number: int, resumed_at: int | None) -> Row | None:
+def paused_by(
+    rows: Sequence[Deployment], model: str, target: str, number: int, resumed_at: int | None
+) -> Deployment | None:
     """Return the deployment whose end blocks an automatic deployment of a version to a target, None if there is none.
 
     ``rows`` are oldest first. A rollback at any target pauses the model at all targets. A failed version is not tried
@@ -107,7 +102,7 @@ def paused_by(rows: Sequence[Row], model: str, target: str, number: int, resumed
 
 
 def _at(
-    rule: Rule, in_force: Mapping[str, int], rows: Sequence[Row], resumed: Mapping[str, int], now: int
+    rule: Rule, in_force: Mapping[str, int], rows: Sequence[Deployment], resumed: Mapping[str, int], now: int
 ) -> Iterator[Due | Waits]:
     local_rows = [row for row in rows if row.target == rule.name]
     serving = {row.model: row for row in local_rows if row.state == "serving"}
@@ -131,7 +126,7 @@ def _at(
             yield Due(model, number, rule.name)
 
 
-def _staged(rule: Rule, model: str, in_force: Mapping[str, int], serving: Mapping[str, Row], now: int) -> str:
+def _staged(rule: Rule, model: str, in_force: Mapping[str, int], serving: Mapping[str, Deployment], now: int) -> str:
     """Return why a model waits for the target's first model; empty if it does not wait."""
     first = rule.first
     if not first or model == first or first not in in_force:

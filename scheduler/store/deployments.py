@@ -7,12 +7,11 @@ database holds that one version of a model is on its way to a target at a time, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from scheduler.core.version import version_name
+from scheduler.core.deployment import Deployment, DeploymentState
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale
 from scheduler.store.schema import deployments
@@ -21,30 +20,7 @@ from scheduler.store.versions import Version
 DAEMON = "daemon"  # the author of what is due by itself
 RESUMED = "deployment.resume"
 _RESUMED_MAX = 500
-DeploymentState = Literal["intended", "serving", "returned", "failed", "replaced"]
 _NOTHING: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """One version on its way to a target, there, or there no more; ``served_at`` is when its health was proven."""
-
-    id: int
-    model: str
-    number: int
-    target: str
-    state: DeploymentState
-    by: str
-    why: str
-    evidence: Mapping[str, Any]
-    intended_at: int
-    served_at: int | None
-    ended_at: int | None
-
-    @property
-    def version(self) -> str:
-        """What is deployed: ``ufm@3``."""
-        return version_name(self.model, self.number)
 
 
 _ALL = select(deployments).order_by(deployments.c.id)

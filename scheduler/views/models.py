@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from jobs.payload.store.manifest import split_key
+from scheduler.core.deployment import Deployment
 from scheduler.core.ledger import fold
 from scheduler.core.version import VersionState
 from scheduler.store import deployments, evaluations, generations, jobs, ledger, runs, versions
-from scheduler.store.deployments import Deployment
 from scheduler.store.evaluations import Evaluation, Overrule, StoredVerdict
 from scheduler.store.versions import Promotion, Version
 

@@ -1,36 +1,35 @@
 """What is due at which target, and why the rest waits."""
 
-from dataclasses import dataclass
-
-from scheduler.core.deployment import Due, Rule, Waits, decide
+from scheduler.core.deployment import Deployment, DeploymentState, Due, Rule, Waits, decide
 
 NOW = 1_795_000_000
 HOUR = 3_600
 
 
-@dataclass(frozen=True)
-class Past:
-    """A recorded deployment."""
-
-    model: str
-    number: int
-    state: str
-    target: str = "griffith"
-    served_at: int | None = None
-    ended_at: int | None = None
-    why: str = ""
-
-
-def serving(model: str, number: int, since: int = 10 * HOUR) -> Past:
-    return Past(model, number, "serving", served_at=NOW - since)
+def past(
+    model: str,
+    number: int,
+    state: DeploymentState,
+    target: str = "griffith",
+    *,
+    served_at: int | None = None,
+    ended_at: int | None = None,
+    why: str = "",
+) -> Deployment:
+    """Return a recorded deployment."""
+    return Deployment(1, model, number, target, state, "ann", why, {}, NOW - 20 * HOUR, served_at, ended_at)
 
 
-def returned(model: str, number: int, ago: int = HOUR, target: str = "griffith") -> Past:
-    return Past(model, number, "returned", target, ended_at=NOW - ago, why="it took too long")
+def serving(model: str, number: int, since: int = 10 * HOUR) -> Deployment:
+    return past(model, number, "serving", served_at=NOW - since)
+
+
+def returned(model: str, number: int, ago: int = HOUR, target: str = "griffith") -> Deployment:
+    return past(model, number, "returned", target, ended_at=NOW - ago, why="it took too long")
 
 
 def decided(
-    rule: Rule, in_force: dict[str, int], *rows: Past, resumed: dict[str, int] | None = None
+    rule: Rule, in_force: dict[str, int], *rows: Deployment, resumed: dict[str, int] | None = None
 ) -> list[Due | Waits]:
     return decide([rule], in_force, rows, resumed or {}, NOW)
 
@@ -58,14 +57,14 @@ def test_one_is_on_its_way_to_a_target_at_a_time() -> None:
     assert first == Due("ucm", 4, "griffith")
     assert isinstance(second, Waits)
     assert "waits for ucm@4" in second.why
-    (waits,) = decided(AUTOMATIC, {"ufm": 3, "ucm": 4}, Past("ucm", 4, "intended"))
+    (waits,) = decided(AUTOMATIC, {"ufm": 3, "ucm": 4}, past("ucm", 4, "intended"))
     assert isinstance(waits, Waits)
     assert (waits.model, waits.paused) == ("ufm", False)
 
 
 def test_two_targets_do_not_wait_for_each_other() -> None:
     rules = [AUTOMATIC, Rule("here", automatic=True)]
-    found = decide(rules, {"ufm": 3}, [Past("ufm", 3, "intended")], {}, NOW)
+    found = decide(rules, {"ufm": 3}, [past("ufm", 3, "intended")], {}, NOW)
     assert found == [Due("ufm", 3, "here")]
 
 
@@ -117,12 +116,12 @@ def test_what_was_returned_at_one_target_goes_to_no_other_by_itself() -> None:
 
 
 def test_a_person_who_made_it_serve_has_ended_the_pause() -> None:
-    later = Past("ufm", 4, "serving", served_at=NOW - 60)
+    later = past("ufm", 4, "serving", served_at=NOW - 60)
     assert decided(AUTOMATIC, {"ufm": 5}, returned("ufm", 3), later) == [Due("ufm", 5, "griffith")]
 
 
 def test_what_failed_before_anything_was_touched_is_not_tried_again_there_but_the_next_version_is() -> None:
-    failed = Past("ufm", 3, "failed", ended_at=NOW - HOUR, why="the disk is full")
+    failed = past("ufm", 3, "failed", ended_at=NOW - HOUR, why="the disk is full")
     (waits,) = decided(AUTOMATIC, {"ufm": 3}, failed)
     assert isinstance(waits, Waits)
     assert waits.paused

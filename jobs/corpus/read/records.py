@@ -176,7 +176,6 @@ class TextStream(Protocol):
 
     def read(self, size: int, /) -> str:
         """Read on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

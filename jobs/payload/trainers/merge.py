@@ -11,6 +11,7 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING or __package__:
 else:
     from tuning.errors import Refused
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ADAPTER, _FINGERPRINT = "adapter_config.json", "fingerprint.json"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # a tokenizer's files, and what generation is told

@@ -16,12 +16,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _ASKED = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # what a line of the standard input stands for

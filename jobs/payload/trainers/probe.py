@@ -11,6 +11,7 @@ import contextlib
 import json
 import sys
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
@@ -20,8 +21,6 @@ else:
     from calibrate import DEFAULTS
     from trial import make_model
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _LENGTHS = (64, 128)
 

@@ -15,12 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Thread
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import IO
+from typing import IO
 
 _ASK = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
 _FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)

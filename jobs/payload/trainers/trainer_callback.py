@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING or __package__:
 else:
     from trainer_kit import Training
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 # What TRL logs, and its names among a checkpoint's metrics.
 _OF_TRL = {

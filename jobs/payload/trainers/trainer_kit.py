@@ -14,11 +14,9 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Any
 
 EXIT_DATA = 65  # exit with this status when the data cannot be read
 _ROOM_BYTES = 1 << 20  # a disk with less of it is full: what could not be written was more

@@ -69,15 +69,12 @@ class Cloud(Protocol):
 
     def copy(self, uri: str, folder: Path) -> int:
         """Copy all objects whose names begin with an S3 address into a folder."""
-        ...
 
     def put(self, uri: str, data: bytes) -> None:
         """Write an object."""
-        ...
 
     def log(self, job: str, lines: Iterable[bytes]) -> None:
         """Send lines to CloudWatch until they end."""
-        ...
 
 
 @dataclass

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from jobs.problem import NotFound
 from platforms.base import Observed
-from platforms.manual.adapter import Offer
+from platforms.manual.adapter import ManualPlatform, Offer
 from scheduler.cli.shell.command import REASON, Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import meant
 from scheduler.views.documents import picked
-
-if TYPE_CHECKING:
-    from platforms.manual.adapter import ManualPlatform
 
 app = group(
     "Manual sessions, which a person starts: claim, submit, release.",

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from platforms.targets.base import Deployed, Outcome, TargetBusy, TargetError, TargetUnreachable
+from scheduler.core.deployment import Deployment
 from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.deploy.release_files import forget_releases, probe_of_version, release_of
 from scheduler.service.outside.calls import tell
 from scheduler.store import checkpoints, deployments, versions
-from scheduler.store.deployments import Deployment
 from scheduler.store.versions import Version
 
 DAEMON = deployments.DAEMON

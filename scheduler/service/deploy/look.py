@@ -6,13 +6,12 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from scheduler.core.deployment import Due, Waits, decide, paused_by
+from scheduler.core.deployment import Deployment, Due, Waits, decide, paused_by
 from scheduler.service.deploy.carry import DAEMON, carry_out
 from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.faults.isolation import apart
 from scheduler.service.outside.ports import Ports
 from scheduler.store import deployments, versions
-from scheduler.store.deployments import Deployment
 from scheduler.store.errors import Refused
 
 _ASK_EVERY_SECONDS = 600

@@ -41,7 +41,6 @@ class Write(Protocol):
 
     def __call__(self, tx: Connection, runs: Sequence[Run], *, regarded: bool) -> None:
         """Write; include the reports of the sessions if ``regarded``."""
-        ...
 
 
 def why(error: BaseException) -> str:

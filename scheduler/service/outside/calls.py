@@ -35,7 +35,6 @@ class Calls(Protocol):
 
         Raises what the work raises, when its answer would have been given.
         """
-        ...
 
     def under_way(self, kind: str) -> Collection[str]:
         """Return the names of the work of a kind that is not over."""

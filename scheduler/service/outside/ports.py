@@ -50,7 +50,6 @@ class Opening(Protocol):
 
     def __call__(self, *, anew: bool = False) -> str:
         """Return a word that changes when the platform was made of something else. Raises PlatformError."""
-        ...
 
 
 def no_account() -> Published:

@@ -13,6 +13,7 @@ from jobs.corpus.folder import CorpusFolder
 from jobs.problem import Refusal
 from platforms.artifacts.base import BlobStore
 from platforms.targets.base import Served, TargetError
+from scheduler.core.deployment import Deployment
 from scheduler.core.version import split_version
 from scheduler.service.deploy.carry import deploy_now
 from scheduler.service.deploy.deployer import Deployer
@@ -20,7 +21,6 @@ from scheduler.service.requests.checkpoint_files import choose
 from scheduler.service.versions import force, making
 from scheduler.service.versions.item_set import set_for
 from scheduler.store import deployments, events, jobs, versions
-from scheduler.store.deployments import Deployment
 from scheduler.store.engine import Database
 from scheduler.store.versions import Version
 

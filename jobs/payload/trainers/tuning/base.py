@@ -7,13 +7,11 @@ was cut off, or of a folder that is not there, does not say what to do.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _INDEX = "model.safetensors.index.json"
 _LENGTH_BYTES = 8  # of a file of safetensors, which tell how long its header is

@@ -10,16 +10,14 @@ import contextlib
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 from .errors import UnreadableData
 from .forms import ASSISTANT, THOUGHTS, LostPart, OddRecord, Record, is_learned, is_marked, read_record
 from .tally import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _MARK = "\ufeff"  # of byte order, where a file begins, or another one that was appended to it
 _BLANK = " \t\r\n" + _MARK

@@ -16,11 +16,9 @@ A conversation may have ``system``, ``tools`` and ``chat_template_kwargs`` besid
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 ASSISTANT = "assistant"
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # what an assistant's message may have beside its content

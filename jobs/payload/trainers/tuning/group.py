@@ -6,16 +6,14 @@ Gradients are summed once a step, in one order, so what is computed does not dep
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
 
 from .errors import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PATIENCE = timedelta(hours=2)  # the others wait while the first one loads data or saves
 _BUCKET_ELEMENTS = 1 << 25

@@ -13,8 +13,9 @@ import hashlib
 import io
 import json
 import math
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,9 +25,6 @@ from .forms import OddRecord
 from .rows import Batch, Rows, encoded, find_or_make
 from .tally import Tally
 from .tokenizer import digest
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
 
 FORMAT = 3  # of the rows on disk
 PREPROCESSOR = "preprocessor_config.json"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .errors import Refused
 from .memory import ALL, CHANGES, HALF
 from .tally import SKIP_AT_MOST
 from .zero_config import read_file
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _USUAL_RANK = 16
 STAGES = ("sft", "dpo", "kto", "grpo", "selftrain")

@@ -10,14 +10,12 @@ import bisect
 import json
 import os
 from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 LEARNED, BEGINS = 1, 2  # bits of a mark
 FACTS = "rows.json"  # written last: a folder that has it is whole, unless something happened to its files since

@@ -13,13 +13,11 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SCORES = "scores.jsonl"
 _BYTES_MAX = 64 << 20

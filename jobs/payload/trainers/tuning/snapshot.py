@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .group import is_part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _BIG = 1 << 28  # bytes; less is written as soon as it is copied
 _SPARE = 1.25  # of the memory that copies take: what they are written through is memory too

@@ -12,13 +12,11 @@ import hashlib
 import json
 import sys
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import Refused, UnreadableData
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Indents, tabs, several line ends, words of two scripts and an emoji: what code is made of.
 PROBES = (
