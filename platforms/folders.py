@@ -22,13 +22,17 @@ _NEW = ".new-"  # a folder in the making
 _GONE = ".gone-"  # a folder in removal
 _LOCK_PATIENCE_SECONDS = 5.0
 _LOG_CHUNK_BYTES = 1 << 16
-_OVER = {SessionState.ENDED, SessionState.ABSENT}
 _PAUSE_SECONDS = 0.02
 
 
 def is_folder_name(key: str) -> bool:
     """Return whether a launch key can be a folder's name."""
     return bool(_KEY.fullmatch(key))
+
+
+def is_live(session: Observed) -> bool:
+    """Return whether a session waits, runs, or may run for all that is known."""
+    return session.state not in {SessionState.ENDED, SessionState.ABSENT}
 
 
 class Folders:
@@ -78,12 +82,12 @@ class Folders:
     def live(self, observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
         """Return the sessions that hold a lane: those that wait, run, or may run for all that their records say."""
         sessions = self.observed(self.keys(), observe)
-        return {key: one for key, one in sessions.items() if one.state not in _OVER}
+        return {key: one for key, one in sessions.items() if is_live(one)}
 
     def over(self, keys: Collection[str], observe: Callable[[str], Observed | None]) -> list[str]:
         """Return those of ``keys`` whose folders are kept though their sessions ended or never started, sorted."""
         sessions = self.observed(sorted(self.keys() & set(keys)), observe)
-        return [key for key, one in sessions.items() if one.state in _OVER]
+        return [key for key, one in sessions.items() if not is_live(one)]
 
     def make(self, key: str, fill: Callable[[Path], object]) -> None:
         """Let a session's folder appear as ``fill`` fills it, or not at all. The caller holds the lock."""

@@ -14,13 +14,12 @@ from typing import TypeVar
 
 from jobs.payload.clock import Clock
 from platforms.base import Adapter, LaunchRequest, Misconfigured, Observed, Refused, SessionState, Unreachable
-from platforms.folders import Folders
+from platforms.folders import Folders, is_live
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
 
 ORDER, STARTED, END, OUTPUT = "order.json", "started.json", "end.json", "output.log"
-_OVER = {SessionState.ENDED, SessionState.ABSENT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +163,6 @@ class RemoteSessions(Adapter):
 
     def _real(self, scheduled: int) -> float:
         return self._clock.origin + (scheduled - self._clock.epoch) / self._clock.scale
-
-
-def is_live(session: Observed) -> bool:
-    """Return whether a session waits, runs, or may run for all that is known."""
-    return session.state not in _OVER
 
 
 def payload_of(platform: str, request: LaunchRequest, context: PlatformContext) -> Path:

@@ -158,7 +158,7 @@ def pace_seen(setup: Setup, card: Card, seen: Sequence[Seen]) -> Pace:
     others = [row for row in same(setup, seen, None) if row.card in cards()]
     if not others:
         return prior
-    ratio = median(row.seconds / _micro(setup, cards()[row.card], row) for row in others)
+    ratio = median(row.seconds / _pace_alone(setup, cards()[row.card], row).micro(row.tokens) for row in others)
     return _scaled(prior, setup, ratio, ratio, min(prior.sigma, _ELSEWHERE_SIGMA), 0)
 
 
@@ -181,12 +181,6 @@ def _fitted(setup: Setup, card: Card, rows: Sequence[Seen], prior: Pace) -> tupl
 def _line(setup: Setup, card: Card, row: Seen) -> float:
     pace = _pace_alone(setup, card, row)
     return pace.fixed + pace.per_token * row.tokens
-
-
-def _micro(setup: Setup, card: Card, row: Seen) -> float:
-    """Return the prior's seconds of the micro-batch that was seen."""
-    pace = _pace_alone(setup, card, row)
-    return pace.micro(row.tokens)
 
 
 def _pace_alone(setup: Setup, card: Card, row: Seen) -> Pace:

@@ -51,7 +51,7 @@ class Refusal(NamedTuple):
 def read_json(data: bytes | str) -> Any:
     """Read JSON of any content; raises ValueError for what is none. Numbers too long to hold become infinite."""
     try:
-        return json.loads(data, parse_int=_integer)
+        return json.loads(data, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS_MAX else math.inf)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -205,10 +205,6 @@ class Reader:
         """Note that a field is not believed."""
         if len(self.refused) < REFUSALS_MAX:
             self.refused.append(Refusal(name, why, shown(value)))
-
-
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _DIGITS_MAX else math.inf
 
 
 def _fit(character: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.payload.clock import stopwatch
 from jobs.payload.store import mount
 from platforms.artifacts.base import BlobStore, StoreError
 from platforms.base import (
@@ -28,7 +29,7 @@ from platforms.base import (
 )
 from platforms.kaggle.api.account import open_account, require_one_account
 from platforms.kaggle.api.client import Client, Push, Pushed
-from platforms.kaggle.api.wire import Denied, TooLarge, stopwatch
+from platforms.kaggle.api.wire import Denied, TooLarge
 from platforms.kaggle.kernel.inputs import BackgroundTasks, Inputs
 from platforms.kaggle.kernel.inputs import Unfinished as GoesOn
 from platforms.kaggle.kernel.packing import Packed, is_source_of, pack

@@ -138,14 +138,6 @@ def _uploads(account: Account, seconds: int) -> Checked:
     return Checked("ok", "a file was taken")
 
 
-def _remove(account: Account, slug: str) -> None:
-    try:
-        account.client.delete(slug)
-    except (Denied, Unreachable) as error:
-        why = f"the kernel {slug} may still be there: {error}"
-        raise Unreachable("kaggle", "probe", why, "Delete it in the browser") from None
-
-
 def probe_source(who: Mapping[str, str], seconds: int) -> str:
     """Return the probe's program, which looks at one session within ``seconds``."""
     return _PROBE.replace("WHO", repr(dict(who))).replace("SECONDS", str(seconds))
@@ -175,7 +167,11 @@ def _probe(account: Account, push_seconds: int) -> Checked:
         for _ in log.feed(entries_of(output.log if output else "")):
             pass
     finally:
-        _remove(account, landed)
+        try:
+            client.delete(landed)
+        except (Denied, Unreachable) as error:
+            why = f"the kernel {landed} may still be there: {error}"
+            raise Unreachable("kaggle", "probe", why, "Delete it in the browser") from None
     if log.session_id is None:
         return Checked("warning", "a kernel does not know its session: forced stops delete it, and lose its log")
     if not log.hears:

@@ -114,8 +114,8 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
         billed = round((end - description["TrainingStartTime"]).total_seconds())
     if not billed and failure(description)[0] == NO_MACHINE:
         return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
-    why, interrupted = _why(description), _was_taken(description)
-    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), why, taken=interrupted)
+    taken = _was_interrupted(description) or failure(description)[0] in _AWS_FAILED
+    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), _why(description), taken=taken)
 
 
 def ends_by(description: Mapping[str, Any]) -> int:
@@ -139,11 +139,6 @@ def failure(description: Mapping[str, Any]) -> tuple[str, str]:
 def _was_interrupted(description: Mapping[str, Any]) -> bool:
     stages = {step.get("Status") for step in description.get("SecondaryStatusTransitions") or ()}
     return not {*stages, description.get("SecondaryStatus")}.isdisjoint(_INTERRUPTED)
-
-
-def _was_taken(description: Mapping[str, Any]) -> bool:
-    """Return whether AWS took a job's machine away, or failed itself."""
-    return _was_interrupted(description) or failure(description)[0] in _AWS_FAILED
 
 
 def _waiting(description: Mapping[str, Any]) -> str:

@@ -27,9 +27,9 @@ from platforms.base import (
     StopChannel,
 )
 from platforms.bundle import build_bundle
-from platforms.folders import is_folder_name
+from platforms.folders import is_folder_name, is_live
 from platforms.registry import PlatformContext
-from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions, Started, is_live
+from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions, Started
 from platforms.slurm.books import Cap, NoBooks, reading
 from platforms.slurm.commands import Commands
 from platforms.slurm.judge import (

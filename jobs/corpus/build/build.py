@@ -380,7 +380,9 @@ class Keywords:
     """
 
     def __init__(self, domains: Mapping[str, Sequence[str]]) -> None:
-        self.domains = {name: _stripped(words) for name, words in sorted(domains.items())}
+        self.domains = {
+            name: sorted({word.strip().lower() for word in words} - {""}) for name, words in sorted(domains.items())
+        }
         self.words = sorted({word for words in self.domains.values() for word in words})
         self._patterns = [(word, re.compile(rf"(?<![^\W_]){re.escape(word)}")) for word in self.words]
 
@@ -438,10 +440,6 @@ class DomainTagger:
     def counts(self) -> dict[str, dict[str, int]]:
         """Return by domain and keyword how many texts hold it."""
         return {name: {word: self._counts[word] for word in words} for name, words in self._keywords.domains.items()}
-
-
-def _stripped(words: Sequence[str]) -> list[str]:
-    return sorted({stripped for word in words if (stripped := word.strip().lower())})
 
 
 # Exact and near duplicates: digests of normalised text, MinHash signatures, clusters by LSH banding.

@@ -19,10 +19,10 @@ import sys
 import tempfile
 import venv
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..log import log
 from ..store.lock import (
@@ -166,7 +166,9 @@ class _Build:
             venv.EnvBuilder(symlinks=True, with_pip=False).create(self._place)
             while wanted := self._wanted():
                 self._install(wanted)
-            self._show_image()
+            # The interpreter sees the image's packages, with what their own .pth files add, behind its own.
+            lines = [f"import site; site.addsitedir({folder!r})\n" for folder in _site_folders()]
+            (self._site / _IMAGE).write_text("".join(lines))
             self._wrap_scripts()
             self._tell()
             os.sync()  # a mark that a power cut leaves alone would vouch for files that are not there
@@ -228,18 +230,13 @@ class _Build:
             if found.metadata["Name"]:
                 self._own[canonical(found.metadata["Name"])] = Seen(found.version, tuple(found.requires or ()))
 
-    def _show_image(self) -> None:
-        """Let the interpreter see the image's packages, with what their own .pth files add, behind its own."""
-        lines = [f"import site; site.addsitedir({folder!r})\n" for folder in _site_folders()]
-        (self._site / _IMAGE).write_text("".join(lines))
-
     def _wrap_scripts(self) -> None:
         """Let the image's programs, such as torchrun, run in this interpreter: theirs would not see its packages."""
         for found in self._image.values():
-            for entry in _scripts(found.entry_points):
+            for entry in found.entry_points:
                 script = self._place / "bin" / entry.name
                 module, _, attribute = entry.value.partition("[")[0].strip().partition(":")
-                if "/" in entry.name or not attribute or script.exists():
+                if entry.group != "console_scripts" or "/" in entry.name or not attribute or script.exists():
                     continue
                 script.write_text(
                     f"#!/bin/sh\n'''exec' \"{self._python}\" \"$0\" \"$@\"\n' '''\n"
@@ -259,10 +256,6 @@ class _Build:
         log(self._lane, f"packages: fetched {_listed(fetched)}, {size / (1 << 20):,.1f} MiB on disk")
         if kept:
             log(self._lane, f"packages: the image's own do for {_listed(kept)}")
-
-
-def _scripts(entries: Any) -> Iterable[Any]:
-    return [entry for entry in entries if entry.group == "console_scripts"]
 
 
 def _why(missing: Unmet) -> str:

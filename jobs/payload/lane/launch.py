@@ -205,7 +205,7 @@ def _launch(document: Mapping[str, Any], folder: Path) -> Launch:
 
 def _lane(entry: dict[str, Any]) -> LaneOrder:
     command = tuple(str(word) for word in entry["command"])
-    checkpoint_seconds = float(entry["checkpoint_seconds"])
+    checkpoint_seconds, packages = float(entry["checkpoint_seconds"]), entry.get("packages")
     if not command:
         raise ValueError("command is empty")
     return LaneOrder(
@@ -227,7 +227,7 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         restore=tuple(str(key) for key in entry["restore"]),
         parent=str(entry.get("parent") or ""),
         limits=_limits(entry.get("stall") or {}),
-        packages=_packages(entry.get("packages")),
+        packages=Packages(*(str(packages[name]) for name in Packages._fields)) if packages else None,
         secrets=tuple(str(name) for name in entry.get("secrets") or ()),
         nodes=read_nodes(entry.get("nodes")),
     )
@@ -247,10 +247,6 @@ def _secret_store(entry: Any) -> SecretStore | None:
     if store.kind not in {"ssm", "secretsmanager"}:
         raise ValueError(f"a store of secrets of the kind {store.kind!r} is unknown")
     return store
-
-
-def _packages(entry: Any) -> Packages | None:
-    return Packages(*(str(entry[name]) for name in Packages._fields)) if entry else None
 
 
 def _limits(entry: Mapping[str, Any]) -> Limits:

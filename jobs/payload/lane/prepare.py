@@ -51,7 +51,10 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
 
         environment = build(launch, order, order.packages, transport)
     if order.whole:
-        _make_output(folder / "command")
+        try:
+            make_output(folder / "command")
+        except OSError as error:
+            raise Failure("code", f"the command's folder for its output cannot be made: {error}") from None
     status.phase = "restoring" if order.restore or order.parent else "starting"
     parent = "" if order.restore else _restore_parent(transport, order, folder / "parent")
     restored = _restore(transport, order, folder / "resume")
@@ -91,13 +94,6 @@ def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str
         why = "; ".join(why for _, why in found.bad)
         raise Failure("parent", f"the parent's checkpoint {order.parent} cannot be used: {why}")
     return str(target)
-
-
-def _make_output(folder: Path) -> None:
-    try:
-        make_output(folder)
-    except OSError as error:
-        raise Failure("code", f"the command's folder for its output cannot be made: {error}") from None
 
 
 def _restore(transport: Transport, order: LaneOrder, target: Path) -> Restored:

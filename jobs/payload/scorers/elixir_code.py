@@ -44,7 +44,7 @@ def measure_elixir(code: str) -> Measured:
         elif name in _IMPORTS:
             imports += 1
             if name == "import":
-                imported.add(_first_argument(node))
+                imported.update(map(_text, _arguments(node)[:1]))
         elif node.type == "call":
             effects += _is_effect(node, name)
     effects += len({module for module in imported if module in _EFFECT_MODULES})
@@ -129,11 +129,6 @@ def _is_effect(node: Any, name: str) -> bool:
 def _operator(node: Any) -> str:
     operator = node.child_by_field_name("operator")
     return _text(operator) if operator is not None else ""
-
-
-def _first_argument(node: Any) -> str:
-    arguments = _arguments(node)
-    return _text(arguments[0]) if arguments else ""
 
 
 def _lines(root: Any) -> int:

@@ -33,7 +33,8 @@ def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
     folder = Path.cwd().parent / "nodes"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    far = Path(os.environ["SCHED_PROGRESS"]) if not os.environ["SCHED_NODES_NEAR"] and _has_progress() else None
+    progress = os.environ.get("SCHED_PROGRESS")
+    far = Path(progress) if progress and not os.environ["SCHED_NODES_NEAR"] else None
     stopped, over = threading.Event(), threading.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, *_STOPS})  # until there is somebody to tell
     words = [*launcher, sys.executable, str(Path(__file__).resolve()), "one", str(folder), *command]
@@ -68,10 +69,6 @@ def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
     if code:
         print("nodes: a node ended without a word, so all end", file=sys.stderr)
     return code if code >= 0 else _SHELL_SIGNAL_BASE - code
-
-
-def _has_progress() -> bool:
-    return bool(os.environ.get("SCHED_PROGRESS"))
 
 
 def _relay(source: Path, sink: Path, over: threading.Event) -> None:

@@ -61,7 +61,9 @@ def main() -> None:
     over = ending()
     server = Server(place, options.port)  # nobody is answered yet
     if recall(place):
-        end_unknown(folder, live_folders(place))
+        # A session that waits has no folder yet, whatever an earlier start began.
+        live = [session for session in place.sessions() if session.live and session.started_at is not None]
+        end_unknown(folder, {str(session.terms.folder) for session in live})
     else:
         clear(folder)
     place.note = partial(save, place)
@@ -85,7 +87,7 @@ def save(place: Place) -> None:
     with place.lock:
         document = {
             "clock": list(place.clock),
-            "number": place.next_number(),
+            "number": place.next_number,
             "kernels": [_kernel(kernel) for kernel in place.kernels.values()],
             "deleted": [_kernel(kernel) for kernel in place.deleted.values()],
             "datasets": [
@@ -116,7 +118,7 @@ def recall(place: Place) -> bool:
         return False
     if document["clock"] != list(place.clock):
         return False
-    place.count_from(document["number"])
+    place.next_number = document["number"]
     place.kernels = {entry["slug"]: _recalled(place, entry) for entry in document["kernels"]}
     place.deleted = {entry["slug"]: _recalled(place, entry) for entry in document["deleted"]}
     for entry in document["datasets"]:
@@ -125,12 +127,6 @@ def recall(place: Place) -> bool:
     for token, name, size, path, done in document["blobs"]:
         place.storage.blobs[token] = Blob(name, size, Path(path), done)
     return True
-
-
-def live_folders(place: Place) -> set[str]:
-    """Return the folders of sessions that run on. One that waits has none yet, whatever an earlier start began."""
-    sessions = [session for session in place.sessions() if session.live and session.started_at is not None]
-    return {str(session.terms.folder) for session in sessions}
 
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:

@@ -62,21 +62,13 @@ class Place:
         self.deleted: dict[str, Kernel] = {}
         self.address = ""  # where the place is served, once it is
         self.note: Callable[[], None] = lambda: None  # called when what must outlive a crash has changed
-        self._next_number = 355_193_088
+        self.next_number = 355_193_088  # of the next kernel or session
 
     def sessions(self) -> list[Session]:
         """Return every session there ever was, those of deleted kernels too."""
         with self.lock:
             kernels = [*self.kernels.values(), *self.deleted.values()]
             return [version.session for kernel in kernels for version in kernel.versions if version.session]
-
-    def next_number(self) -> int:
-        """Return the number that the next kernel or session gets."""
-        return self._next_number
-
-    def count_from(self, number: int) -> None:
-        """Give ``number`` to the next kernel or session."""
-        self._next_number = number
 
     def is_token(self, token: str) -> bool:
         """Return whether a kernel that runs now was given this token."""
@@ -144,7 +136,7 @@ class Place:
         kernel = self.kernels.get(declared)
         if kernel is None:
             title = str(body.get("newTitle") or "")
-            slug = slugify(title)
+            slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
             if len(title) < 5 or len(slug) < 5 or len(title) > 50:
                 return {"error": "The title must be between 5 and 50 characters"}
             kernel = self.kernels.setdefault(slug, Kernel(self._number(), slug, title))
@@ -213,8 +205,8 @@ class Place:
         self.note()
 
     def _number(self) -> int:
-        self._next_number += 1
-        return self._next_number - 1
+        self.next_number += 1
+        return self.next_number - 1
 
     def version(self, owner: str, slug: str, label: str | None) -> tuple[Kernel, KernelVersion]:
         """Return the version that a label ``v<N>`` names, or the newest."""
@@ -262,11 +254,6 @@ class Place:
         """End every session."""
         for session in self.sessions():
             session.cut("CANCEL_ACKNOWLEDGED", "The emulator closes")
-
-
-def slugify(title: str) -> str:
-    """Return the slug that the place derives from a title."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def instant_text(instant: float) -> str:

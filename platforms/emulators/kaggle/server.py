@@ -323,9 +323,7 @@ class Calls:
             "kernels.KernelsApiService/GetKernelSessionStatus": self._status,
             "kernels.KernelsApiService/ListKernels": self._list_kernels,
             "kernels.KernelsApiService/ListKernelSessionOutput": self._output,
-            "kernels.KernelsApiService/CancelKernelSession": lambda body: place.cancel(
-                int(body.get("kernelSessionId") or 0)
-            ),
+            "kernels.KernelsApiService/CancelKernelSession": self._cancel,
             "kernels.KernelsApiService/DeleteKernel": lambda body: place.delete(*_name(body)),
             "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": lambda _body: place.quota(),
             "blobs.BlobApiService/StartBlobUpload": self._start_upload,
@@ -376,12 +374,12 @@ class Calls:
 
     def _paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
         """Return a page of a list and how to ask for the next, which a number or a token names."""
+        if self._place.rules.pages_by_token:
+            page, following = self.page(things, {**body, "pageSize": size})
+            return page, following or {"nextPageToken": ""}
         size = min(size, self._place.rules.page_max)
-        if not self._place.rules.pages_by_token:
-            first = (max(1, int(body.get("page") or 1)) - 1) * size
-            return things[first : first + size], {}
-        first = int(body.get("pageToken") or 0)
-        return things[first : first + size], {"nextPageToken": str(first + size) if first + size < len(things) else ""}
+        first = (max(1, int(body.get("page") or 1)) - 1) * size
+        return things[first : first + size], {}
 
     def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
         """Return a page of a list that goes on by token, and how to ask for the next."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from jobs.payload.bounds import SPAN_MAX, digits
+from jobs.payload.clock import stopwatch
 from jobs.payload.deadline import Deadline, header_date
 from platforms.base import Misconfigured, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer
@@ -192,11 +192,6 @@ def _is_json(body: bytes | bytearray) -> bool:
     except ValueError:
         return False
     return True
-
-
-def stopwatch() -> float:
-    """Return monotonic real seconds: the deadline of a call has nothing to do with scheduled time."""
-    return time.monotonic()  # noqa: TID251 - see above
 
 
 class Denied(Exception):

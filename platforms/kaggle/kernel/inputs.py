@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from jobs.payload.clock import stopwatch
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import BlobStore
 from platforms.base import Refused
 from platforms.kaggle.api.client import Client
-from platforms.kaggle.api.wire import stopwatch
 from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.relay import pack_objects
@@ -162,7 +162,7 @@ class Inputs:
         are for the kernel's source: whatever Kaggle keeps of a deleted dataset, one of the two is not enough. Raises
         Refused, Unreachable, Denied, OSError.
         """
-        slug = self._of_secrets(key)
+        slug = f"{self._prefix}-{_SECRETS}-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
         self._note(slug, {"used_at": now, "key": key})
         plain = json.dumps(dict(secrets)).encode()
         pad = os.urandom(len(plain))
@@ -182,9 +182,6 @@ class Inputs:
             if record is not None and record.key and is_over(record.key):
                 self._client.datasets.delete(path.name)
                 path.unlink()
-
-    def _of_secrets(self, key: str) -> str:
-        return f"{self._prefix}-{_SECRETS}-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
 
     def full_name(self, slug: str) -> str:
         """Return a dataset's name as others must write it. Raises Misconfigured, Unreachable."""

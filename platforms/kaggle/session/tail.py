@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jobs.payload.clock import stopwatch
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import Client
-from platforms.kaggle.api.wire import Denied, Throttled, stopwatch
+from platforms.kaggle.api.wire import Denied, Throttled
 from platforms.kaggle.session.records import Record, Records, Said
 from platforms.plain_file import open_below
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 from .confine import confine
-from .limits import Ended, Limits, SandboxMissing
+from .limits import Limits, SandboxMissing
 from .sandbox import Program, Sandbox, check_tools, free_uid, interpreters
 
 _PROBE_LIMITS = Limits(wall_seconds=15.0, cpu_seconds=5, processes=16)
@@ -87,7 +87,7 @@ def _held(sandbox: Sandbox) -> Sandbox:
         tried = replace(sandbox, python=python, has_proc=has_proc)
         (ended,) = tried.run(Program([python, "-I", "-S", "-c", _PROBE]))
         said = ended.output
-        words = _last_line(ended).split()
+        words = "".join(said.decode(errors="replace").strip().splitlines()[-1:]).split()
         if words[:1] != ["probe"]:
             continue
         if ended.clean and words[1:] == ["1000", "none"]:
@@ -99,8 +99,3 @@ def _held(sandbox: Sandbox) -> Sandbox:
     text = said.decode(errors="replace").strip()
     remedy = next((cure for sign, cure in _REMEDIES if sign in text), "try: bwrap --unshare-all --ro-bind / / true")
     raise SandboxMissing(f"bubblewrap cannot make a sandbox here: {text[-300:] or 'it said nothing'}", remedy)
-
-
-def _last_line(ended: Ended) -> str:
-    lines = ended.output.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
