@@ -23,8 +23,7 @@ def checks(
     del environ, probe
     chosen = read_settings(settings, Path())
     server = ApiServer(chosen)
-    infra = str(chosen.resource_options.get("infra", ""))
-    cloud = infra.partition("/")[0].strip("*")
+    cloud = chosen.infra.partition("/")[0].strip("*")
     checks_by_name: dict[str, Callable[[], Checked]] = {
         "server": partial(_server, server),
         "clouds": partial(_clouds, server, cloud),
@@ -60,11 +59,11 @@ def _price(server: ApiServer, chosen: Settings) -> Checked:
     priced, name = offers(server, chosen, 1), chosen.accelerator
     if not priced:
         return Checked("warning", f"no price of one {name} is in the catalogue", "Set price_per_hour yourself")
-    spot = ", spot" if chosen.resource_options.get("use_spot") else ""
+    spot = ", spot" if chosen.use_spot else ""
     words = f"one {name} from ${priced[0].dollars:.2f} an hour ({priced[0].place}){spot}"
-    most = chosen.resource_options.get("max_hourly_cost")
-    if most is None:
+    if not chosen.max_hourly_cost:
         return Checked("ok", f"{words}; the cheapest is booked and launched, unless price_per_hour is set")
+    most = float(chosen.max_hourly_cost)
     if priced[0].dollars > most:
         return Checked("bad", f"{words}, and max_hourly_cost allows ${most:.2f}", "Raise max_hourly_cost")
     return Checked("ok", f"{words}; booked is the dearest up to ${most:.2f}, unless price_per_hour is set")

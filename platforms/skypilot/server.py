@@ -45,12 +45,13 @@ class PriceOffer(NamedTuple):
 
 def offers(server: ApiServer, settings: Settings, devices: int) -> list[PriceOffer]:
     """Return the offers for a session with ``devices``, cheapest first. Raises Unreachable."""
-    infra = str(settings.resource_options.get("infra", "")).split("/")
+    infra = settings.infra.split("/")
     cloud, region = infra[0].strip("*"), (infra[1] if len(infra) > 1 else "").strip("*")
-    spot = bool(settings.resource_options.get("use_spot"))
     prices = server.prices(settings.accelerator, devices, cloud, region)
     return sorted(
-        PriceOffer(dollars, place) for price, dear, place in prices if math.isfinite(dollars := dear if spot else price)
+        PriceOffer(dollars, place)
+        for price, dear, place in prices
+        if math.isfinite(dollars := dear if settings.use_spot else price)
     )
 
 
@@ -63,10 +64,9 @@ def dearest(server: ApiServer, settings: Settings, devices: int) -> PriceOffer |
         priced = [offer for offer in offers(server, settings, devices) if offer.dollars > 0]
     except RequestFailed:  # the server has no catalogue for the cloud
         return None
-    most = settings.resource_options.get("max_hourly_cost")
-    if most is None:
+    if not settings.max_hourly_cost:
         return priced[0] if priced else None
-    return max((offer for offer in priced if offer.dollars <= most), default=None)
+    return max((offer for offer in priced if offer.dollars <= float(settings.max_hourly_cost)), default=None)
 
 
 class NotSent(Unreachable):

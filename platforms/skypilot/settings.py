@@ -48,21 +48,15 @@ class Settings:
         """The prefix of the names of this pool's clusters."""
         return f"uff-{self.owner}-"
 
-    @property
-    def resource_options(self) -> dict[str, Any]:
-        """What is asked of the task's resources, whatever its devices are."""
+    def resources(self, devices: int) -> dict[str, Any]:
+        """Return the task's resources for a session with ``devices``."""
         resources = {"infra": self.infra, "image_id": self.image, "cpus": self.cpus, "memory": self.memory}
         more = {"use_spot": self.use_spot, "disk_size": self.disk_size}
         most = {"max_hourly_cost": float(self.max_hourly_cost)} if self.max_hourly_cost else {}
         autostop = {"idle_minutes": self.autodown_minutes, "down": True}
-        return {**{name: word for name, word in {**resources, **more}.items() if word}, **most, "autostop": autostop}
-
-    def resources(self, devices: int) -> dict[str, Any]:
-        """Return the task's resources for a session with ``devices``."""
-        resources = self.resource_options
-        if self.accelerator and devices:
-            resources["accelerators"] = f"{self.accelerator}:{devices}"
-        return resources
+        cards = {"accelerators": f"{self.accelerator}:{devices}"} if self.accelerator and devices else {}
+        asked = {name: word for name, word in {**resources, **more}.items() if word}
+        return {**asked, **most, "autostop": autostop, **cards}
 
 
 def read_settings(options: Mapping[str, str], state_folder: Path) -> Settings:

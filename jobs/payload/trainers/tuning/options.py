@@ -271,25 +271,23 @@ def _check_stage(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     """End with a reason where what is asked for means nothing in this stage."""
     if options.stage not in ("grpo", "selftrain") and options.reward:
         parser.error(f"--reward is for --stage grpo and selftrain; {options.stage} learns from records alone")
-    if options.stage == "selftrain":
-        if not options.reward:
-            parser.error('--stage selftrain needs --reward COMMAND, such as "{python} {payload}/scorers generation"')
-        if options.new_tokens >= options.length:
-            parser.error(f"--new-tokens {options.new_tokens} leave no room for a prompt in --length {options.length}")
-    if options.stage == "grpo":
-        if not options.reward:
-            parser.error('--stage grpo needs --reward COMMAND, such as "{python} {payload}/scorers generation"')
-        if options.generations < 2 or options.batch * options.accumulate % options.generations:
-            parser.error(
-                f"--generations {options.generations}: a step writes --batch x --accumulate = "
-                f"{options.batch * options.accumulate} texts, which must be whole groups of two or more for a prompt"
-            )
-    if options.stage != "sft" and options.may_change:
-        parser.error(f"--may-change is for --stage sft; {options.stage} compares with what it was before")
-    if options.stage != "sft" and options.background_saves == "on":
-        parser.error(f"--background-saves on is for --stage sft; {options.stage} saves between its steps")
+    if options.stage in ("grpo", "selftrain") and not options.reward:
+        example = "{python} {payload}/scorers generation"
+        parser.error(f'--stage {options.stage} needs --reward COMMAND, such as "{example}"')
+    if options.stage == "selftrain" and options.new_tokens >= options.length:
+        parser.error(f"--new-tokens {options.new_tokens} leave no room for a prompt in --length {options.length}")
+    rows = options.batch * options.accumulate
+    if options.stage == "grpo" and (options.generations < 2 or rows % options.generations):
+        parser.error(
+            f"--generations {options.generations}: a step writes --batch x --accumulate = "
+            f"{rows} texts, which must be whole groups of two or more for a prompt"
+        )
     if options.stage == "sft":
         return
+    if options.may_change:
+        parser.error(f"--may-change is for --stage sft; {options.stage} compares with what it was before")
+    if options.background_saves == "on":
+        parser.error(f"--background-saves on is for --stage sft; {options.stage} saves between its steps")
     options.background_saves = "off"
     if options.compile == "auto":  # rows of all lengths come here, and each would be compiled
         options.compile = "off"
