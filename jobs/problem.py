@@ -32,7 +32,7 @@ class NotFound(UserError):
     """There is nothing of this name."""
 
 
-class InvalidInput(UserError):
+class InvalidInput(UserError, ValueError):
     """A file, a folder or a value that a person gave cannot be used."""
 
 

@@ -382,7 +382,7 @@ class SlurmPlatform(RemoteSessions):
             case Runs(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
                     if at > int(self._real(now)):  # Slurm's second is the one that is charged
-                        return self._unclear(key, "its job started after this look began")
+                        return Observed(key, SessionState.QUEUED, job, detail="its job has just started")
                     self._records.start(key, at, line.job)
                 began = min(self._scheduled(at), now)
                 deadline = min(began + order.length, self._until(evidence)) if order.length else None

@@ -29,7 +29,7 @@ from jobs.problem import Refusal
 Wish = Literal["hold", "cancel", "finish"]
 
 
-class IllegalArrow(Refusal):
+class IllegalArrow(Refusal, ValueError):
     """A transition that the state does not allow."""
 
     def __init__(self, arrow: str, state: object) -> None:

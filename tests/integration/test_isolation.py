@@ -94,7 +94,7 @@ def fails_for(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, picks: Cal
     ("owner", "name", "picks"),
     [
         (cycle, "reconcile", lambda facts, now: any(fact.run.key == BAD for fact in facts)),
-        (apply, "_close_lane", lambda ports, tx, run, *_: run.key == BAD),
+        (apply, "close_lane", lambda ports, tx, run, *_: run.key == BAD),
         (ledger, "append", lambda tx, entries: any(entry.run == BAD for entry in entries)),
         (observe, "_read_lanes", lambda ports, run, *_: run.key == BAD),
     ],
@@ -192,7 +192,7 @@ def test_what_the_database_raises_is_no_fault_of_a_run(
     def broken(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(apply, "_close_lane", broken)
+    monkeypatch.setattr(apply, "close_lane", broken)
     world.cloud.cut(BAD, world.clock.present, "over")
     with pytest.raises(type(error)):
         turn(world)

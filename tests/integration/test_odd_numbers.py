@@ -169,6 +169,7 @@ JOB: dict[str, Any] = {
     "target_step": 500,
     "steps_per_hour": 100.0,
     "needs": {},
+    "stop": {"metric": "loss", "value": 0.1},
     "mixture": {"domain": "code", "extra_share": 0.5},
     "after": {"job": "other", "fraction": 0.5},
     "share": {"with": "other", "percent": 30},

@@ -48,6 +48,7 @@ RUN = {
 }
 LANE = {
     "attempt",
+    "begun_at",
     "code",
     "devices",
     "end_step",

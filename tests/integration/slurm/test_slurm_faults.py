@@ -74,7 +74,7 @@ def test_a_job_that_starts_or_ends_during_a_look_keeps_the_seconds_of_slurm(worl
     before = int(real_now()) - 1
     started = world.running("one").started
     (world.folder / "state" / "sessions").rename(world.folder / "lost")  # nobody has seen it run yet
-    assert world.adapter().find(["one"], before)["one"].state is SessionState.UNCLEAR
+    assert world.adapter().find(["one"], before)["one"].state is SessionState.QUEUED
     assert world.find("one").started == started
     before = int(real_now()) - 1
     world.lab.say("scancel", "--name=one")

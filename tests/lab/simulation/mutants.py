@@ -345,7 +345,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("from scratch", "the payload restores nothing", Lane, "_restore", _starts_from_scratch),
     Mutant("no manifests", "published checkpoints are not read", observe, "read_manifests", _sees_none),
     Mutant("no progress", "a checkpoint does not count", jobs, "note_progress", _silent),
-    Mutant("no lane closed", "a lane's end frees no job", apply, "_close_lane", _silent),
+    Mutant("no lane closed", "a lane's end frees no job", apply, "close_lane", _silent),
     Mutant("no requeue", "a finished job is never done", job_arrows, "finish", _never_done),
     Mutant("attempt reused", "an attempt's number is used again", jobs, "note_launch", _first_attempt),
     Mutant("forgotten intent", "a launch on its way is released", cycle, "reconcile", _forgets_the_intent),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import pwd
 import selectors
 import shutil
@@ -102,8 +103,10 @@ class Sandbox:
         """
         limits = self.limits
         # A core of one byte: nothing is written, and no handler of the machine is started, as it would be for none.
+        # Where the machine allows none at all, as in the service, only root could allow that byte.
+        core = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
         bounds = (
-            f"--nproc={limits.processes} --as={limits.process_bytes} --fsize={limits.file_bytes} --core=1"
+            f"--nproc={limits.processes} --as={limits.process_bytes} --fsize={limits.file_bytes} --core={core}"
             f" --cpu={limits.cpu_seconds}:{limits.cpu_seconds + 1} --nofile={limits.open_files}"
         )
         dropped = (
