@@ -188,7 +188,7 @@ class Planner:
         if incumbent is None or not incumbent.placements:
             return None
         policy = replace(best.policy, pinned=pinned_sessions(case, incumbent))
-        carried = attempt(case, policy, best.bid, prices)
+        carried = attempt(case, policy, best.bids, prices)
         better = best.score.on_time > carried.score.on_time or best.score.value > carried.score.value * (1 + epsilon)
         finishes = finishes_all(case, best.schedule)
         sooner = finishes and weighted_flow_time(case, best.schedule) < weighted_flow_time(case, carried.schedule) * (

@@ -19,7 +19,7 @@ from scheduler.core.window import DAY, HOUR
 from scheduler.planner import dispatch, verify
 from scheduler.planner.dispatch.dispatcher import fill_gaps, make_schedule
 from scheduler.planner.model.case import make_case
-from scheduler.planner.model.pool_capacity import NEVER, PoolCapacity
+from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.search.rebuild import without_jobs
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
@@ -63,16 +63,11 @@ def test_whatever_order_sessions_are_booked_in_the_quota_s_own_words_allow_all_o
         exact = room(replace(view.pool, sessions_max=9), charges, (), begin).seconds
         assert found <= exact
         if all(not charge.is_certain for charge in charges) and found < capacity.pool.session_cap_seconds:
-            assert found == min(exact, _until_full(charges[len(view.charges) :], begin, capacity.pool.places))
+            full = capacity.until_booked(begin)
+            assert found == min(exact, full)
         if found > 0:
             capacity.book(begin, begin + found)
             charges.append(Charge(begin, begin + found, held=True))
-
-
-def _until_full(booked: list[Charge], begin: int, places: int) -> int:
-    """Return the seconds from ``begin`` to the first instant at which ``places`` booked sessions run."""
-    instants = sorted({begin, *(one.start for one in booked if one.start > begin)})
-    return next((at - begin for at in instants if sum(one.start <= at < one.end for one in booked) >= places), NEVER)
 
 
 @given(moving(), st.lists(st.tuples(st.integers(0, 600), st.booleans()), max_size=5), st.lists(st.integers(0, 600)))

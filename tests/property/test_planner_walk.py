@@ -38,11 +38,11 @@ def bent(case: Case, rng: Random) -> Policy:
     jobs, classes = range(len(case.jobs)), range(len(case.classes))
     due = [job.index for job in case.jobs if job.deadline is not None]
     prices = scarcity_prices(case, make_grid(case))
-    factor = rng.choice((0.0, 0.5, 0.9, 1.1))
+    factors = [rng.choice((0.0, 0.5, 0.9, 1.1)) for _ in classes]
     return Policy(
         factors={(group, job): rng.lognormvariate(0, 1) for group in classes for job in jobs if rng.random() < 0.4},
         phased={(group, job, rng.randrange(PHASES)): 3.0 for group in classes for job in jobs if rng.random() < 0.2},
-        admits=prices.admits(factor, rng.choice((0.0, 0.8, 1.0))) if rng.random() < 0.6 else None,
+        admits=prices.admits(factors, rng.choice((0.0, 0.8, 1.0))) if rng.random() < 0.6 else None,
         urgent=frozenset(job for job in due if rng.random() < 0.7),
         foresight_seconds=rng.choice((3_600, 86_400, 1 << 40)),
     )
@@ -123,7 +123,7 @@ def test_who_is_told_the_same_at_every_turn_comes_to_the_same(seed: int) -> None
     rng = Random(seed)
     case = make_case(random_case(12, make_pools(SMALL_MIX), seed % 8), firm_deadlines=False)
     prices = scarcity_prices(case, make_grid(case))
-    asked = [prices.admits(rng.uniform(0.5, 1.2), rng.choice((0.0, 1.0))) for _ in range(4)]
+    asked = [prices.admits([rng.uniform(0.5, 1.2)] * len(case.classes), rng.choice((0.0, 1.0))) for _ in range(4)]
     for one in asked:
         walk = Walk(case, Policy(admits=one))
         found = walk.run()
@@ -136,10 +136,10 @@ def test_prices_that_differ_by_nothing_are_told_the_same() -> None:
     """And others are not: the shortcut is taken where it may be, and nowhere else."""
     case = make_case(random_case(50, make_pools(SMALL_MIX), 0), firm_deadlines=False)
     prices = scarcity_prices(case, make_grid(case))
-    walks = {factor: Walk(case, Policy(admits=prices.admits(factor, 0.0))) for factor in (0.9, 1)}
+    walks = {factor: Walk(case, Policy(admits=prices.admits([factor] * len(case.classes), 0.0))) for factor in (0.9, 1)}
     for walk in walks.values():
         walk.run()
-    close, far = (prices.admits(factor, 0.0) for factor in (0.9 + 1e-12, 2.0))
+    close, far = (prices.admits([factor] * len(case.classes), 0.0) for factor in (0.9 + 1e-12, 2.0))
     assert answers_alike(close, walks[0.9].questions)
     assert not answers_alike(far, walks[0.9].questions)
 

@@ -14,7 +14,7 @@ from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
-from scheduler.planner.search.candidates import DEADLINES_COST, NO_BID, Candidate, Floor, choose
+from scheduler.planner.search.candidates import DEADLINES_COST, Bids, Candidate, Floor, choose
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
 from scheduler.planner.search.score import PlanScore, jobs_on_time
 from tests.lab.planner.cases import EPOCH, KAGGLE
@@ -42,7 +42,7 @@ def test_no_plan_of_a_trace_is_below_a_simple_order(kind: Kind, count: int, seed
 
 
 def candidate(on_time: int, worth: float) -> Candidate:
-    return Candidate(Policy(), NO_BID, Schedule((), {}), PlanScore(on_time, worth, 0.0))
+    return Candidate(Policy(), Bids(()), Schedule((), {}), PlanScore(on_time, worth, 0.0))
 
 
 FEW, MANY = FIRM_JOBS_MAX, FIRM_JOBS_MAX + 1

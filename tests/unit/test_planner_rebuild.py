@@ -106,7 +106,7 @@ def test_the_quick_look_refuses_only_what_the_whole_look_refuses(patience: float
     snapshot = random_case(50, make_pools(SMALL_MIX), 1)
     case = make_case(snapshot, firm_deadlines=False)
     prices = scarcity_prices(case, make_grid(case))
-    admits = prices.admits(1.0, patience)
+    admits = prices.admits([1.0] * len(case.classes), patience)
     refused = 0
     remaining = [view.view.remaining_steps for view in case.jobs]
     for number, group in enumerate(case.classes):

@@ -36,7 +36,7 @@ class Prices:
         self.worth = [case.discount.at(start) for start in grid.edges[:-1]]
         self.steps_worth = [step_worth(case, job) for job in range(len(case.jobs))]
         self.widest = [group.pool.devices_per_session if group.pool.device_counts else 0 for group in case.classes]
-        self._admitted: dict[tuple[float, float], PriceAdmission] = {}
+        self._admitted: dict[tuple[tuple[float, ...], float], PriceAdmission] = {}
 
     def per_second(self, group: int, instant: int) -> float:
         """Return the price of one second of a session of pool class ``group`` at ``instant``."""
@@ -55,28 +55,30 @@ class Prices:
             start, span = until, span + 1
         return total
 
-    def admits(self, factor: float, patience: float) -> PriceAdmission:
-        """Return the rule: a session must be worth ``factor`` times its price.
+    def admits(self, factors: Sequence[float], patience: float) -> PriceAdmission:
+        """Return the rule: a session must be worth its price, scaled by one factor per pool class.
 
         The value of the same steps elsewhere or later, times ``patience``, is subtracted from the session's value.
         """
-        key = factor, patience
+        key = tuple(factors), patience
         if key not in self._admitted:
             if len(self._admitted) >= ADMITTED_MAX:
                 self._admitted.clear()
-            self._admitted[key] = PriceAdmission(self, factor, patience)
+            self._admitted[key] = PriceAdmission(self, factors, patience)
         return self._admitted[key]
 
 
 class PriceAdmission:
     """An admission rule by price, for ``Policy.admits``."""
 
-    def __init__(self, prices: Prices, factor: float, patience: float) -> None:
+    def __init__(self, prices: Prices, factors: Sequence[float], patience: float) -> None:
         self._span_at, self._share, self._widest = prices.span_at, prices.share, prices.widest
         self._worth = prices.worth
         self._work = [patience * work for work in prices.work]
         self._steps_worth = prices.steps_worth
-        self._prices_asked = [[factor * price for price in row] for row in prices.table]
+        self._prices_asked = [
+            [factor * price for price in row] for factor, row in zip(factors, prices.table, strict=True)
+        ]
         self._counts: dict[int, list[float]] = {}  # factor of each job's density, by span
         self._instant, self._span = -1, 0
 

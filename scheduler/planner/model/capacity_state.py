@@ -125,7 +125,7 @@ class CapacityState:
     __slots__ = (
         "_family", "_leftovers", "_planned", "_rooms", "_rules",
         "added", "ahead", "answers", "before", "next_states", "sessions",
-    )  # fmt: skip
+    )  # fmt: skip  # fmt: skip
 
     def __init__(
         self,
@@ -345,6 +345,14 @@ class CapacityState:
         metered, edges = planned.metered[quota.name]
         rest, span, pace = cap - (begin - start), quota.span_seconds, places if charges_by_device(quota) else 1
         return begin - start + longest_rolling(metered, edges, begin, rest, span, quota.limit_seconds, pace)
+
+    def until_booked(self, start: int) -> int:
+        """Return the seconds from ``start`` for which a session leaves every booked session its place."""
+        places = self._rules.places
+        if self.planned.full_until(start, places) > start:
+            return 0
+        full_from = self.planned.next_full(start, places)
+        return full_from if full_from == NEVER else full_from - start
 
 
 def first_state(view: PoolView, start: int, until: int) -> CapacityState:

@@ -47,6 +47,10 @@ class PoolCapacity:
         """
         return self.state.room(start, self.places_of(devices))
 
+    def until_booked(self, start: int) -> int:
+        """Return the seconds from ``start`` for which a session leaves every booked session its place."""
+        return self.state.until_booked(start)
+
     def next_change(self, after: int) -> int:
         """Return the first instant after ``after`` at which there may be more room."""
         return self.state.next_change(after)[0]

@@ -23,10 +23,7 @@ from scheduler.planner.search.score import PlanScore, finishes_all, score, weigh
 if TYPE_CHECKING:
     from scheduler.planner.dispatch.walk import Question
 
-# A factor of all prices, and a factor of the value of the same work elsewhere (patience); (0, 0) asks no price.
-Bid = tuple[float, float]
-NO_BID: Bid = 0.0, 0.0
-# Most promising first. Cases above SMALL (jobs x classes) use the shorter lists.
+# (price factor, patience), most promising first. Cases above SMALL (jobs x classes) use the shorter lists.
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
 BIDS_OF_MANY, AIMED_BIDS_OF_MANY = ((0.9, 1.0), (0.95, 1.0)), ((0.85, 0.8), (0.95, 1.0))
 SMALL = 800
@@ -39,11 +36,19 @@ SOONER_COST = 0.05
 
 
 @dataclass(frozen=True, slots=True)
+class Bids:
+    """The factor of the prices by pool class, and the factor of a job's value elsewhere (``patience``)."""
+
+    price_factors: tuple[float, ...]
+    patience: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schedule with its policy, bid and score."""
+    """A schedule with its policy, bids and score."""
 
     policy: Policy
-    bid: Bid
+    bids: Bids
     schedule: Schedule
     score: PlanScore
 
@@ -96,12 +101,13 @@ def simple_orders(case: Case) -> dict[str, Candidate]:
         names.append("edf")
     if len({view.weight for view in views}) > 1:
         names += ["priority", "smith"]
-    candidates = {"density": attempt(case, PLAIN)}
+    plain = _no_bids(case)
+    candidates = {"density": attempt(case, PLAIN, plain, None)}
     alike: dict[tuple[int, ...], Candidate] = {}  # by the places of jobs in an order that work done does not change
     for name in names:
         policy, places = in_order(name), _places(case, name)
         same = alike.get(places)
-        candidates[name] = attempt(case, policy) if same is None else replace(same, policy=policy)
+        candidates[name] = attempt(case, policy, plain, None) if same is None else replace(same, policy=policy)
         if places:
             alike[places] = candidates[name]
     return candidates
@@ -117,9 +123,9 @@ def _places(case: Case, name: str) -> tuple[int, ...]:
 
 def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) -> list[Candidate]:
     """Return candidates of all bids, with and without targets, and those of ``policies`` without prices."""
-    small = len(case.jobs) * len(case.classes) <= SMALL
+    small, plain = len(case.jobs) * len(case.classes) <= SMALL, _no_bids(case)
     bids, aimed_bids = (FIRST_BIDS, FIRST_BIDS) if small else (BIDS_OF_MANY, AIMED_BIDS_OF_MANY)
-    candidates = [attempt(case, policy) for policy in policies if policy.urgent]
+    candidates = [attempt(case, policy, plain, None) for policy in policies if policy.urgent]
     for policy in policies:
         candidates += _for_all(case, policy, bids, prices)
         if prices.targets:
@@ -127,28 +133,29 @@ def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) ->
     return candidates
 
 
-def _for_all(case: Case, policy: Policy, bids: Sequence[Bid], prices: Prices) -> list[Candidate]:
+def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], prices: Prices) -> list[Candidate]:
     """Return the candidate of each of ``bids``; a bid with the same admissions as an earlier one reuses its walk."""
     candidates: list[Candidate] = []
     walks: list[tuple[Sequence[Question], Candidate]] = []
     for bid in bids:
-        admits = prices.admits(*bid)
+        class_bids = _bids(case, bid)
+        admits = prices.admits(class_bids.price_factors, class_bids.patience)
         same = next((one for questions, one in walks if answers_alike(admits, questions)), None)
         if same is None:
             walk = Walk(case, replace(policy, admits=admits))
             schedule = walk.run()
             if walk.leaves_room:
                 schedule = fill_gaps(case, schedule, policy)
-            same = Candidate(walk.policy, bid, schedule, score(case, schedule))
+            same = Candidate(walk.policy, class_bids, schedule, score(case, schedule))
             walks.append((walk.questions, same))
-        candidates.append(replace(same, policy=replace(policy, admits=admits), bid=bid))
+        candidates.append(replace(same, policy=replace(policy, admits=admits), bids=class_bids))
     return candidates
 
 
 def targeted_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
     """Return the best of one candidate with targets per policy; used for plans in parts."""
-    bid = AIMED_BIDS_OF_MANY[0]
-    return choose(case, [attempt(case, replace(one, phased=prices.targets), bid, prices) for one in policies])
+    bids = _bids(case, AIMED_BIDS_OF_MANY[0])
+    return choose(case, [attempt(case, replace(one, phased=prices.targets), bids, prices) for one in policies])
 
 
 def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = None) -> Candidate:
@@ -168,12 +175,12 @@ def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = No
     return max((one for one in enough if one.score.on_time >= on_time - on_time // 10), key=_gain)
 
 
-def attempt(case: Case, policy: Policy, bid: Bid = NO_BID, prices: Prices | None = None) -> Candidate:
-    """Return the candidate of ``policy`` with the admission rule of ``bid``."""
-    if prices is not None and bid[0]:
-        policy = replace(policy, admits=prices.admits(*bid))
+def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
+    """Return the candidate of ``policy`` with the admission rule of ``bids``."""
+    if prices is not None and any(bids.price_factors):
+        policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))
     schedule = make_schedule(case, policy) if policy.admits is None else make_full_schedule(case, policy)
-    return Candidate(policy, bid, schedule, score(case, schedule))
+    return Candidate(policy, bids, schedule, score(case, schedule))
 
 
 def _score(candidate: Candidate) -> PlanScore:
@@ -182,3 +189,11 @@ def _score(candidate: Candidate) -> PlanScore:
 
 def _gain(candidate: Candidate) -> tuple[float, float]:
     return candidate.score.gain
+
+
+def _bids(case: Case, bid: tuple[float, float]) -> Bids:
+    return Bids((bid[0],) * len(case.classes), bid[1])
+
+
+def _no_bids(case: Case) -> Bids:
+    return Bids((0.0,) * len(case.classes))

@@ -1,60 +1,79 @@
 """Work conservation: no pool is idle while a waiting job could use its hours and they would expire unused.
 
-Prices, targets and the previous plan may leave a gap, for example after a session that ended early. A waiting job is
-planned again so that it starts in the gap now, beside the sessions of other jobs, if the plan's score does not fall.
+Prices, targets and the previous plan may leave a gap, for example after a session that ended early. A waiting job
+starts in the gap now, beside all planned sessions and before its own next one, if the plan's score does not fall.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 
+from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.planner.dispatch.dispatcher import fill_gaps
-from scheduler.planner.model.case import Case
-from scheduler.planner.model.plan_state import plan_state
+from scheduler.planner.model.case import Case, JobOffer, PlannerJob, PoolClass
+from scheduler.planner.model.lanes import CandidateSession, compose, mold
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.model.pool_capacity import PoolCapacity
-from scheduler.planner.search.rebuild import without_jobs
 from scheduler.planner.search.score import score
 
 
 def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
     """Return ``schedule`` with sessions that start now on pools that would be idle while a job waits."""
-    for pool, capacity in enumerate(case.capacities):
-        if not expires_unused(case, capacity):
-            continue
-        for _ in range(capacity.pool.sessions_max):
-            fuller = next(_with_session_now(case, schedule, policy, pool), None)
-            if fuller is None:
+    current = schedule
+    for pool in range(len(case.capacities)):
+        for _ in range(case.capacities[pool].pool.sessions_max):
+            changed = _with_session_now(case, current, policy, pool)
+            if changed is None:
                 break
-            schedule = fuller
-    return schedule
+            current = changed
+    return current
 
 
-def _with_session_now(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Iterator[Schedule]:
-    """Yield schedules with one more session on ``pool`` now that are worth no less, the densest job first."""
-    state, now = plan_state(case, schedule), case.now
-    offers, places_of = case.classes[case.class_of[pool]].offers, case.capacities[pool].places_of
-    if state.states[pool].room(now, places_of(0)).seconds <= 0:
-        return
-    ready = [
-        (-offer.density(remaining), job, offer)
-        for job, start in case.columns.startable
-        for offer, remaining in [(offers[job], case.columns.remaining[job])]
-        if offer is not None and remaining > 0 and start <= now and case.jobs[job].gate_parent is None
-    ]
-    sessions, worth = _sessions_now(case, schedule, pool), score(case, schedule)[:2]
-    for _, job, offer in sorted(ready, key=lambda one: one[:2]):
-        if any(booking.start <= now for booking in state.by_job.get(job, ())):
+def _with_session_now(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule | None:
+    """Return ``schedule`` with one more session on ``pool`` now, or None if none is possible."""
+    capacity, now = case.capacities[pool], case.now
+    if capacity.room(now).seconds <= 0 or not expires_unused(case, capacity):
+        return None
+    mine = [placed for placed in schedule.placements if placed.pool == capacity.pool.name]
+    booked = capacity.copy()
+    for placed in mine:
+        booked.book(placed.start, placed.end, placed.devices)
+    if booked.room(now).seconds <= 0:
+        return None
+    nexts = first_starts(schedule)
+    group = case.classes[case.class_of[pool]]
+    for _, index, offer in _startable_jobs(case, pool, nexts):
+        job = case.jobs[index]
+        remaining = job.view.remaining_steps - job.expected_steps
+        starts = nexts.get(job.view.name, case.until)
+        session = _session_beside(group, booked, job, [0] * index + [remaining], now, starts)
+        if session is None:
             continue
-        if state.states[pool].room(now, places_of(offer.fewest)).seconds >= offer.shortest(case.columns.remaining[job]):
-            fuller = fill_gaps(case, without_jobs(case, schedule, {job: now}), policy)
-            if _sessions_now(case, fuller, pool) > sessions and score(case, fuller)[:2] >= worth:
-                yield fuller
+        (lane,) = session.lanes
+        spare = offer.spare(lane.steps, lane.devices) if lane.steps == remaining else 0
+        wide = booked.room(now, lane.devices).seconds
+        end = now + session.length + max(0, min(spare, wide - session.length, starts - now - session.length))
+        added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
+        rest = _without_last_steps(case, schedule, job, lane.steps)
+        fuller = fill_gaps(case, Schedule((*rest, added), schedule.gate_passes), policy)
+        if score(case, fuller)[:2] >= score(case, schedule)[:2]:
+            return fuller
+    return None
 
 
-def _sessions_now(case: Case, schedule: Schedule, pool: int) -> int:
-    return sum(one.pool == pool and one.start <= case.now for one in plan_state(case, schedule).bookings)
+def _session_beside(
+    group: PoolClass, booked: PoolCapacity, job: PlannerJob, remaining: Sequence[int], now: int, starts: int
+) -> CandidateSession | None:
+    """Return a session of ``job`` from ``now``, beside the booked ones, that ends before ``starts``, or None."""
+
+    def room(devices: int) -> int:
+        return min(booked.room(now, devices).seconds, starts - now)
+
+    if group.pool.device_counts:
+        return mold(group, job.index, remaining, room, None if job.deadline is None else job.deadline - now)
+    return compose(group, room(0), job.index, (), remaining)
 
 
 def expires_unused(case: Case, capacity: PoolCapacity) -> bool:
@@ -69,3 +88,65 @@ def expires_unused(case: Case, capacity: PoolCapacity) -> bool:
         elif quota.span_seconds > case.snapshot.horizon_seconds:
             return False
     return True
+
+
+def first_starts(schedule: Schedule) -> dict[str, int]:
+    """Return the first start of each job, by name."""
+    starts: dict[str, int] = {}
+    for placed in schedule.placements:
+        for planned_lane in placed.lanes:
+            starts[planned_lane.job] = min(starts.get(planned_lane.job, placed.start), placed.start)
+    return starts
+
+
+def _startable_jobs(case: Case, pool: int, nexts: dict[str, int]) -> list[tuple[float, int, JobOffer]]:
+    """Return (-density, job, offer) of the jobs that could start on ``pool`` now and do not, densest first."""
+    offers = case.classes[case.class_of[pool]].offers
+    ready = []
+    for job in case.jobs:
+        offer = offers[job.index]
+        if offer is None or not job.startable or job.gate_parent is not None:
+            continue
+        if job.free_at != case.now or job.release > case.now or job.view.running is not None:
+            continue
+        remaining = job.view.remaining_steps - job.expected_steps
+        if remaining > 0 and nexts.get(job.view.name, case.until) > case.now:
+            ready.append((-offer.density(remaining), job.index, offer))
+    return sorted(ready, key=lambda one: one[:2])
+
+
+def _without_last_steps(case: Case, schedule: Schedule, job: PlannerJob, steps: int) -> tuple[Placement, ...]:
+    """Return the sessions without the last steps of ``job``, so that ``steps`` can be trained before them."""
+    name, pools = job.view.name, {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
+    planned = sum(
+        planned_lane.steps
+        for placed in schedule.placements
+        for planned_lane in placed.lanes
+        if planned_lane.job == name
+    )
+    excess = planned + steps - (job.view.remaining_steps - job.expected_steps)
+    sessions: list[Placement] = []
+    for placed in sorted(schedule.placements, key=lambda one: -one.start):
+        mine = next((planned_lane for planned_lane in placed.lanes if planned_lane.job == name), None)
+        if mine is None or excess <= 0:
+            sessions.append(placed)
+            continue
+        less = min(mine.steps, excess)
+        excess -= less
+        shortened = replace(mine, steps=mine.steps - less)
+        planned_lanes = tuple(
+            shortened if planned_lane is mine else planned_lane
+            for planned_lane in placed.lanes
+            if planned_lane is not mine or shortened.steps > 0
+        )
+        if len(placed.lanes) == 1 and planned_lanes:
+            offer = case.classes[case.class_of[pools[placed.pool]]].offers[job.index]
+            needed = (
+                offer.session_for(shortened.steps, shortened.devices, 1.0)
+                if offer is not None
+                else placed.end - placed.start
+            )
+            sessions.append(replace(placed, lanes=planned_lanes, end=min(placed.end, placed.start + needed)))
+        elif planned_lanes:
+            sessions.append(replace(placed, lanes=planned_lanes))
+    return tuple(sorted(sessions, key=lambda one: (one.start, one.pool, one.lanes[0].job)))

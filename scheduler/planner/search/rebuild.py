@@ -128,8 +128,10 @@ class _RebuildWalk:
                 factors[group, job] = factor * exp(rng.gauss(0.0, 0.4))
         policy = replace(self._policy, factors=factors)
         if rng.random() < PRICED:
-            admits = self._prices.admits(rng.choice(PRICE_FACTORS), rng.choice(PATIENCES))
-            return make_full_schedule(case, replace(policy, admits=admits), rest)
+            factors_asked = (rng.choice(PRICE_FACTORS),) * len(case.classes)
+            return make_full_schedule(
+                case, replace(policy, admits=self._prices.admits(factors_asked, rng.choice(PATIENCES))), rest
+            )
         return fill_gaps(case, rest, policy)
 
     def _lead(self, bookings: Sequence[Booking], losses: Sequence[tuple[float, int]]) -> int:
