@@ -55,6 +55,9 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
 
     A session without work and without a next job gets an order to end; without ``news`` only these are looked at.
     """
+    opened = (ports.platforms.get(pool) for pool in ports.pools if pool not in unopened)
+    if not any(platform is not None and platform.capabilities.takes_orders for platform in opened):
+        return False
     with ports.database.read() as tx:
         live = [run for run in runs.live(tx) if _may_chain(ports, run, unopened) and (news or _has_changed(run))]
         reports = runs.heartbeats(tx, [run.key for run in live])

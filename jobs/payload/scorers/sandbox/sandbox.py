@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import pwd
+import resource
 import selectors
 import shutil
 import signal
