@@ -415,7 +415,7 @@ class Poller:
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds  # between two looks at a job that runs; one that waits is looked at half as often
-        self._seen: dict[str, tuple[int, Observed]] = {}  # until when it is news enough
+        self._answers: dict[str, tuple[int, Observed]] = {}  # until when it is news enough
         self._quiet_until = 0
         self._pause_seconds = 0
         self._lock = threading.Lock()
@@ -428,12 +428,12 @@ class Poller:
         result: dict[str, Observed] = {}
         wanted = list(keys)
         with self._lock:
-            self._seen = {key: answer for key, answer in self._seen.items() if answer[0] > now - _FORGET_SECONDS}
+            self._answers = {key: answer for key, answer in self._answers.items() if answer[0] > now - _FORGET_SECONDS}
             if now < self._quiet_until:
                 why = f"asked too often; it is left in peace until {self._quiet_until}"
                 raise Throttled("sagemaker", "find", why)
             for key in wanted:
-                fresh_until, observed = self._seen.get(key, (now, None))
+                fresh_until, observed = self._answers.get(key, (now, None))
                 if observed is not None and fresh_until > now:
                     result[key] = observed
                     continue
@@ -447,7 +447,7 @@ class Poller:
     def forget(self, key: str) -> None:
         """Look at a job again when it is next asked for: something was done to it."""
         with self._lock:
-            self._seen.pop(key, None)
+            self._answers.pop(key, None)
 
     def _look(self, key: str, now: int, look: Callable[[str], Look | None]) -> Look | None:
         try:
@@ -464,8 +464,8 @@ class Poller:
         elif answer.observed.state is SessionState.QUEUED:
             seconds = 2 * self._seconds
         else:
-            self._seen.pop(key, None)
+            self._answers.pop(key, None)
             return
         # No chance is needed for that: what counts is that jobs differ, and that no rhythm stays.
         part = int.from_bytes(hashlib.sha256(f"{key} {now}".encode()).digest()[:4], "big") / 0xFFFFFFFF
-        self._seen[key] = (now + round(seconds * (1 - _SPREAD + 2 * _SPREAD * part)), answer.observed)
+        self._answers[key] = (now + round(seconds * (1 - _SPREAD + 2 * _SPREAD * part)), answer.observed)

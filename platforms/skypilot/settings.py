@@ -55,8 +55,8 @@ class Settings:
         most = {"max_hourly_cost": float(self.max_hourly_cost)} if self.max_hourly_cost else {}
         autostop = {"idle_minutes": self.autodown_minutes, "down": True}
         cards = {"accelerators": f"{self.accelerator}:{devices}"} if self.accelerator and devices else {}
-        asked = {name: word for name, word in {**resources, **more}.items() if word}
-        return {**asked, **most, "autostop": autostop, **cards}
+        requested = {name: word for name, word in {**resources, **more}.items() if word}
+        return {**requested, **most, "autostop": autostop, **cards}
 
 
 def read_settings(options: Mapping[str, str], state_folder: Path) -> Settings:
