@@ -298,7 +298,7 @@ class ManualPlatform(Adapter):
         return sessions
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """Withdraw an offer that was not claimed; of a taken one the person is told, who alone can end it."""
+        """Withdraw an offer that was not claimed. Of a claimed one its person is informed, who alone can end it."""
         if not is_folder_name(key):
             return
         hand_over = self._hand_over(key)

@@ -72,7 +72,7 @@ class DeliveryFailed(Exception):
 
 
 class Channel(Protocol):
-    """Carries one message; ``body`` is made by ``scheduler.notify.letter``, or has ``subject`` and ``text`` alone."""
+    """Carries one message. ``body`` is a report as it is rendered, or has ``subject`` and ``text`` alone."""
 
     def send(self, key: str, body: Mapping[str, Any]) -> str | None:
         """Deliver, naming the message by ``key``; return what of it was left out, and why. Raises DeliveryFailed."""

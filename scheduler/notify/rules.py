@@ -78,7 +78,7 @@ RULES = "rules"
 _READ = "{}-read"  # of a reader of the event log: the id of the newest event that it has read, kept among what is due
 _BEGINS = ("daemon.started", "daemon.reloaded")
 WEBHOOK = "webhook"
-_OURS = frozenset({"letter.failed", "letter.given_up"})  # telling of a message by a message would never end
+_OURS = frozenset({"letter.failed", "letter.given_up"})  # a message about a message would never end
 _READ_AT_ONCE = 2_000  # the others come with the next look
 
 

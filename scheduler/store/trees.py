@@ -1,4 +1,4 @@
-"""Trees: the folders in the artifact store that jobs name, and when what is no longer needed may go.
+"""Trees: the folders in the artifact store that jobs name, and when one that nothing needs may be deleted.
 
 A tree is of a kind: ``code`` is a job's own, ``input`` what it is given besides, ``hub`` the listing of a repository
 whose files are elsewhere, ``corpus`` a version of the corpus with its mixtures. An ``input`` may hold the files of such

@@ -186,9 +186,9 @@ def test_a_channel_that_fails_is_tried_again_after_a_minute_and_then_twice_as_la
     for _ in range(9):
         deliver(ports, {"dead": Raises()}, now)
         with database.read() as tx:
-            (letter,) = outbox.pending(tx, NOW + DAY)
-        pauses.append(letter.retry_at - now)
-        now = letter.retry_at
+            (message,) = outbox.pending(tx, NOW + DAY)
+        pauses.append(message.retry_at - now)
+        now = message.retry_at
     assert pauses == [60, 120, 240, 480, 960, 1_920, HOUR, HOUR, HOUR]
 
 

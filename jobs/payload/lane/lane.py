@@ -214,7 +214,7 @@ class Lane:
             self._watch.hear(self._meter, now)
             self._uploads.held_back_from = self._meter.lost_since if self._order.limits.loss_nan else None
             if first and self._meter.began_at is not None:
-                self._beat_at = -math.inf  # a caller that waits to see it train is told at once
+                self._beat_at = -math.inf  # a caller that waits to see it train hears of it at once
                 self._plan_next_ask(now)
             if "save_failed" in line:
                 self._trouble(f"the command could not save: {self._meter.save_failed}")

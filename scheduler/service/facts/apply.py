@@ -199,7 +199,7 @@ def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:
 def _needs_person(
     ports: Ports, tx: Connection, record: JobRecord, run: Run, end: LaneEnd, failures: int, now: int
 ) -> str:
-    """Return why the job must wait for a person; a session that made no progress is told the first time too."""
+    """Return why the job must wait for a person; a session without progress is an event the first time too."""
     if end.error_class in BURNT and end.outcome is Outcome.FAILED:
         ports.log.warning("job.stalled", job=end.job, run=run.key, rule=end.error_class, why=end.message)
         events.append(tx, "job.stalled", end.job, now, run=run.key, rule=end.error_class, why=end.message[:500])

@@ -1,1 +1,1 @@
-"""Recurring duties: what is no longer needed leaves the database, the folders and the artifact store."""
+"""Recurring duties: remove data that nothing needs from the database, the folders and the artifact store."""

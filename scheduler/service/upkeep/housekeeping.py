@@ -1,4 +1,4 @@
-"""Housekeeping: remove what is no longer needed. Every step is idempotent and safe to cut short."""
+"""Housekeeping: remove data that nothing needs any more. Every step is idempotent and safe to cut short."""
 
 from __future__ import annotations
 
