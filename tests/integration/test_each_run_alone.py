@@ -98,10 +98,12 @@ def make_world(tmp_path: Path) -> Iterator[Callable[[], World]]:
         held = lease.acquire(database, "test", 10**6)
         assert held is not None
         clock, cloud = HandClock(), FakeCloud(9, usual=Script(runs_seconds=None))
+        platform = FakePlatform(cloud)
+        platform.capabilities = replace(platform.capabilities, takes_orders=True)
         ports = Ports(
             database=database,
             artifacts=DirectoryStore(folder / "artifacts"),
-            platforms=dict.fromkeys(("desk", "shed"), FakePlatform(cloud)),
+            platforms=dict.fromkeys(("desk", "shed"), platform),
             pools={name: Pool(name, "fake", "CPU", sessions_max=9) for name in ("desk", "shed")},
             clock=clock,
             policy=Policy(),

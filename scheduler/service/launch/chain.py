@@ -59,21 +59,25 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
     if not any(platform is not None and platform.capabilities.takes_orders for platform in opened):
         return False
     with ports.database.read() as tx:
-        live = [run for run in runs.live(tx) if _may_chain(ports, run, unopened) and (news or _has_changed(run))]
-        reports = runs.heartbeats(tx, [run.key for run in live])
-        free = {run.key: _free_lanes(tx, run) if news else [] for run in live}
-        slots = [slot for slot in open_slots(live, reports, free, now) if news or slot.idle]
-        snapshot = None
+        sessions, orders, slots = dict[str, Run](), list[tuple[str, Lane]](), list[Slot]()
+        for run in runs.live(tx):
+            look = partial(_look, ports, tx, run, unopened, now, news=news)
+            if (looked := apart(ports, "chain.failed", look, None, run=run.key)) is not None:
+                sessions[run.key] = run
+                orders += [(run.key, lane) for lane in looked[0]]
+                slots += looked[1]
+        snapshot: Snapshot | None = None
         if slots and limits.paused(tx) is None:
-            snapshot = load_snapshot(tx, ports.pools, now, ports.policy.horizon_seconds)
-    sessions = {run.key: run for run in live}
-    orders = [(run.key, lane) for run in live for lane in run.lanes if _is_unheard(run, lane, reports)]
+            load = partial(load_snapshot, tx, ports.pools, now, ports.policy.horizon_seconds)
+            snapshot = apart(ports, "chain.failed", load, None)
     told_to_end = {(slot.run.key, slot.before.index) for slot in slots if slot.idle}
     chained = set[str]()
     for slot in slots:
         barred = {lane.job for _, lane in orders}
-        placement = None if snapshot is None else next_job(snapshot, plan, slot, barred)
-        if placement is None:
+        if snapshot is None:
+            break
+        choose = partial(next_job, snapshot, plan, slot, barred)
+        if (placement := apart(ports, "chain.failed", choose, None, run=slot.run.key)) is None:
             continue
         told_to_end.discard((slot.run.key, slot.before.index))  # what it needs may still be on its way
         if prepare(ports, [placement], (), quota=False)[0]:
@@ -90,6 +94,18 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
     for key, lane in closed:
         apart(ports, "chain.failed", partial(_withdraw, ports, key, lane, now), None, run=key)
     return bool(chained or closed)
+
+
+def _look(
+    ports: Ports, tx: Connection, run: Run, unopened: Collection[str], now: int, *, news: bool
+) -> tuple[list[Lane], list[Slot]] | None:
+    """Return the lanes of a session whose orders may not be there, and its slots; None if it takes no orders now."""
+    if not _may_chain(ports, run, unopened) or not (news or _has_changed(run)):
+        return None
+    reports = runs.heartbeats(tx, [run.key])
+    free = {run.key: _free_lanes(tx, run) if news else []}
+    slots = [slot for slot in open_slots([run], reports, free, now) if news or slot.idle]
+    return [lane for lane in run.lanes if _is_unheard(run, lane, reports)], slots
 
 
 def _may_chain(ports: Ports, run: Run, unopened: Collection[str]) -> bool:
