@@ -21,6 +21,7 @@ from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.notify.rules import alerts_in, letter_about
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.faults.places import WRONG_DEVICE, rest
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, ledger, limits, runs
 from scheduler.store.engine import Database
@@ -96,6 +97,15 @@ def test_ten_wrong_accelerators_in_a_row_are_one_a_day_and_no_failure(world: Sim
         record = jobs.get(tx, "ufm")
     assert (record.failures, type(record.state)) == (0, Queued)
     assert world.clock.present - began > 7 * DAY
+
+
+def test_a_wrong_accelerator_near_the_end_of_a_rest_gives_the_pool_another_hour(world: SimpleNamespace) -> None:
+    with world.database.write() as tx:
+        until = rest(tx, "kaggle", WRONG_DEVICE, "the first", NOW)
+        early = rest(tx, "kaggle", WRONG_DEVICE, "a launch that was under way", NOW + 60)
+        late = rest(tx, "kaggle", WRONG_DEVICE, "a session that waited for hours", until - 60)
+    assert early == until == NOW + 6 * HOUR
+    assert late == until - 60 + HOUR
 
 
 def test_what_a_pool_never_promised_is_not_its_fault(world: SimpleNamespace) -> None:

@@ -207,8 +207,11 @@ def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until
     last = events.tail(tx, limit=1, kinds=[kind], subject=pool)
     before = (last[-1].at, int(last[-1].data["rest_seconds"])) if last else None
     seconds = rest_seconds(before, now, first, longest)
-    # A launch that was under way when the pool was closed, and fails as well, does not delay the next try.
-    until = before[0] + before[1] if before is not None and now < sum(before) else now + seconds
+    # A launch that was under way when the pool was closed, and fails as well, delays the next try only if that is near:
+    # a session that waited for hours on the platform has just shown that the fault is still there.
+    until = now + seconds
+    if last and now < last[-1].data["until"]:
+        until = max(last[-1].data["until"], now + first // 6)
     if at_most_until is not None:
         until = min(until, at_most_until)
     limits.close_pool(tx, pool, until, why, now, cause=cause)
