@@ -172,6 +172,7 @@ class KagglePlatform:
             reports_quota=True,
             tails_logs=True,
             sees_stop_flag=not chosen.relays(context.store_kind),
+            takes_orders=not chosen.relays(context.store_kind),
             finds_orphans=True,
             internet=chosen.internet,
             mounts=frozenset({mount.KIND}),

@@ -88,8 +88,6 @@ class LocalPlatform(Adapter):
     the machine lets this user hide files; then they see what the user sees.
     """
 
-    capabilities = Capabilities(tails_logs=True)
-
     def __init__(self, settings: Mapping[str, str], context: PlatformContext, runner: str = "") -> None:
         self._settings = read_options("local", Settings, settings)
         self._context = context
@@ -100,6 +98,13 @@ class LocalPlatform(Adapter):
         if not Path("/proc/self/stat").exists():
             raise Misconfigured("local", "load", "there is no /proc", "It needs Linux")
         self._folders = Folders("local", context.state_folder.absolute())
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do. A view of a store's folder shows what its session was launched with, and nothing later."""
+        return Capabilities(
+            tails_logs=True, takes_orders=self._context.store_kind not in {"", "directory"} or not self._has_views()
+        )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a session; see Platform.launch. Refuses a session above ``sessions_max``."""

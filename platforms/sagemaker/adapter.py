@@ -69,7 +69,7 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SageMakerPlat
 class SageMakerPlatform(Adapter):
     """Runs payloads as training jobs; docs/sagemaker.md lists the settings."""
 
-    capabilities = Capabilities(tails_logs=True, finds_orphans=True, bills_late=True)
+    capabilities = Capabilities(tails_logs=True, takes_orders=True, finds_orphans=True, bills_late=True)
 
     def __init__(self, options: Mapping[str, str], context: PlatformContext) -> None:
         self._settings = settings = read_settings(options)

@@ -189,6 +189,7 @@ class SlurmPlatform(RemoteSessions):
         return Capabilities(
             reports_quota=self._has_books,
             tails_logs=True,
+            takes_orders=self._settings.nodes == 1,
             finds_orphans=True,
             device_counts=True,
             visibility_seconds=_UNSEEN_SECONDS,

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,46 +62,91 @@ def lab() -> Iterator[SlurmLab]:
         yield made
 
 
-def test_a_job_trains_in_two_sessions_and_the_books_are_those_of_slurm(lab: SlurmLab, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "config.toml").write_text(CONFIG.format(conf=lab.conf))
-    environ = {**os.environ, "HOME": str(tmp_path), "SCHEDCTL_CONFIG": str(tmp_path / "config.toml")}
-    program = str(Path(sys.executable).with_name("schedctl"))
+class Cluster:
+    """A folder with a script and settings for the cluster, its commands and its daemon."""
 
-    def schedctl(*words: str, code: int = 0) -> Any:
-        done = subprocess.run([program, *words, "--json"], cwd=tmp_path, env=environ, capture_output=True, check=False)
-        assert done.returncode == code, done.stderr.decode()
+    def __init__(self, lab: SlurmLab, folder: Path) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(SCRIPT)
+        (folder / "config.toml").write_text(CONFIG.format(conf=lab.conf))
+        self._environ = {**os.environ, "HOME": str(folder), "SCHEDCTL_CONFIG": str(folder / "config.toml")}
+        self._program = str(Path(sys.executable).with_name("schedctl"))
+        self.schedctl("init")
+
+    def schedctl(self, *words: str) -> Any:
+        """Run a command; return its JSON."""
+        words = (self._program, *words, "--json")
+        done = subprocess.run(words, cwd=self.folder, env=self._environ, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
         return json.loads(done.stdout)
 
-    def runs() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = told(tmp_path / "config.toml", "runs", "list")["runs"]
+    @contextmanager
+    def daemon(self) -> Iterator[None]:
+        """Run the daemon."""
+        with (self.folder / "daemon.log").open("wb") as log:
+            words = [self._program, "daemon"]
+            daemon = subprocess.Popen(words, cwd=self.folder, env=self._environ, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            daemon.terminate()
+            daemon.wait(timeout=60)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return all sessions by key."""
+        found: list[dict[str, Any]] = told(self.folder / "config.toml", "runs", "list")["runs"]
         return sorted(found, key=lambda run: run["key"])
 
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return all jobs."""
+        found: list[dict[str, Any]] = told(self.folder / "config.toml", "queue", "list", "--all")["jobs"]
+        return found
+
+    def begun(self) -> list[tuple[int, str]]:
+        """Return the step at which each training began, and Slurm's number of its session."""
+        said = [path.read_text() for path in (self.folder / "state").rglob("output.log")]
+        return sorted((int(at), number) for at, number in re.findall(r"begins at (\d+) on (\d+) 0", "".join(said)))
+
+
+@pytest.fixture
+def cluster(lab: SlurmLab, tmp_path: Path) -> Cluster:
+    """A user of the cluster."""
+    return Cluster(lab, tmp_path)
+
+
+def booked(runs: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Return what the ledger charges, as Slurm's books have it."""
+    return {run["key"]: (run["started"], run["ended"]) for run in runs}
+
+
+def test_a_job_trains_in_two_sessions_and_the_books_are_those_of_slurm(lab: SlurmLab, cluster: Cluster) -> None:
     def step() -> int:
-        return next((int(job["training"]["step"] or 0) for job in told(tmp_path / "config.toml", "status")["jobs"]), 0)
+        jobs = told(cluster.folder / "config.toml", "status")["jobs"]
+        return next((int(job["training"]["step"] or 0) for job in jobs), 0)
 
-    def begun() -> list[int]:
-        said = [path.read_text() for path in (tmp_path / "state").rglob("output.log")]
-        return sorted(int(at) for at in re.findall(r"begins at (\d+) on \d+ 0", "".join(said)))
-
-    checks = {one["check"]: one for one in schedctl("doctor", "slurm")["checks"]}
+    checks = {one["check"]: one for one in cluster.schedctl("doctor", "slurm")["checks"]}
     assert {one["grade"] for one in checks.values()} <= {"ok", "warning"}, checks
-    schedctl("init")
-    schedctl("submit", "train.py", "--target-step", "1000000", "--steps-per-hour", "300000", "--probe", "0")
-    with (tmp_path / "daemon.log").open("wb") as log:
-        daemon = subprocess.Popen([program, "daemon"], cwd=tmp_path, env=environ, stdout=log, stderr=log)
-    try:
+    cluster.schedctl("submit", "train.py", "--target-step", "1000000", "--steps-per-hour", "300000", "--probe", "0")
+    with cluster.daemon():
         until(lambda: step() > 20, "it trains")
-        first = runs()[0]["key"]
-        schedctl("runs", "stop", first)
-        until(lambda: len(begun()) == 2 and runs()[0]["state"] == "ended", "the next session")
-        schedctl("queue", "cancel", "--all", "--yes")
-        until(lambda: all(run["state"] == "ended" for run in runs()), "the end of the second")
-    finally:
-        daemon.terminate()
-        daemon.wait(timeout=60)
-    ended = runs()
-    began = begun()
+        cluster.schedctl("runs", "stop", cluster.runs()[0]["key"])
+        until(lambda: len(cluster.begun()) == 2 and cluster.runs()[0]["state"] == "ended", "the next session")
+        cluster.schedctl("queue", "cancel", "--all", "--yes")
+        until(lambda: all(run["state"] == "ended" for run in cluster.runs()), "the end of the second")
+    began = [at for at, _ in cluster.begun()]
     assert began[0] == 0 < began[1]
-    booked = {run["key"]: (run["started"], run["ended"]) for run in ended}
-    assert booked == lab.books()
+    assert booked(cluster.runs()) == lab.books()
+
+
+def test_jobs_continue_in_one_session_and_slurm_bills_it_once(lab: SlurmLab, cluster: Cluster) -> None:
+    for name in ("one", "two", "three"):
+        cluster.schedctl(
+            "submit", "train.py", "--name", name, "--target-step", "300", "--steps-per-hour", "1000", "--probe", "0"
+        )
+    with cluster.daemon():
+        until(lambda: [job["state"] for job in cluster.jobs()] == ["done"] * 3, "all jobs")
+        until(lambda: all(run["state"] == "ended" for run in cluster.runs()), "the end of the session")
+    sessions = {number for _, number in cluster.begun()}
+    assert len(cluster.begun()) == 3
+    assert len(sessions) == len(cluster.runs()) == len(lab.books()) == 1
+    assert booked(cluster.runs()) == lab.books()

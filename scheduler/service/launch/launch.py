@@ -60,6 +60,7 @@ _CHECKS: tuple[tuple[Precondition, Callable[[Ports, Sequence[Placement]], list[P
 )
 # Beyond what is held for the session: clocks that disagree, and a last report that is repeated.
 _SLACK_SECONDS = 900
+_GAP_SECONDS = 900  # between planned sessions that may become one
 
 
 def reserve(
@@ -83,7 +84,7 @@ def reserve(
             for placement in prepared:
                 waiting.remove(placement)
                 others = [other for other in waiting if other.pool == placement.pool]
-                outcome = _reserve_one(ports, tx, placement, others, now)
+                outcome = _reserve_one(ports, tx, placement, others, now, plan)
                 if isinstance(outcome, Run):
                     reserved.append(outcome)
                 else:
@@ -114,7 +115,7 @@ def _reserve_alone(ports: Ports, placement: Placement, now: int, obstacles: list
 
 
 def _reserve_one(
-    ports: Ports, tx: Connection, placement: Placement, others: Sequence[Placement], now: int
+    ports: Ports, tx: Connection, placement: Placement, others: Sequence[Placement], now: int, plan: Plan | None = None
 ) -> Run | list[Obstacle]:
     """Reserve one placement, leaving what ``others`` on the same pool still need; else return what keeps it back.
 
@@ -164,7 +165,10 @@ def _reserve_one(
     if lacking:
         return lacking
     spare = room(pool, (*charges, *planned), live_ends, now, observed, placement.devices).seconds - wanted
-    deadline = placement.end + max(0, min(spare, _slack(tx, placement, records, now)))
+    slack = _slack(tx, placement, records, now)
+    if slack and plan and able.takes_orders:
+        slack = max(slack, _following(plan, placement))
+    deadline = placement.end + max(0, min(spare, slack))
     if any(record.spec.whole for record in records) and deadline - now < _WHOLE * (placement.end - placement.start):
         return kept_back(Precondition.TIME)  # a whole job would not be through
     lanes: list[Lane] = []
@@ -220,6 +224,19 @@ def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], n
             setup = rate.setup_seconds if rate else 0
             slack = max(slack, round(2 * sigma * (placement.end - now)) + setup)
     return slack
+
+
+def _following(plan: Plan, placement: Placement) -> int:
+    """Return the seconds until the end of the sessions that are planned right after this one on its pool.
+
+    Where sessions take orders, their jobs continue in this one; what is not used is given back.
+    """
+    end = placement.end
+    for other in sorted(plan.placements, key=lambda one: one.start):
+        fits = other.pool == placement.pool and other.devices <= placement.devices
+        if fits and placement.end <= other.start <= end + _GAP_SECONDS:
+            end = max(end, other.end)
+    return end - placement.end
 
 
 def launch_all(ports: Ports, reserved: Sequence[Run], news: LaunchNews) -> None:
