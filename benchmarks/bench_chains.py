@@ -21,7 +21,8 @@ from scheduler.core.window import HOUR, WEEK
 from scheduler.store import jobs, ledger, schema
 from tests.lab.simulation import place
 from tests.lab.simulation.database import Laboratory
-from tests.lab.simulation.scenario import GOOD, Scenario, chained_scenario
+from tests.lab.simulation.mood import GOOD
+from tests.lab.simulation.scenario import Scenario, chained_scenario
 from tests.lab.simulation.simulation import Simulation
 
 _WEEKS = 1.5
