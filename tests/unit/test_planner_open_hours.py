@@ -9,13 +9,15 @@ from hypothesis import given, settings
 
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
+from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
+from scheduler.core.quota import CalendarQuota, RollingQuota
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from scheduler.planner import Planner, PlannerOptions, SetWeight, value, verify
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import make_case
+from scheduler.planner.model.policy import Schedule
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.questions.whatif import apply
 from scheduler.planner.search.candidates import simple_orders
@@ -67,6 +69,28 @@ def test_filling_idle_pools_never_costs_value(snapshot: Snapshot) -> None:
     for job_index, _ in case.columns.startable[:2]:
         left = without_jobs(case, whole, {job_index: case.now})
         assert score(case, conserve(case, left))[:2] >= score(case, left)[:2]
+
+
+def test_a_job_starts_in_an_idle_pool_though_its_own_planned_session_holds_the_hours() -> None:
+    """Six hours in any 24: beside both planned sessions there is no room now, in place of the job's own there is."""
+    span = RollingQuota("24 h", 6 * HOUR, DAY)
+    pool = Pool("local", "local", "3090", quotas=(span,), session_cap_seconds=4 * HOUR, session_seconds_min=1800)
+    sooner, later = (
+        job("sooner", 1, 3.0, setup_seconds={"local": 6_000}),
+        job("later", 1, setup_seconds={"local": 6_000}),
+    )
+    snapshot = Snapshot(EPOCH, (sooner, later), (PoolView(pool),), DAY)
+    case = make_case(snapshot)
+    own, other = (
+        Placement("local", EPOCH + at * HOUR, EPOCH + at * HOUR + 10_500, (PlannedLane(name, 1, HOUR),))
+        for name, at in (("sooner", 17), ("later", 20))
+    )
+    schedule = conserve(case, Schedule((own, other), {}))
+    assert [(placed.start, placed.lanes[0].job) for placed in schedule.placements] == [
+        (EPOCH, "sooner"),
+        (other.start, "later"),
+    ]
+    assert sum(lane.steps for placed in schedule.placements for lane in placed.lanes) == 2 * HOUR
 
 
 def test_hours_of_a_week_that_are_planned_are_not_spent_on_half_a_session() -> None:

@@ -37,30 +37,47 @@ def _with_session_now(case: Case, schedule: Schedule, policy: Policy, pool: int)
     if capacity.room(now).seconds <= 0 or not expires_unused(case, capacity):
         return None
     mine = [placed for placed in schedule.placements if placed.pool == capacity.pool.name]
-    booked = capacity.copy()
-    for placed in mine:
-        booked.book(placed.start, placed.end, placed.devices)
-    if booked.room(now).seconds <= 0:
+    booked = _booked(capacity, mine)
+    crowded = booked.room(now).seconds <= 0
+    if crowded and any(placed.start <= now for placed in mine):
         return None
     nexts = first_starts(schedule)
     group = case.classes[case.class_of[pool]]
     for _, index, offer in _startable_jobs(case, pool, nexts):
         job = case.jobs[index]
-        remaining = job.view.remaining_steps - job.expected_steps
+        remaining = [0] * index + [job.view.remaining_steps - job.expected_steps]
         starts = nexts.get(job.view.name, case.until)
-        session = _session_beside(group, booked, job, [0] * index + [remaining], now, starts)
+        beside, session = booked, None
+        if not crowded:
+            session = _session_beside(group, beside, job, remaining, now, starts)
+        others = [placed for placed in mine if [lane.job for lane in placed.lanes] != [job.view.name]]
+        if session is None and len(others) < len(mine):  # the job's own sessions may take the hours that it needs now
+            beside = _booked(capacity, others)
+            session = _session_beside(group, beside, job, remaining, now, starts)
         if session is None:
             continue
         (lane,) = session.lanes
-        spare = offer.spare(lane.steps, lane.devices) if lane.steps == remaining else 0
-        wide = booked.room(now, lane.devices).seconds
+        rest = _without_last_steps(case, schedule, job, lane.steps)
+        if beside is not booked:
+            beside = _booked(capacity, [placed for placed in rest if placed.pool == capacity.pool.name])
+        wide = beside.room(now, lane.devices).seconds
+        if wide < session.length:
+            continue
+        spare = offer.spare(lane.steps, lane.devices) if lane.steps == remaining[index] else 0
         end = now + session.length + max(0, min(spare, wide - session.length, starts - now - session.length))
         added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
-        rest = _without_last_steps(case, schedule, job, lane.steps)
         fuller = fill_gaps(case, Schedule((*rest, added), schedule.gate_passes), policy)
         if score(case, fuller)[:2] >= score(case, schedule)[:2]:
             return fuller
     return None
+
+
+def _booked(capacity: PoolCapacity, sessions: Sequence[Placement]) -> PoolCapacity:
+    """Return the capacity that ``sessions`` leave."""
+    booked = capacity.copy()
+    for placed in sessions:
+        booked.book(placed.start, placed.end, placed.devices)
+    return booked
 
 
 def _session_beside(
