@@ -42,13 +42,13 @@ def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
 
     Of a folder of which nothing can be told there are none.
     """
-    handed_over, found = environ.get(VARIABLE), []
+    handed_over, files = environ.get(VARIABLE), []
     for folder in secret_folders(environ, state_dir):
         with suppress(OSError):
             inside = list(folder.iterdir())
-            found += [path for path in inside if path.name.isupper()]
-            found += [path for path in inside if str(folder) == handed_over and _is_setting(path.name)]
-    return sorted(found)
+            files += [path for path in inside if path.name.isupper()]
+            files += [path for path in inside if str(folder) == handed_over and _is_setting(path.name)]
+    return sorted(files)
 
 
 def secret_folders(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
@@ -72,10 +72,10 @@ def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> P
     """
     file = Path(name).expanduser() if "/" in name else _found(name, environ, state_dir)
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError as error:
         raise _wrong(file, f"the credential cannot be read: {error.strerror}", "let this user read it") from None
-    _keep_private(file, found)
+    _keep_private(file, status)
     return file
 
 
@@ -96,12 +96,12 @@ def _is_setting(name: str) -> bool:
 def _secret(file: Path) -> str:
     """Return what a file holds but for its last line break."""
     try:
-        found = file.stat()
+        status = file.stat()
         text = read_bounded(file).decode("utf-8-sig").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
         raise _wrong(file, f"the credential cannot be read: {why}", "let this user read a file of text") from None
-    _keep_private(file, found)
+    _keep_private(file, status)
     if not text or "\n" in text:
         raise _wrong(file, "a credential is one line, and this is not", "write the secret alone into the file")
     return text
@@ -117,11 +117,11 @@ def _found(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
     return file
 
 
-def _keep_private(file: Path, found: os.stat_result) -> None:
+def _keep_private(file: Path, status: os.stat_result) -> None:
     """Raise ConfigError where others may read a credential."""
     # The service manager gives its files to root and lets one user read them, which shows as a right of the group.
-    others = stat.S_IRWXO if found.st_uid != os.geteuid() else stat.S_IRWXO | stat.S_IRWXG
-    if found.st_mode & others:
+    others = stat.S_IRWXO if status.st_uid != os.geteuid() else stat.S_IRWXO | stat.S_IRWXG
+    if status.st_mode & others:
         raise _wrong(file, "others may read the credential", f"run: chmod 600 {file}")
 
 

@@ -23,12 +23,12 @@ _PIECES = re.compile(r"[@/:?#&=\s]")
 
 def shown_address(address: str) -> str:
     """Return an address as people may see it."""
-    shown, end = "", 0
+    text, end = "", 0
     for first, last in _spans(address):
         if first >= end:
-            shown += address[end:first] + MARK
+            text += address[end:first] + MARK
         end = max(end, last)
-    return shown + address[end:]
+    return text + address[end:]
 
 
 def hidden(key: str, text: str) -> str:
@@ -38,14 +38,14 @@ def hidden(key: str, text: str) -> str:
 
 def address_secrets(address: str) -> set[str]:
     """Return the secrets inside an address: as written, decoded, and the pieces that an error message may tell of."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for first, last in _spans(address):
         written = address[first:last]
         bare = re.sub(r"\\(.)", r"\1", written.removeprefix("'").removesuffix("'"), flags=re.DOTALL)
-        found |= {written, bare, unquote(written), unquote_plus(written)}
+        secrets |= {written, bare, unquote(written), unquote_plus(written)}
         # A library that takes an unencoded "@" for the end of the password names the rest as a host that it looks for.
-        found |= {piece for piece in _PIECES.split(written) if piece != written}
-    return found - {""}
+        secrets |= {piece for piece in _PIECES.split(written) if piece != written}
+    return secrets - {""}
 
 
 def password_file(address: str) -> str:
@@ -61,15 +61,15 @@ def _spans(address: str) -> list[tuple[int, int]]:
 def _url_spans(address: str) -> Iterator[tuple[int, int]]:
     begin = address.index("://") + 3
     colon = address.find(":", begin)
-    ends = [found.start() for found in re.finditer("@", address) if found.start() > colon]
+    ends = [match.start() for match in re.finditer("@", address) if match.start() > colon]
     if colon >= 0 and ends and "/" not in address[begin:colon]:
         # Where the rest is no place, the password holds an "@" of its own: it is everything up to the last one.
         last = ends[0] if _PLACE.fullmatch(address, ends[0] + 1) else ends[-1]
         yield colon + 1, last
         begin = last
-    for found in _PARAMETER.finditer(address, begin):
-        if is_secret(unquote(found[1])):
-            yield found.span(2)
+    for match in _PARAMETER.finditer(address, begin):
+        if is_secret(unquote(match[1])):
+            yield match.span(2)
 
 
 def _list_spans(address: str) -> Iterator[tuple[int, int]]:

@@ -184,7 +184,7 @@ def _pairs(model: Any) -> Iterator[tuple[str, object]]:
 
 def _state(file: Path) -> object:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

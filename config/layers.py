@@ -189,8 +189,8 @@ def _nested(keys: Iterable[str], text: str, name: str) -> dict[str, Any]:
 def _inside_tables(keys: Iterable[str], value: Any) -> dict[str, Any]:
     for key in reversed(list(keys)):
         value = {key: value}
-    found: dict[str, Any] = value
-    return found
+    table: dict[str, Any] = value
+    return table
 
 
 def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:

@@ -42,19 +42,19 @@ def load(
     try:
         return Settings.of(layers, origins)
     except ValidationError as error:
-        raise ConfigError([_problem(found, layers.values, origins) for found in error.errors()]) from None
+        raise ConfigError([_problem(details, layers.values, origins) for details in error.errors()]) from None
 
 
-def _problem(found: ErrorDetails, values: Any, origins: Mapping[str, str]) -> Problem:
-    location = [part for part in found["loc"] if part != "[key]"]
-    error = found.get("ctx", {}).get("error")
+def _problem(details: ErrorDetails, values: Any, origins: Mapping[str, str]) -> Problem:
+    location = [part for part in details["loc"] if part != "[key]"]
+    error = details.get("ctx", {}).get("error")
     if isinstance(error, BadValue) and error.beside and not _set_by_person(location, origins):
         location[-1] = error.beside
     key = _key(location, values)
-    why, remedy = _why(found, location)
+    why, remedy = _why(details, location)
     if error is not None and (bare := _bare_seconds(location, _written(location, values))):
         why, remedy = f"it has no unit and means {show_duration(bare)}, and {why}", f'write "{bare}h" or "{bare}m"'
-    kind = found["type"]
+    kind = details["type"]
     value = "" if kind in {"missing", "extra_forbidden"} else _shown(key, kind, _written(location, values))
     dotted = ".".join(str(part) for part in location)
     return placed(Problem(origin(dotted, origins), key, value, why, remedy))
@@ -75,10 +75,10 @@ def _set_by_person(location: Sequence[int | str], origins: Mapping[str, str]) ->
     return origins.get(dotted, _DEFAULTS) != _DEFAULTS
 
 
-def _why(found: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
-    context = found.get("ctx", {})
+def _why(details: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
+    context = details.get("ctx", {})
     error = context.get("error")
-    match found["type"]:
+    match details["type"]:
         case "value_error" if isinstance(error, BadValue):
             return error.why, error.remedy
         case "value_error":
@@ -95,20 +95,20 @@ def _why(found: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
         case "string_pattern_mismatch":
             return "this is no usable name", "use small letters, digits and hyphens, beginning with a letter"
         case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than":
-            return f"this must be {found['msg'].removeprefix('Input should be ')}", "correct the number"
+            return f"this must be {details['msg'].removeprefix('Input should be ')}", "correct the number"
         case kind if kind in _TABLE_WANTED:
-            section = _table(location) if isinstance(found["input"], list) else ""
+            section = _table(location) if isinstance(details["input"], list) else ""
             return "this must be a table", f"write {section}, in one pair of brackets" if section else _ONE_BY_ONE
         case "tuple_type" | "list_type" | "frozen_set_type" | "set_type":
-            if isinstance(found["input"], dict):
-                inner = [name for name, value in found["input"].items() if isinstance(value, dict)]
+            if isinstance(details["input"], dict):
+                inner = [name for name, value in details["input"].items() if isinstance(value, dict)]
                 named, before = (f' and name = "{inner[0]}"', [*location, inner[0]]) if inner else ("", location)
                 return (
                     "this must be a list of tables",
                     f"write [{_table(location)}]{named} in place of {_table(before)}",
                 )
             return "this must be a list", "put it in square brackets"
-    return found["msg"].replace("Input should be", "this must be").rstrip("."), "correct the value"
+    return details["msg"].replace("Input should be", "this must be").rstrip("."), "correct the value"
 
 
 def _table(location: Sequence[int | str]) -> str:
@@ -151,7 +151,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the model that an annotation such as ``tuple[PoolSettings, ...]`` holds."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+    return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
 
 
 def _key(location: Sequence[int | str], values: Any) -> str:

@@ -48,7 +48,7 @@ def configure(settings: LoggingSettings, redact: Redact | None = None) -> None:
     as_json = settings.format == "json" or (settings.format == "auto" and not terminal)
     handler.setFormatter(_formatter(shared, redact, as_json=as_json, colours=terminal))
     root = logging.getLogger()
-    for old in [found for found in root.handlers if getattr(found.formatter, "redact", None)]:
+    for old in [each for each in root.handlers if getattr(each.formatter, "redact", None)]:
         root.removeHandler(old)
         old.close()
     root.addHandler(handler)

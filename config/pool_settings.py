@@ -71,39 +71,39 @@ class QuotaSettings(Section):
 
     @field_validator("resets")
     @classmethod
-    def _resets_with_a_calendar(cls, found: Reset, info: ValidationInfo) -> Reset:
+    def _resets_with_a_calendar(cls, value: Reset, info: ValidationInfo) -> Reset:
         kind = info.data.get("kind", "week")
         if kind in _SPANS:
             raise BadValue(f"a {kind} quota has no reset time", "remove it, or use kind week, day or month")
-        if found.weekday and not kind.endswith("week"):
+        if value.weekday and not kind.endswith("week"):
             raise BadValue("only a week resets on a weekday", 'write the time alone, like "06:00"')
-        return found
+        return value
 
     @field_validator("span_seconds")
     @classmethod
-    def _span_without_a_calendar(cls, found: int, info: ValidationInfo) -> int:
+    def _span_without_a_calendar(cls, value: int, info: ValidationInfo) -> int:
         kind = info.data.get("kind", "rolling")
         if kind not in _SPANS:
             raise BadValue(f"a {kind} quota takes its length from the calendar", "remove it")
-        return found
+        return value
 
     @field_validator("charge")
     @classmethod
-    def _charge_of_its_kind(cls, found: str, info: ValidationInfo) -> str:
+    def _charge_of_its_kind(cls, value: str, info: ValidationInfo) -> str:
         kind = str(info.data.get("kind", "week"))
-        if found == "device" and (kind == "first-use" or kind.startswith("money-")):
+        if value == "device" and (kind == "first-use" or kind.startswith("money-")):
             raise BadValue(f"a {kind} quota cannot count devices", "use kind week, day, month or rolling")
-        return found
+        return value
 
     @field_validator("limit")
     @classmethod
-    def _limit_of_its_kind(cls, found: Amount, info: ValidationInfo) -> Amount:
+    def _limit_of_its_kind(cls, value: Amount, info: ValidationInfo) -> Amount:
         kind = info.data.get("kind")
-        if kind is not None and kind.startswith("money-") and found.unit == "seconds":
+        if kind is not None and kind.startswith("money-") and value.unit == "seconds":
             raise BadValue(f"a {kind} quota is limited in money", 'write it like "$12.50"')
-        if kind is not None and not kind.startswith("money-") and found.unit == "microdollars":
+        if kind is not None and not kind.startswith("money-") and value.unit == "microdollars":
             raise BadValue(f"a {kind} quota is limited in time", f'write it like "30h", or use kind money-{kind}')
-        return found
+        return value
 
 
 class PoolSettings(Section):
@@ -154,20 +154,20 @@ class PoolSettings(Section):
 
     @field_validator("devices_max")
     @classmethod
-    def _enough_for_the_largest(cls, found: int, info: ValidationInfo) -> int:
+    def _enough_for_the_largest(cls, value: int, info: ValidationInfo) -> int:
         counts = info.data.get("device_counts", ())
-        if found and not counts:
+        if value and not counts:
             raise BadValue("it goes with device_counts", "set sessions_max, or device_counts as well")
-        if counts and 0 < found < max(counts):
+        if counts and 0 < value < max(counts):
             raise BadValue(f"no session could have {max(counts)} devices", "raise it, or shorten device_counts")
-        return found or max(counts, default=0)
+        return value or max(counts, default=0)
 
     @field_validator("price_microdollars_per_hour")
     @classmethod
-    def _one_price(cls, found: int, info: ValidationInfo) -> int:
-        if found and info.data.get("device_counts"):
+    def _one_price(cls, value: int, info: ValidationInfo) -> int:
+        if value and info.data.get("device_counts"):
             raise BadValue("with device_counts no two sessions need cost the same", "leave it out; count device hours")
-        return found
+        return value
 
     @field_validator("session_cap_seconds")
     @classmethod
@@ -202,7 +202,7 @@ class PoolSettings(Section):
                     f"its window has {show_duration(most)} with {why}",
                     "correct the limit, or leave the quota out",
                 )
-            told = info.data.get("platform") in _TELL_PRICES
-            if quota.limit_microdollars and not told and not info.data.get("price_microdollars_per_hour", 1):
+            quotes_prices = info.data.get("platform") in _TELL_PRICES
+            if quota.limit_microdollars and not quotes_prices and not info.data.get("price_microdollars_per_hour", 1):
                 raise BadValue(f"{quota.name}: hours of this pool cost nothing", "set price_per_hour of the pool")
         return quotas

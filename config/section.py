@@ -40,10 +40,10 @@ def at_most(longest: str) -> AfterValidator:
     """Bound a duration: a longer one is a mistake, and no timer, date or plan could hold it."""
     seconds = parse_duration(longest)
 
-    def check(found: int) -> int:
-        if found > seconds:
+    def check(value: int) -> int:
+        if value > seconds:
             raise BadValue("this is too long", f"write at most {longest}")
-        return found
+        return value
 
     return AfterValidator(check)
 

@@ -59,10 +59,10 @@ _REQUIRED = {
 ModelName = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9._-]{0,39})$")]
 
 
-def _pattern(found: str) -> str:
-    if not found or not found.isprintable() or " " in found:
-        raise BadValue(f"{found!r} is no pattern", 'write it like "job.*", "run.end" or "*"')
-    return found
+def _pattern(value: str) -> str:
+    if not value or not value.isprintable() or " " in value:
+        raise BadValue(f"{value!r} is no pattern", 'write it like "job.*", "run.end" or "*"')
+    return value
 
 
 Pattern = Annotated[str, Field(max_length=100), AfterValidator(_pattern)]
@@ -90,16 +90,16 @@ class WebhookSettings(Section):
 
     @field_validator("token_url")
     @classmethod
-    def _private(cls, found: SecretStr) -> SecretStr:
-        private_address(found.get_secret_value())
-        return found
+    def _private(cls, value: SecretStr) -> SecretStr:
+        private_address(value.get_secret_value())
+        return value
 
     @field_validator("secret")
     @classmethod
-    def _long(cls, found: SecretStr) -> SecretStr:
-        if len(found.get_secret_value()) < _SECRET_MIN:
+    def _long(cls, value: SecretStr) -> SecretStr:
+        if len(value.get_secret_value()) < _SECRET_MIN:
             raise BadValue(f"the secret has fewer than {_SECRET_MIN} characters", "make one: openssl rand -hex 32")
-        return found
+        return value
 
 
 def private_address(text: str) -> str:
@@ -212,19 +212,19 @@ class WebSettings(Section):
 
     @field_validator("host")
     @classmethod
-    def _is_an_address(cls, found: str) -> str:
+    def _is_an_address(cls, value: str) -> str:
         try:
-            return "127.0.0.1" if found == "localhost" else str(ip_address(found))
+            return "127.0.0.1" if value == "localhost" else str(ip_address(value))
         except ValueError:
             raise BadValue("this is no address of this machine", 'write "127.0.0.1", "::1" or "0.0.0.0"') from None
 
     @field_validator("names")
     @classmethod
-    def _bare_names(cls, found: tuple[str, ...]) -> tuple[str, ...]:
-        wrong = next((name for name in found if not name or set(name) & set("/:@*? ")), None)
+    def _bare_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = next((name for name in value if not name or set(name) & set("/:@*? ")), None)
         if wrong is not None:
             raise BadValue(f"{wrong!r} is no host name", 'write it without scheme and port: "status.example.org"')
-        return tuple(name.lower().rstrip(".") for name in found)
+        return tuple(name.lower().rstrip(".") for name in value)
 
     @property
     def exposed(self) -> bool:
@@ -246,10 +246,10 @@ class SmtpSettings(Section):
 
     @field_validator("recipients")
     @classmethod
-    def _all_or_nothing(cls, found: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if info.data.get("host") and not (found and info.data.get("sender")):
+    def _all_or_nothing(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if info.data.get("host") and not (value and info.data.get("sender")):
             raise BadValue("e-mail needs a sender and recipients", "set report.smtp.sender and report.smtp.recipients")
-        return found
+        return value
 
 
 class SlackSettings(Section):
@@ -262,11 +262,11 @@ class SlackSettings(Section):
 
     @field_validator("channel")
     @classmethod
-    def _channel_with_token(cls, found: str, info: ValidationInfo) -> str:
+    def _channel_with_token(cls, value: str, info: ValidationInfo) -> str:
         token = info.data.get("bot_token")
-        if token is not None and token.get_secret_value() and not found:
+        if token is not None and token.get_secret_value() and not value:
             raise BadValue("a bot token needs a channel", 'write it like "#training"')
-        return found
+        return value
 
 
 class AppriseSettings(Section):
@@ -338,10 +338,10 @@ class ClockSettings(Section):
 
     @field_validator("origin")
     @classmethod
-    def _origin_with_epoch(cls, found: float | None, info: ValidationInfo) -> float | None:
-        if "epoch" in info.data and (found is None) != (info.data["epoch"] is None):
+    def _origin_with_epoch(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if "epoch" in info.data and (value is None) != (info.data["epoch"] is None):
             raise BadValue("clock.epoch and clock.origin go together", "set both, or neither", "epoch")
-        return found
+        return value
 
     @field_validator("epoch", mode="before")
     @classmethod
@@ -436,8 +436,8 @@ class Settings(BaseSettings):
     @classmethod
     def of(cls, layers: Layers, origins: dict[str, str]) -> Settings:
         """Read all layers. ``origins`` gets the origin of every dotted key, also where this raises ValidationError."""
-        given: dict[str, Any] = {"layers": layers, "origins": origins}
-        settings = cls(**given)
+        values: dict[str, Any] = {"layers": layers, "origins": origins}
+        settings = cls(**values)
         settings._origins = origins
         return settings
 
@@ -451,35 +451,35 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - looks at no file's rights
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the layers, strong before weak, in place of the sources that the library would read by itself."""
-        given = init_settings()
-        layers: Layers = given["layers"]
+        explicit = init_settings()
+        layers: Layers = explicit["layers"]
         return tuple(
-            _Layer(settings_cls, name, document, given["origins"]) for name, document in reversed(layers.sources)
+            _Layer(settings_cls, name, document, explicit["origins"]) for name, document in reversed(layers.sources)
         )
 
     @field_validator("pools", "rules", "targets", "webhooks")
     @classmethod
-    def _names_once(cls, found: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
-        counts = Counter(each.name for each in found)
+    def _names_once(cls, value: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        counts = Counter(each.name for each in value)
         if twice := sorted(name for name, count in counts.items() if count > 1):
             raise BadValue(f"two {info.field_name} are named {', '.join(twice)}", "give each its own name")
-        return found
+        return value
 
     @field_validator("rules")
     @classmethod
-    def _rules_reach_somebody(cls, found: tuple[RuleSettings, ...], info: ValidationInfo) -> tuple[RuleSettings, ...]:
+    def _rules_reach_somebody(cls, value: tuple[RuleSettings, ...], info: ValidationInfo) -> tuple[RuleSettings, ...]:
         report = info.data.get("report")
         if report is None:
-            return found
+            return value
         slack = report.slack
-        known = {
+        names = {
             "email": bool(report.smtp.host),
             "slack": bool(slack.webhook_token_url.get_secret_value() or slack.bot_token.get_secret_value()),
             "apprise": bool(report.apprise.token_urls),
         }
-        for rule in found:
+        for rule in value:
             for name in rule.to:
-                if not known.get(name):
+                if not names.get(name):
                     why = f"rule {rule.name} sends to {name}, which is not configured"
                     raise BadValue(why, "channels are email, slack and apprise, set below [report]")
-        return found
+        return value

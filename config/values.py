@@ -76,11 +76,11 @@ def did_you_mean_zone(text: str) -> str:
     names = {name.lower(): name for name in available_timezones()}
     cities = {name.rpartition("/")[2].lower(): name for name in sorted(available_timezones())}
     wanted = text.lower()
-    found = names.get(wanted) or cities.get(wanted.rpartition("/")[2])
-    if found is None:
+    zone = names.get(wanted) or cities.get(wanted.rpartition("/")[2])
+    if zone is None:
         guess = did_you_mean(wanted, names)
-        found = next((name for lower, name in names.items() if guess == f"did you mean {lower}?"), None)
-    return f"did you mean {found}?" if found else "use an IANA name such as Europe/Berlin, or UTC"
+        zone = next((name for lower, name in names.items() if guess == f"did you mean {lower}?"), None)
+    return f"did you mean {zone}?" if zone else "use an IANA name such as Europe/Berlin, or UTC"
 
 
 def opening_hours(text: str) -> OpeningHours:
@@ -153,7 +153,7 @@ def _weekdays(text: str, remedy: str) -> frozenset[int]:
 
 
 def _weekday(text: str, remedy: str) -> int:
-    found = [index for index, day in enumerate(_DAYS) if len(text) >= 3 and day.startswith(text.lower())]
-    if not found:
+    days = [index for index, day in enumerate(_DAYS) if len(text) >= 3 and day.startswith(text.lower())]
+    if not days:
         raise BadValue(f"{text!r} is no weekday", remedy)
-    return found[0]
+    return days[0]

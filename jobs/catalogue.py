@@ -135,22 +135,22 @@ def _domains(document: Mapping[str, Any], file: str, problems: list[Problem]) ->
 
 
 def _duplicates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
-    seen: dict[str, str] = {}
+    first_paths: dict[str, str] = {}
     problems = []
     for file, spec in jobs:
-        if spec.name in seen:
-            why = f"a job of this name is already defined in {seen[spec.name]}"
+        if spec.name in first_paths:
+            why = f"a job of this name is already defined in {first_paths[spec.name]}"
             problems.append(Problem(file, f"jobs.{spec.name}", "", why, "give each its own name"))
-        seen.setdefault(spec.name, file)
+        first_paths.setdefault(spec.name, file)
     return problems
 
 
 def _gates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
-    found = list(jobs)
-    parents = {spec.name: spec.gate.parent for _, spec in found if spec.gate is not None}
-    names = [spec.name for _, spec in found]
+    listed = list(jobs)
+    parents = {spec.name: spec.gate.parent for _, spec in listed if spec.gate is not None}
+    names = [spec.name for _, spec in listed]
     problems = []
-    for file, spec in found:
+    for file, spec in listed:
         key = f"jobs.{spec.name}.gate.parent"
         parent = parents.get(spec.name)
         if parent is None:
@@ -173,22 +173,22 @@ def _shares(jobs: Sequence[tuple[str, JobSpec]]) -> list[Problem]:
     return [
         Problem(file, f"jobs.{spec.name}.share", shown(spec.share.partner), why, remedy)
         for file, spec in jobs
-        if spec.share is not None and spec.share.partner != spec.name and (told := wrong_share(spec.name, shares))
-        for why, _, remedy in [told.partition(". ")]
+        if spec.share is not None and spec.share.partner != spec.name and (problem := wrong_share(spec.name, shares))
+        for why, _, remedy in [problem.partition(". ")]
     ]
 
 
-def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], known: Mapping[str, object]) -> list[Problem]:
+def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], domains: Mapping[str, object]) -> list[Problem]:
     return [
         Problem(
             file,
             f"jobs.{spec.name}.mixture.domain",
             shown(spec.mixture.domain),
             "there are no keywords of this domain",
-            did_you_mean(spec.mixture.domain, known) if known else "add it to [domains]",
+            did_you_mean(spec.mixture.domain, domains) if domains else "add it to [domains]",
         )
         for file, spec in jobs
-        if spec.mixture is not None and spec.mixture.domain is not None and spec.mixture.domain not in known
+        if spec.mixture is not None and spec.mixture.domain is not None and spec.mixture.domain not in domains
     ]
 
 
@@ -208,7 +208,7 @@ def wrong_share(name: str, shares: Mapping[str, Share | None]) -> str:
     if other is not None:
         root = other.partner if other.partner != name else partner
         return f"{partner} shares its hours with {other.partner} already. Let one of them keep the rest, as {root}"
-    taken = sum(one.percent for one in shares.values() if one is not None and one.partner == partner)
-    if taken >= 100:
-        return f"those who share with {partner} take {taken:g} % together. Leave {partner} something of its hours"
+    total = sum(one.percent for one in shares.values() if one is not None and one.partner == partner)
+    if total >= 100:
+        return f"those who share with {partner} take {total:g} % together. Leave {partner} something of its hours"
     return ""

@@ -27,9 +27,13 @@ def child_environment(keep: re.Pattern[str] = _NOTHING, more: Mapping[str, str] 
 
 
 def run_child(
-    words: Sequence[str], seconds: float, environment: Mapping[str, str], folder: Path | None = None, given: bytes = b""
+    words: Sequence[str],
+    seconds: float,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+    standard_input: bytes = b"",
 ) -> subprocess.CompletedProcess[bytes]:
     """Return how a program ended that was given ``given``. Raises OSError and subprocess.TimeoutExpired."""
     return subprocess.run(
-        words, cwd=folder, env=environment, input=given, capture_output=True, timeout=seconds, check=False
+        words, cwd=folder, env=environment, input=standard_input, capture_output=True, timeout=seconds, check=False
     )

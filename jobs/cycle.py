@@ -21,12 +21,12 @@ def parse_cycle(value: object) -> str:
 
     Raises ValueError with the reason, in words that fit behind "key = value:".
     """
-    told = value.strip().lower() if isinstance(value, str) else ""
-    weekly = _WEEKLY.fullmatch(told)
+    text = value.strip().lower() if isinstance(value, str) else ""
+    weekly = _WEEKLY.fullmatch(text)
     if weekly and weekly[1] in DAYS:
         return f"{weekly[1]} {int(weekly[2] or 0):02d}:{weekly[3] or '00'}"
     try:
-        seconds = parse_duration(told)
+        seconds = parse_duration(text)
     except ValueError:
         why = 'a cycle is a day of the week, such as "thursday 09:00" (UTC), or a distance, such as "12d"'
         raise ValueError(why) from None

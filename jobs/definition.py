@@ -174,24 +174,24 @@ class Definition:
         from jobs.problem import NotFound
 
         try:
-            found = advised([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
+            advice = advised([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
         except NotFound as error:
             if "steps_per_hour" in left_out:
                 self._wrong("steps_per_hour", None, f"is missing, and {error.what}: {error.why}", "add it")
             return {"steps_per_hour": 1, **table}  # the problem was noted, or it is said
-        if found is None:
+        if advice is None:
             return table
-        told: dict[str, Any] = {"steps_per_hour": found.steps_per_hour} if "steps_per_hour" in left_out else {}
+        values: dict[str, Any] = {"steps_per_hour": advice.steps_per_hour} if "steps_per_hour" in left_out else {}
         if "checkpoint" in left_out:
-            told["checkpoint"] = f"{found.checkpoint_seconds}s"
+            values["checkpoint"] = f"{advice.checkpoint_seconds}s"
         if "needs" in left_out:
-            needs = found.needs
+            needs = advice.needs
             most = needs.devices_max
-            told["needs"] = {
+            values["needs"] = {
                 "devices": [1, most] if most > 1 else 1, "vram_gib": needs.vram_gib, "dtype": needs.dtype
             }  # fmt: skip
-            told["device_speedup"] = list(found.device_speedup)
-        return {**told, **table}
+            values["device_speedup"] = list(advice.device_speedup)
+        return {**values, **table}
 
     def _check_together(self, values: Mapping[str, Any], table: Mapping[str, Any]) -> None:
         deadline, not_before, gate = values["deadline"], values["not_before"], values["gate"]
@@ -229,11 +229,11 @@ class Definition:
 
     def _check_inputs(self, values: Mapping[str, Any]) -> None:
         """Note the inputs that a command names and that the job does not have."""
-        given = [each.name for each in values["inputs"]]
+        names = [each.name for each in values["inputs"]]
         evaluation = values["evaluation"]
-        self._check_words("command", values["command"] or (), [*given, "model"] if values["whole"] else given)
+        self._check_words("command", values["command"] or (), [*names, "model"] if values["whole"] else names)
         if evaluation is not None:
-            self._check_words("evaluation.command", evaluation.command or (), [*given, "model", "set"])
+            self._check_words("evaluation.command", evaluation.command or (), [*names, "model", "set"])
 
     def _check_words(self, key: str, words: Sequence[str], inputs: Sequence[str]) -> None:
         for name in (name for word in words for name in _INPUT.findall(word) if name not in inputs):
@@ -321,18 +321,18 @@ class Definition:
             for key, parse in keys.items()
         }
 
-    def _table(self, table: Mapping[str, Any], key: str, known: Collection[str]) -> Mapping[str, Any]:
+    def _table(self, table: Mapping[str, Any], key: str, keys: Collection[str]) -> Mapping[str, Any]:
         inner = table.get(key, {})
         if not isinstance(inner, dict):
-            self._wrong(key, inner, "this must be a table", f"known keys are {', '.join(known)}")
+            self._wrong(key, inner, "this must be a table", f"known keys are {', '.join(keys)}")
             return {}
-        self._refuse_unknown(inner, known, f"{key}.")
+        self._refuse_unknown(inner, keys, f"{key}.")
         return inner
 
-    def _refuse_unknown(self, table: Mapping[str, Any], known: Collection[str], prefix: str) -> None:
+    def _refuse_unknown(self, table: Mapping[str, Any], keys: Collection[str], prefix: str) -> None:
         for key in table:
-            if key not in known:
-                self._wrong(f"{prefix}{key}", None, "there is no such key", did_you_mean(key, known))
+            if key not in keys:
+                self._wrong(f"{prefix}{key}", None, "there is no such key", did_you_mean(key, keys))
 
     def _read(
         self, table: Mapping[str, Any], key: str, parse: Callable[[Any], Any], default: Any = _NOTHING, prefix: str = ""
@@ -350,17 +350,17 @@ class Definition:
 
     def _wrong(self, key: str, value: Any, why: str, remedy: str) -> None:
         full = f"{self.label}.{key}" if self.label else key
-        said = "" if key == "secrets" else shown(value)  # whoever wrote a value there must not find it in a log
-        self.problems.append(Problem(self.file, full, said, why, remedy))
+        text = "" if key == "secrets" else shown(value)  # whoever wrote a value there must not find it in a log
+        self.problems.append(Problem(self.file, full, text, why, remedy))
 
 
 def _defaults(kind: type[Any]) -> dict[str, Any]:
     """Return what each field of a dataclass is by default, ``_NOTHING`` for one that has no default."""
     return {
-        known.name: known.default_factory()
-        if known.default_factory is not MISSING
+        field.name: field.default_factory()
+        if field.default_factory is not MISSING
         else _NOTHING
-        if known.default is MISSING
-        else known.default
-        for known in fields(kind)
+        if field.default is MISSING
+        else field.default
+        for field in fields(kind)
     }

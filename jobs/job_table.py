@@ -50,7 +50,7 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         code = spec.code
         table["code"] = {"repository": code.source, "commit": code.revision} if code.revision else code.source
     if spec.inputs:
-        table["inputs"] = {given.name: given.source for given in spec.inputs}
+        table["inputs"] = {each.name: each.source for each in spec.inputs}
     if spec.requirements is not None:
         table["requirements"] = spec.requirements.source
     if spec.evaluation is not None:
@@ -103,8 +103,8 @@ def _mixture(mixture: Mixture) -> dict[str, Any]:
 
 def _stall(stall: Stall) -> dict[str, Any]:
     spans = ("first_progress", "no_progress", "checkpoint")
-    found: dict[str, Any] = {name: getattr(stall, f"{name}_seconds") for name in spans}
-    written = {name: show_duration(span) if span else "off" for name, span in found.items() if span is not None}
+    values: dict[str, Any] = {name: getattr(stall, f"{name}_seconds") for name in spans}
+    written = {name: show_duration(span) if span else "off" for name, span in values.items() if span is not None}
     counts = {name: getattr(stall, name) for name in ("loss_nan", "same_error")}
     return written | {name: n or "off" for name, n in counts.items() if n != getattr(Stall(), name)}
 

@@ -121,9 +121,9 @@ def read_report(
     if not isinstance(document, dict):
         raise Unfit("not an object")
     for name, own in (("format", FORMAT), ("run", run), ("lane", lane), ("job", job)):
-        said = document.get(name)
-        if said is not None and (type(said) is not type(own) or said != own):
-            raise Unfit(f"{name} is {shown(said)} instead of {shown(own)}")
+        value = document.get(name)
+        if value is not None and (type(value) is not type(own) or value != own):
+            raise Unfit(f"{name} is {shown(value)} instead of {shown(own)}")
     reader = Reader(document)
     said_fields: dict[str, Any] = {
         entry.name: reader.read(entry.name, *entry.metadata["reader"])
@@ -161,12 +161,12 @@ def kept_report(document: Any, run: str, lane: int, job: str) -> LaneReport | No
         return None
 
 
-def _last_word(reader: Reader, report: LaneReport, said: Any) -> LaneReport:
+def _last_word(reader: Reader, report: LaneReport, value: Any) -> LaneReport:
     outcome = reader.read("outcome", word, OUTCOMES)
     why = reader.text("why", _WHY_MAX)
     if outcome is None:
         # Lost, rejected and cancelled are the daemon's to say, never the payload's.
-        outcome, why = "failed", f"the payload of {report.run} reported {shown(said)}"
+        outcome, why = "failed", f"the payload of {report.run} reported {shown(value)}"
     return replace(report, outcome=outcome, why=why)
 
 
@@ -177,35 +177,35 @@ def _own_manifest(value: Any, job: str) -> str:
     return str(value)
 
 
-def _accusations(reader: Reader, said: Any, job: str) -> tuple[Accusation, ...]:
-    found: list[Accusation] = []
-    for entry in _entries(reader, "bad_manifests", said, _ACCUSED_MAX):
+def _accusations(reader: Reader, value: Any, job: str) -> tuple[Accusation, ...]:
+    accusations: list[Accusation] = []
+    for entry in _entries(reader, "bad_manifests", value, _ACCUSED_MAX):
         try:
             if not isinstance(entry, dict):
                 raise Unfit("not an object")
             why = entry.get("why")
-            found.append(
+            accusations.append(
                 Accusation(
                     _own_manifest(entry.get("manifest"), job), clean(why, _WHY_MAX) if isinstance(why, str) else ""
                 )
             )
         except Unfit as error:
             reader.refuse("bad_manifests", str(error), entry)
-    return tuple(found)
+    return tuple(accusations)
 
 
-def _devices(reader: Reader, said: Any) -> tuple[str, ...]:
-    found = _entries(reader, "devices", said, _DEVICES_MAX)
-    if any(not isinstance(name, str) for name in found):
-        reader.refuse("devices", "not a list of names", said)
+def _devices(reader: Reader, value: Any) -> tuple[str, ...]:
+    names = _entries(reader, "devices", value, _DEVICES_MAX)
+    if any(not isinstance(name, str) for name in names):
+        reader.refuse("devices", "not a list of names", value)
         return ()
-    return tuple(clean(name, NAME_MAX) for name in found)
+    return tuple(clean(name, NAME_MAX) for name in names)
 
 
-def _entries(reader: Reader, name: str, said: Any, most: int) -> Sequence[Any]:
-    if said is None:
+def _entries(reader: Reader, name: str, value: Any, most: int) -> Sequence[Any]:
+    if value is None:
         return ()
-    if not isinstance(said, list) or len(said) > most:
-        reader.refuse(name, f"not a list of at most {most}", said)
+    if not isinstance(value, list) or len(value) > most:
+        reader.refuse(name, f"not a list of at most {most}", value)
         return ()
-    return said
+    return value

@@ -70,11 +70,11 @@ class ProblemsFound(InvalidInput):
         self.problems = tuple(problems)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return the remedy for an unknown word: the closest known one, or all of them."""
     from difflib import get_close_matches  # needed by messages only, and start-up time counts
 
-    words = sorted(known)
+    words = sorted(candidates)
     close = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"

@@ -83,7 +83,7 @@ def _number(table: dict[str, Any], key: str) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _one_of(value: Any, known: tuple[Any, ...], what: str) -> Any:
-    if value not in known:
-        raise Wrong(f"{what} is not known", f"use {', '.join(known)}")
+def _one_of(value: Any, allowed: tuple[Any, ...], what: str) -> Any:
+    if value not in allowed:
+        raise Wrong(f"{what} is not known", f"use {', '.join(allowed)}")
     return value

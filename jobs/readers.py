@@ -98,11 +98,11 @@ def matching(form: re.Pattern[str], why: str, remedy: str) -> Callable[[Any], st
     return read
 
 
-def one_of(known: Sequence[str], why: str, remedy: str) -> Callable[[Any], str]:
+def one_of(allowed: Sequence[str], why: str, remedy: str) -> Callable[[Any], str]:
     """Return a reader of one of several words."""
 
     def read(value: Any) -> str:
-        if value not in known:
+        if value not in allowed:
             raise Wrong(why, remedy)
         return str(value)
 
@@ -201,7 +201,7 @@ def inputs(value: Any) -> dict[str, str]:
         if scheme and scheme[1] not in _SCHEMES:
             raise Wrong(
                 f"nothing is known of {scheme[1]}:",
-                f"give a folder, or what begins with {', '.join(f'{known}:' for known in _SCHEMES)}",
+                f"give a folder, or what begins with {', '.join(f'{prefix}:' for prefix in _SCHEMES)}",
             )
         if scheme and scheme[1].startswith("kaggle-") and not _KAGGLE.fullmatch(source):
             remedy = "write kaggle-model:owner/model/framework/variation/version or kaggle-dataset:owner/name/version"
@@ -224,10 +224,10 @@ def test_set(value: Any) -> str:
 def parts(value: Any) -> tuple[float, ...]:
     """Read parts of a way, each above 0 and at most 1."""
     read = number("after.fraction")
-    found = tuple(sorted({read(part) for part in few(value)})) if isinstance(value, list) else ()
-    if not found or not found[0]:
+    read_parts = tuple(sorted({read(part) for part in few(value)})) if isinstance(value, list) else ()
+    if not read_parts or not read_parts[0]:
         raise Wrong("this must be a list of parts of the target", "write it like [0.5, 1.0]; 1.0 is when it is done")
-    return found
+    return read_parts
 
 
 def patience(value: Any) -> int:

@@ -78,10 +78,10 @@ def read_scores(
     if not isinstance(header.get("scorer"), str) or not _DIGEST.fullmatch(header["scorer"]):
         remedy = "write the digest of the scorer's code, in 12 to 128 hexadecimal digits"
         raise ScoresError(1, f"scorer is {shown(header.get('scorer'))}, which is no digest", remedy)
-    found = reading.scores(items)
+    scores = reading.scores(items)
     if items is not None:
-        _check_whole(found, items)
-    return Scores(model, checkpoint, test_set, header["scorer"], found, _agreement(header, found), _notes(header))
+        _check_whole(scores, items)
+    return Scores(model, checkpoint, test_set, header["scorer"], scores, _agreement(header, scores), _notes(header))
 
 
 class _Reading:
@@ -169,12 +169,12 @@ class _Reading:
         raise ScoresError(self.line, why, remedy)
 
 
-def _check_whole(found: Mapping[str, Mapping[str, Score]], items: Mapping[str, Item]) -> None:
+def _check_whole(by_metric: Mapping[str, Mapping[str, Score]], items: Mapping[str, Item]) -> None:
     """Raise ScoresError for a metric that left items out: those may be the ones that it fails."""
     domains: dict[str, set[str]] = {}
     for item in items.values():
         domains.setdefault(item.domain, set()).add(item.id)
-    for metric, scores in found.items():
+    for metric, scores in by_metric.items():
         _, dot, domain = metric.partition(".")
         wanted = domains.get(domain, set()) if dot else items.keys()
         if missing := sorted(wanted - scores.keys()):
@@ -186,14 +186,14 @@ def _check_whole(found: Mapping[str, Mapping[str, Score]], items: Mapping[str, I
 
 
 def _agreement(
-    header: Mapping[str, Any], found: Mapping[str, Mapping[str, Score]]
+    header: Mapping[str, Any], scores: Mapping[str, Mapping[str, Score]]
 ) -> dict[str, tuple[tuple[int, ...], ...]]:
-    said = header.get("agreement", {})
+    value = header.get("agreement", {})
     remedy = 'write it like {"judge": [[80, 5], [7, 108]]}: rows what people said, columns what the judge said'
-    if not isinstance(said, dict) or not said.keys() <= found.keys():
-        raise ScoresError(1, f"agreement is {shown(said)}, which is no table of metrics of this file", remedy)
+    if not isinstance(value, dict) or not value.keys() <= scores.keys():
+        raise ScoresError(1, f"agreement is {shown(value)}, which is no table of metrics of this file", remedy)
     tables = {}
-    for metric, table in said.items():
+    for metric, table in value.items():
         size = len(table) if isinstance(table, list) else 0
         square = 0 < size <= LABELS_KINDS_MAX and all(isinstance(row, list) and len(row) == size for row in table)
         if not square or not all(type(count) is int and 0 <= count <= _COUNT_MAX for row in table for count in row):
@@ -203,7 +203,9 @@ def _agreement(
 
 
 def _notes(header: Mapping[str, Any]) -> tuple[str, ...]:
-    said = header.get("notes", [])
-    if not isinstance(said, list) or len(said) > _NOTES_MAX or not all(isinstance(note, str) for note in said):
-        raise ScoresError(1, f"notes are {shown(said)}", f"write a list of at most {_NOTES_MAX} texts, or leave it out")
-    return tuple(clean(note, EXAMPLE_MAX) for note in said)
+    value = header.get("notes", [])
+    if not isinstance(value, list) or len(value) > _NOTES_MAX or not all(isinstance(note, str) for note in value):
+        raise ScoresError(
+            1, f"notes are {shown(value)}", f"write a list of at most {_NOTES_MAX} texts, or leave it out"
+        )
+    return tuple(clean(note, EXAMPLE_MAX) for note in value)

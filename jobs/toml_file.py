@@ -59,15 +59,15 @@ def line_of(file: str, key: str) -> int | None:
 
 def _where(document: Any, key: str) -> Keys:
     """Return the keys and numbers that lead to a dotted key, as far as the document has them."""
-    found: list[str | int] = []
+    path: list[str | int] = []
     while key:
         here = [(at, word, inner) for at, word, inner in _entries(document) if f"{key}.".startswith(f"{word}.")]
         if not here:
             break
         at, word, document = max(here, key=lambda one: len(one[1]))
-        found.append(at)
+        path.append(at)
         key = key[len(word) + 1 :]
-    return tuple(found)
+    return tuple(path)
 
 
 def _entries(document: Any) -> list[tuple[str | int, str, Any]]:
@@ -112,4 +112,4 @@ def _inside(path: Keys, parts: list[str], counts: dict[Keys, int]) -> Keys:
 
 
 def _parts(name: str) -> list[str]:
-    return ["".join(found) for found in _PART.findall(name)]
+    return ["".join(groups) for groups in _PART.findall(name)]

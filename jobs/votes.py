@@ -77,17 +77,17 @@ class Votes:
 
     def _vote(self, line: bytes) -> Vote | None:
         try:
-            said: Any = read_json(line)
+            document: Any = read_json(line)
         except ValueError:
-            said = None
-        if not isinstance(said, dict):
+            document = None
+        if not isinstance(document, dict):
             self._wrong("no JSON object", 'write {"version": "ufm@3", "cluster": "session-17", "worse": false}')
         for key in ("version", "cluster"):
-            if not is_name(said.get(key)):
-                self._wrong(f"{key} is {shown(said.get(key))}", "write a text of 1 to 200 characters")
-        if not isinstance(said.get("worse"), bool):
-            self._wrong(f"worse is {shown(said.get('worse'))}", "write true or false")
-        return Vote(said["cluster"], said["worse"]) if said["version"] == self._version else None
+            if not is_name(document.get(key)):
+                self._wrong(f"{key} is {shown(document.get(key))}", "write a text of 1 to 200 characters")
+        if not isinstance(document.get("worse"), bool):
+            self._wrong(f"worse is {shown(document.get('worse'))}", "write true or false")
+        return Vote(document["cluster"], document["worse"]) if document["version"] == self._version else None
 
     def _wrong(self, why: str, remedy: str) -> NoReturn:
         raise VotesError(self._line, why, remedy)

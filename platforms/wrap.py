@@ -116,7 +116,7 @@ class Guarded(Wrapper):
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """See Platform.find."""
-        return {key: self._clean(seen) for key, seen in super().find(keys, now).items()}
+        return {key: self._clean(sighting) for key, sighting in super().find(keys, now).items()}
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """See Platform.launch."""
@@ -124,10 +124,10 @@ class Guarded(Wrapper):
 
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """See Platform.orphans."""
-        return [self._clean(seen) for seen in super().orphans(known, now)]
+        return [self._clean(sighting) for sighting in super().orphans(known, now)]
 
-    def _clean(self, seen: Observed) -> Observed:
-        return replace(seen, detail=self._redact(seen.detail)) if seen.detail else seen
+    def _clean(self, sighting: Observed) -> Observed:
+        return replace(sighting, detail=self._redact(sighting.detail)) if sighting.detail else sighting
 
     def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
         began, outcome, why = self._stopwatch(), "ok", ""

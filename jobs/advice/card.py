@@ -59,12 +59,14 @@ class Card:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What people should know before they rely on it."""
-        told = []
+        lines = []
         if not self.compiles:
-            told.append("no Triton, hence no torch.compile, Liger or Unsloth; DeepSpeed refuses fp16 below 7.0")
+            lines.append("no Triton, hence no torch.compile, Liger or Unsloth; DeepSpeed refuses fp16 below 7.0")
         if self.capability < 8.0:
-            told.append("no bf16: fp16 with a GradScaler, trained weights in fp32; torch.cuda.is_bf16_supported() lies")
-        return tuple(told)
+            lines.append(
+                "no bf16: fp16 with a GradScaler, trained weights in fp32; torch.cuda.is_bf16_supported() lies"
+            )
+        return tuple(lines)
 
 
 @lru_cache(maxsize=1)
@@ -84,22 +86,22 @@ def _table() -> dict[str, dict[str, Any]]:
 def find_cards(words: str) -> tuple[Card, int]:
     """Return the card and how many of it ``5060ti x2`` or ``T4`` names. Raises NotFound."""
     plain = " ".join(words.lower().split())
-    found = recognised(plain)
-    if found is not None:
-        return found
-    known = cards()
-    near = did_you_mean(_key(_COUNT.sub(r"\g<name>", plain)), list(known))
+    recognised_card = recognised(plain)
+    if recognised_card is not None:
+        return recognised_card
+    card_names = cards()
+    near = did_you_mean(_key(_COUNT.sub(r"\g<name>", plain)), list(card_names))
     raise NotFound(words, "no such card is known", near)
 
 
 def recognised(words: str) -> tuple[Card, int] | None:
     """Return the card and number that a name, a pool's accelerator or a device's own name means; None if unknown."""
     plain = " ".join(words.lower().split())
-    known = {_key(alias): name for name, entry in _table().items() for alias in (name, *entry["names"])}
-    if (exact := known.get(_key(plain))) is not None:
+    names = {_key(alias): name for name, entry in _table().items() for alias in (name, *entry["names"])}
+    if (exact := names.get(_key(plain))) is not None:
         return cards()[exact], 1
     many = _COUNT.match(plain)
-    if many and (name := known.get(_key(many["name"]))) is not None:
+    if many and (name := names.get(_key(many["name"]))) is not None:
         return cards()[name], int(many["count"])
     return None
 

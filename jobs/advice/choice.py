@@ -114,12 +114,12 @@ _LADDER = (
 _BETTER: tuple[Method, ...] = ("full", "lora", "qlora")
 
 
-def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequence[Seen] = ()) -> Advice:
+def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Seen] = ()) -> Advice:
     """Return the ladder of a model on so many of a card."""
-    asked = wishes.methods or ("qlora", "lora", "full")
+    methods = wishes.methods or ("qlora", "lora", "full")
     rungs = []
     for rung in _LADDER:
-        if rung.method not in asked or devices < rung.least:
+        if rung.method not in methods or devices < rung.least:
             continue
         if rung.method == "qlora" and not card.four_bits:
             continue
@@ -132,13 +132,13 @@ def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequenc
         if wishes.optimizer and rung.optimizer == "adamw8bit" != wishes.optimizer:
             continue
         chosen = replace(rung, optimizer=wishes.optimizer or rung.optimizer)
-        rungs.append(_best(chosen, shape, card, devices, wishes, seen))
+        rungs.append(_best(chosen, shape, card, devices, wishes, measurements))
     wanted = wishes.methods or ("lora", "qlora")
     fit = [one for one in rungs if one.verdict == "fits" and one.setup.method in wanted]
     fit = fit or [one for one in rungs if one.verdict == "tight" and one.setup.method in wanted]
-    taken = min(fit, key=_preference, default=None)
+    best = min(fit, key=_preference, default=None)
     return Advice(
-        shape, card, devices, wishes, tuple(rungs), taken, "" if taken else nearest(shape, card, devices, wishes)
+        shape, card, devices, wishes, tuple(rungs), best, "" if best else nearest(shape, card, devices, wishes)
     )
 
 
@@ -151,15 +151,15 @@ def _preference(one: Choice) -> tuple[bool, int, float]:
     return one.setup.sharded, _BETTER.index(one.setup.method), one.hours
 
 
-def _best(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequence[Seen]) -> Choice:
+def _best(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Seen]) -> Choice:
     """Return the quickest micro-batch of a rung that fits, or its smallest if none does."""
-    found = [
-        priced(rung.name, setup, card, wishes, seen)
+    choices = [
+        priced(rung.name, setup, card, wishes, measurements)
         for setup in _setups(rung, shape, card, devices, wishes)
     ]  # fmt: skip
-    fit = [one for one in found if one.verdict == "fits"] or [one for one in found if one.verdict == "tight"]
+    fit = [one for one in choices if one.verdict == "fits"] or [one for one in choices if one.verdict == "tight"]
     if not fit:
-        return min(found, key=lambda one: one.memory.total)
+        return min(choices, key=lambda one: one.memory.total)
     quickest = min(one.pace.step for one in fit)  # more rows at a time that are hardly quicker are not worth the memory
     return min((one for one in fit if one.pace.step <= _HARDLY * quickest), key=lambda one: one.memory.total)
 
@@ -201,10 +201,10 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
             batch *= 2
 
 
-def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, seen: Sequence[Seen] = ()) -> Choice:
+def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, measurements: Sequence[Seen] = ()) -> Choice:
     """Return what a set-up needs and costs on a card."""
-    memory = memory_seen(memory_of(setup), setup, card, seen)
-    storage, pace = storage_of(setup), pace_seen(setup, card, seen)
+    memory = memory_seen(memory_of(setup), setup, card, measurements)
+    storage, pace = storage_of(setup), pace_seen(setup, card, measurements)
     tokens = wishes.tokens or 1e6
     hours, late = pace.hours(tokens), pace.hours(tokens, 0.9)
     kwh = hours * card.watts * setup.devices / 1_000
@@ -230,25 +230,25 @@ def judged(memory: Memory, storage: Storage, card: Card, wishes: Wishes) -> tupl
 
 def nearest(shape: Shape, card: Card, devices: int, wishes: Wishes) -> str:
     """Return the smallest change with which it fits, in words; empty if there is none within reach."""
-    asked = replace(wishes, batch=0, checkpointing=None, parallel=None, offload=None, optimizer=None)
-    if asked != wishes:
-        found = advise_once(shape, card, devices, asked)
-        if found is not None:
-            return f"with {found.setup.told}: {found.why}"
+    relaxed = replace(wishes, batch=0, checkpointing=None, parallel=None, offload=None, optimizer=None)
+    if relaxed != wishes:
+        choice = advise_once(shape, card, devices, relaxed)
+        if choice is not None:
+            return f"with {choice.setup.told}: {choice.why}"
     seq = wishes.seq
     while seq > 256:
         seq //= 2
-        if (found := advise_once(shape, card, devices, replace(asked, seq=seq))) is not None:
-            return f"with rows of {seq} tokens ({found.setup.told}): {found.why}"
+        if (choice := advise_once(shape, card, devices, replace(relaxed, seq=seq))) is not None:
+            return f"with rows of {seq} tokens ({choice.setup.told}): {choice.why}"
     easier: tuple[tuple[Method, ...], ...] = (("lora",), ("qlora",))
     for methods in easier:
         if wishes.methods and methods[0] not in wishes.methods:
-            found = advise_once(shape, card, devices, replace(asked, methods=methods))
-            if found is not None:
-                return f"with {found.setup.told}: {found.why}"
+            choice = advise_once(shape, card, devices, replace(relaxed, methods=methods))
+            if choice is not None:
+                return f"with {choice.setup.told}: {choice.why}"
     for other in sorted(cards().values(), key=lambda one: one.usable_gib):
-        if other.usable_gib > card.usable_gib and (found := advise_once(shape, other, devices, asked)) is not None:
-            return f"on {other.name} x{devices} with {found.setup.told}: {found.why}"
+        if other.usable_gib > card.usable_gib and (choice := advise_once(shape, other, devices, relaxed)) is not None:
+            return f"on {other.name} x{devices} with {choice.setup.told}: {choice.why}"
     return ""
 
 
@@ -257,7 +257,7 @@ def advise_once(shape: Shape, card: Card, devices: int, wishes: Wishes) -> Choic
     for rung in _LADDER:
         if rung.method not in (wishes.methods or ("lora", "qlora")) or devices < rung.least:
             continue
-        found = _best(rung, shape, card, devices, wishes, ())
-        if found.verdict == "fits":
-            return found
+        choice = _best(rung, shape, card, devices, wishes, ())
+        if choice.verdict == "fits":
+            return choice
     return None

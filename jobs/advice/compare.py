@@ -16,21 +16,21 @@ _WIDE, _HIGH, _LEFT, _TOP = 720, 420, 70, 30
 
 
 def compare(
-    shape: Shape, machines: Sequence[tuple[Card, int, float | None]], wishes: Wishes, seen: Sequence[Seen]
+    shape: Shape, machines: Sequence[tuple[Card, int, float | None]], wishes: Wishes, measurements: Sequence[Seen]
 ) -> list[Advice]:
     """Return the advice for each machine (card, how many, dollars an hour or None), in the order of their names."""
     return [
-        advise(shape, card, count, wishes if price is None else replace(wishes, usd_per_hour=price), seen)
+        advise(shape, card, count, wishes if price is None else replace(wishes, usd_per_hour=price), measurements)
         for card, count, price in machines
     ]
 
 
-def picture(found: Sequence[Advice]) -> str:
+def picture(advices: Sequence[Advice]) -> str:
     """Return an SVG of hours (P50, with a line to P90) against money, both on logarithmic axes.
 
     Where no hour has a price, money is electricity. Machines on which nothing fits are named below.
     """
-    taken = [(advice, advice.taken) for advice in found if advice.taken is not None]
+    choices = [(advice, advice.taken) for advice in advices if advice.taken is not None]
     lines = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" '
@@ -38,13 +38,13 @@ def picture(found: Sequence[Advice]) -> str:
         ),
         f'<rect width="{_WIDE}" height="{_HIGH}" fill="white"/>',
     ]
-    if taken:
-        across = _Axis([hours for _, one in taken for hours in (one.hours, one.hours_p90)], _LEFT, _WIDE - 30)
-        up = _Axis([max(0.01, one.usd) for _, one in taken], _HIGH - 60, _TOP)
+    if choices:
+        across = _Axis([hours for _, one in choices for hours in (one.hours, one.hours_p90)], _LEFT, _WIDE - 30)
+        up = _Axis([max(0.01, one.usd) for _, one in choices], _HIGH - 60, _TOP)
         lines += _axes(across, up)
-        for advice, one in taken:
+        for advice, one in choices:
             lines += _mark(advice, one, across, up)
-    out = [f"{one.card.name} x{one.devices}" for one in found if one.taken is None]
+    out = [f"{one.card.name} x{one.devices}" for one in advices if one.taken is None]
     if out:
         lines.append(f'<text x="{_LEFT}" y="{_HIGH - 6}" fill="#b3352a">does not fit: {escape(", ".join(out))}</text>')
     return "\n".join([*lines, "</svg>", ""])

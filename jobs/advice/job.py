@@ -92,23 +92,23 @@ def _misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card:
         return ""
     memory = memory_of(on_card(replace(setup, batch=1, checkpointing=True), card))
     wishes = Wishes(seq=setup.seq, rows=setup.rows, methods=(setup.method,), rank=setup.rank, stack=setup.stack)
-    found = nearest(setup.shape, card, devices, wishes)
+    fitting = nearest(setup.shape, card, devices, wishes)
     part = memory.largest
-    told = f"{memory.gib:.1f} GiB on {card.name}, of which {part.name} {part.bytes / 2**30:.1f}"
-    return f"{told}; it fits {found}" if found else told
+    text = f"{memory.gib:.1f} GiB on {card.name}, of which {part.name} {part.bytes / 2**30:.1f}"
+    return f"{text}; it fits {fitting}" if fitting else text
 
 
 def on_card(setup: Setup, card: Card) -> Setup:
     """Return the set-up as the trainer makes it on a card: by its number format, in fewer rows if memory is short."""
     stack = setup.stack if card.compiles else STACKS["finetune"]
-    found = replace(setup, precision=card.precision, stack=stack)
-    while memory_of(found).gib > card.usable_gib and (found.batch > 1 or not found.checkpointing):
-        if found.batch > 1:
-            half = found.batch // 2
-            found = replace(found, batch=half, accumulate=ceil(setup.rows / (half * found.devices)))
+    fitted = replace(setup, precision=card.precision, stack=stack)
+    while memory_of(fitted).gib > card.usable_gib and (fitted.batch > 1 or not fitted.checkpointing):
+        if fitted.batch > 1:
+            half = fitted.batch // 2
+            fitted = replace(fitted, batch=half, accumulate=ceil(setup.rows / (half * fitted.devices)))
         else:
-            found = replace(found, checkpointing=True)
-    return found
+            fitted = replace(fitted, checkpointing=True)
+    return fitted
 
 
 @lru_cache(maxsize=1_024)
@@ -117,21 +117,21 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
     start = next((place for place, word in enumerate(command) if word.endswith(TRAINER)), None)
     if start is None:
         return None
-    said = options_of(command[start + 1 :])
-    if said.get("--stage", "sft") != "sft":
+    options = options_of(command[start + 1 :])
+    if options.get("--stage", "sft") != "sft":
         return None  # the formulas hold for supervised training; preference pairs and generated texts need more
-    if said.keys() & _OF_ZERO:
+    if options.keys() & _OF_ZERO:
         return None  # what lies where depends on the machine and on how many devices it has, not on one card
-    model = said.get("--model", "")
+    model = options.get("--model", "")
     if model.startswith("input:"):
         model = dict(inputs).get(model.removeprefix("input:"), "")
     if not model:
         return None
     try:
-        rank = int(said.get("--lora", "0")) or (RANK if "--use-lora" in said or "--use-4bit" in said else 0)
-        seq, batch = int(said.get("--length", "1024")), int(said.get("--batch", "4"))
-        accumulate, dropout = int(said.get("--accumulate", "8")), float(said.get("--dropout", "0"))
-        image_tokens = int(said.get("--image-tokens", "256"))
+        rank = int(options.get("--lora", "0")) or (RANK if "--use-lora" in options or "--use-4bit" in options else 0)
+        seq, batch = int(options.get("--length", "1024")), int(options.get("--batch", "4"))
+        accumulate, dropout = int(options.get("--accumulate", "8")), float(options.get("--dropout", "0"))
+        image_tokens = int(options.get("--image-tokens", "256"))
     except ValueError:
         return None
     if (
@@ -144,15 +144,15 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
     return Setup(
         shape=shape,
         image_tokens=min(image_tokens, seq) if shape.vision is not None else 0,
-        method="qlora" if "--use-4bit" in said else "lora" if rank else "full",
+        method="qlora" if "--use-4bit" in options else "lora" if rank else "full",
         seq=seq,
         batch=batch,
         accumulate=accumulate,
         rank=rank or RANK,
         dropout=dropout,
-        optimizer="adamw8bit" if said.get("--optimizer") == "adamw8bit" else "adamw",
-        checkpointing=said.get("--gradient-checkpointing", "half") != "half",
-        stack=STACKS["finetune" if said.get("--compile") == "off" else "finetune-compiled"],
+        optimizer="adamw8bit" if options.get("--optimizer") == "adamw8bit" else "adamw",
+        checkpointing=options.get("--gradient-checkpointing", "half") != "half",
+        stack=STACKS["finetune" if options.get("--compile") == "off" else "finetune-compiled"],
     )
 
 

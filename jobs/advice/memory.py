@@ -101,20 +101,20 @@ def layer_bytes(setup: Setup) -> float:
     if setup.method == "full":
         bare = 16 * h + attention + 8 * i  # two norms: 32 bit input, normed value, output; the MLP's four
         # With AMP the stream between layers has 32 bits, and each product gets a copy of its input.
-        found: float = bare + (10 * h if setup.master else 0)
+        size: float = bare + (10 * h if setup.master else 0)
     else:
         each = (2 if stack.autocast else 4) + ((1 if stack.autocast else 4) if setup.dropout else 0)  # dropout's mask
-        seen = [(name, wide) for name, wide, _ in shape.products if not setup.targets or name in setup.targets]
+        adapted = [(name, wide) for name, wide, _ in shape.products if not setup.targets or name in setup.targets]
         if not stack.autocast and stack.adapter_bytes == 2:  # nothing is cast: q, k and v share their input
             shared = {"q_proj": h, "gate_proj": h, "down_proj": i}
-            inputs = sum(2 * shared.get(name, 0) for name, _ in seen)
+            inputs = sum(2 * shared.get(name, 0) for name, _ in adapted)
         else:
-            inputs = sum(each * wide for _, wide in seen)
-        found = 8 * h + attention + 6 * i + inputs
-    found += (8 if setup.method == "full" else 4) * shape.normed
+            inputs = sum(each * wide for _, wide in adapted)
+        size = 8 * h + attention + 6 * i + inputs
+    size += (8 if setup.method == "full" else 4) * shape.normed
     if stack.compiled:
-        found *= _COMPILED
-    return float(found)
+        size *= _COMPILED
+    return float(size)
 
 
 def _kept(setup: Setup) -> Part:
@@ -122,16 +122,16 @@ def _kept(setup: Setup) -> Part:
     shape, tokens = setup.shape, setup.tokens
     wide = 4 if (setup.method == "full" and setup.master) or setup.stack.kbit_preparation else 2
     if setup.checkpointing:
-        found = float(wide * shape.layers * tokens * shape.hidden)
+        size = float(wide * shape.layers * tokens * shape.hidden)
         formula = f"{wide} L T h: inputs of {shape.layers} layers, T = {tokens:,}; and inside one layer 1.25 s T"
     else:
-        found = layer_bytes(setup) * shape.layers * tokens
+        size = layer_bytes(setup) * shape.layers * tokens
         found_by = "probed" if setup.probed else "by formula"
         formula = f"s L T: {layer_bytes(setup):,.0f} bytes {found_by} x {shape.layers} layers x {tokens:,} tokens"
     if setup.method == "full" and setup.master and not setup.checkpointing:
-        found += 2.0 * (shape.linear + shape.words * shape.hidden)  # autocast keeps a 16 bit copy of each weight
+        size += 2.0 * (shape.linear + shape.words * shape.hidden)  # autocast keeps a 16 bit copy of each weight
         formula += "; and 2 N: autocast's copies of the weights"
-    return Part("activations", found + _tower(setup), formula + (", and the tower's" if setup.image_tokens else ""))
+    return Part("activations", size + _tower(setup), formula + (", and the tower's" if setup.image_tokens else ""))
 
 
 def _tied(setup: Setup) -> float:
@@ -160,8 +160,8 @@ def _work(setup: Setup) -> float:
 def _loss(setup: Setup) -> Part:
     words, stack, tokens = setup.shape.words, setup.stack, setup.tokens
     if stack.loss_bytes:
-        told = f"{stack.loss_bytes:g} V T: {stack.loss_bytes:g} x {words:,} x {tokens:,}"
-        return Part("logits", stack.loss_bytes * words * tokens, told)
+        formula = f"{stack.loss_bytes:g} V T: {stack.loss_bytes:g} x {words:,} x {tokens:,}"
+        return Part("logits", stack.loss_bytes * words * tokens, formula)
     some = min(tokens, stack.pieces)
     return Part("logits", 12.0 * words * some, f"12 V x {some:,}: the head's logits are computed in pieces")
 
@@ -172,17 +172,17 @@ def _weights(setup: Setup) -> Part:
     if setup.method == "qlora":
         rest = total - shape.linear
         each = 4 if setup.stack.kbit_preparation else 2
-        found = _NF4 * shape.linear + each * rest
-        return Part("weights", found, f"{_NF4} x {shape.linear:,} in NF4 + {each} x {rest:,}: embedding, head, norms")
+        size = _NF4 * shape.linear + each * rest
+        return Part("weights", size, f"{_NF4} x {shape.linear:,} in NF4 + {each} x {rest:,}: embedding, head, norms")
     each = 4 if setup.method == "full" and setup.master and not setup.sharded else 2
     # While a layer is computed it and the next are there whole, and embedding and head stay.
     away = setup.offload != "none" and setup.parallel in ("zero3", "fsdp")
     gathered = 2 * shape.linear / shape.layers + shape.words * shape.hidden if share > 1 or away else 0.0
     held = 0.0 if away else total / share
-    told = f"{each} N" + (f" / {share}" if share > 1 else "") + f", N = {total:,}"
+    formula = f"{each} N" + (f" / {share}" if share > 1 else "") + f", N = {total:,}"
     if gathered:
-        told = f"{told if held else 'in RAM'}; {each * gathered / 1e9:.1f} GB of layers gathered"
-    return Part("weights", each * (held + gathered), told)
+        formula = f"{formula if held else 'in RAM'}; {each * gathered / 1e9:.1f} GB of layers gathered"
+    return Part("weights", each * (held + gathered), formula)
 
 
 def _adapters(setup: Setup) -> Part:
@@ -200,8 +200,8 @@ def _states(setup: Setup) -> Part:
     if setup.offload != "none":
         return Part("optimiser", 0.0, f"in {'RAM' if setup.offload == 'cpu' else 'NVMe'}")
     shared = f" / {setup.shards}" if setup.shards > 1 else ""
-    told = f"{each + copy:g} x {setup.trained:,}{shared} ({setup.optimizer})"
-    return Part("optimiser", (each + copy) * setup.trained / setup.shards, told)
+    formula = f"{each + copy:g} x {setup.trained:,}{shared} ({setup.optimizer})"
+    return Part("optimiser", (each + copy) * setup.trained / setup.shards, formula)
 
 
 def _gradients(setup: Setup) -> Part:
@@ -211,8 +211,8 @@ def _gradients(setup: Setup) -> Part:
     if setup.offload != "none" and setup.method == "full":
         return Part("gradients", 2.0 * _BUCKET, "two buckets; the rest goes to RAM")
     shared = setup.shards if setup.parallel in ("zero2", "zero3", "fsdp") else 1
-    told = f"{each} x {setup.trained:,}" + (f" / {shared}" if shared > 1 else "")
-    return Part("gradients", each * setup.trained / shared, told)
+    formula = f"{each} x {setup.trained:,}" + (f" / {shared}" if shared > 1 else "")
+    return Part("gradients", each * setup.trained / shared, formula)
 
 
 def _head_gradient(setup: Setup) -> float:

@@ -40,9 +40,9 @@ def command(choice: Choice, model: str) -> list[str]:
 def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
     """Return a job's TOML; ``source`` is where its base model comes from, such as ``hf:owner/name``."""
     setup, zero = choice.setup, choice.setup.parallel in _ZERO
-    told = f"Its speed is that on {choice.card.name}" if zero else "Its needs and its speed are left out"
+    why = f"Its speed is that on {choice.card.name}" if zero else "Its needs and its speed are left out"
     written = [
-        f"# Written by schedctl advise. {told}: {'the adviser knows no other' if zero else 'the adviser knows both'}.",
+        f"# Written by schedctl advise. {why}: {'the adviser knows no other' if zero else 'the adviser knows both'}.",
         f"name = {_text(model)}",
         f"command = [{', '.join(map(_text, command(choice, 'input:base')))}]",
         f"inputs = {{ base = {_text(source)} }}",

@@ -65,10 +65,12 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
         ) from None
 
 
-def write_seen(path: Path, seen: Iterable[Seen]) -> None:
+def write_seen(path: Path, samples: Iterable[Seen]) -> None:
     """Write a file that others can read in."""
     scratch = path.with_name(path.name + ".part")
-    scratch.write_text(json.dumps({"format": FORMAT, "seen": [asdict(row) for row in seen]}, indent=1) + "\n", "utf-8")
+    scratch.write_text(
+        json.dumps({"format": FORMAT, "seen": [asdict(row) for row in samples]}, indent=1) + "\n", "utf-8"
+    )
     scratch.replace(path)
 
 
@@ -106,56 +108,60 @@ def _stack(row: dict[str, Any]) -> str:
 def _row(row: Any) -> Seen:
     if not isinstance(row, dict):
         raise TypeError("a row is no object")
-    known = {field.name: field.type for field in fields(Seen)}
-    found = Seen(**{name: value for name, value in row.items() if name in known})
-    for name, kind in known.items():
-        value = getattr(found, name)
+    types = {field.name: field.type for field in fields(Seen)}
+    sample = Seen(**{name: value for name, value in row.items() if name in types})
+    for name, kind in types.items():
+        value = getattr(sample, name)
         if not isinstance(value, _KINDS[str(kind)]) or (kind != "bool" and isinstance(value, bool)):
             raise ValueError(f"{name} = {value!r}")
-    if not (isfinite(found.seconds) and found.seconds > 0 and 0 < found.steps < 10**9 and 0 <= found.peak < 1 << 50):
-        raise ValueError(f"{found.model} on {found.card}: {found.seconds} s, {found.steps} steps, {found.peak} bytes")
-    if not (0 < found.batch <= 1 << 20 and 0 < found.seq <= 1 << 24):
-        raise ValueError(f"{found.model} on {found.card}: {found.batch} x {found.seq} tokens")
-    if beyond := too_quick(found):
+    if not (
+        isfinite(sample.seconds) and sample.seconds > 0 and 0 < sample.steps < 10**9 and 0 <= sample.peak < 1 << 50
+    ):
+        raise ValueError(
+            f"{sample.model} on {sample.card}: {sample.seconds} s, {sample.steps} steps, {sample.peak} bytes"
+        )
+    if not (0 < sample.batch <= 1 << 20 and 0 < sample.seq <= 1 << 24):
+        raise ValueError(f"{sample.model} on {sample.card}: {sample.batch} x {sample.seq} tokens")
+    if beyond := too_quick(sample):
         raise ValueError(beyond)
-    return found
+    return sample
 
 
-def too_quick(seen: Seen) -> str:
+def too_quick(sample: Seen) -> str:
     """Return why a card cannot have been so quick; empty where it can, or where model or card are not known."""
-    card = cards().get(seen.card)
+    card = cards().get(sample.card)
     try:
-        needed = 4 * find_shape(seen.model).parameters * seen.tokens
+        needed = 4 * find_shape(sample.model).parameters * sample.tokens
     except NotFound:
         return ""
-    if card is None or needed / seen.seconds <= card.tflops * 1e12:
+    if card is None or needed / sample.seconds <= card.tflops * 1e12:
         return ""
-    told = f"{seen.model} on {seen.card}: {seen.tokens / seen.seconds:,.0f} tokens a second"
-    return f"{told} are more than the card can compute"
+    text = f"{sample.model} on {sample.card}: {sample.tokens / sample.seconds:,.0f} tokens a second"
+    return f"{text} are more than the card can compute"
 
 
-def same(setup: Setup, seen: Sequence[Seen], card: Card | None) -> list[Seen]:
+def same(setup: Setup, samples: Sequence[Seen], card: Card | None) -> list[Seen]:
     """Return what was seen of this model trained this way on the card, or on all others if it is None."""
     return [
         row
-        for row in seen
+        for row in samples
         if (row.model, row.method, row.stack) == (setup.shape.name, setup.method, setup.stack.name)
         and row.checkpointing == setup.checkpointing
         and (card is None or row.card == card.name)
     ]
 
 
-def pace_seen(setup: Setup, card: Card, seen: Sequence[Seen]) -> Pace:
+def pace_seen(setup: Setup, card: Card, samples: Sequence[Seen]) -> Pace:
     """Return the pace with what was seen: its own card's by interpolation, else other cards' ratio to their priors."""
     prior = pace_of(setup, card)
-    here = same(setup, seen, card)
+    here = same(setup, samples, card)
     if here:
         steps = sum(row.steps for row in here)
         share = steps / (steps + _HALF)
         floor, line = _fitted(setup, card, here, prior)
         sigma = share * _SEEN_SIGMA + (1 - share) * prior.sigma
         return _scaled(prior, setup, floor**share, line**share, sigma, steps)
-    others = [row for row in same(setup, seen, None) if row.card in cards()]
+    others = [row for row in same(setup, samples, None) if row.card in cards()]
     if not others:
         return prior
     ratio = median(row.seconds / _pace_alone(setup, cards()[row.card], row).micro(row.tokens) for row in others)
@@ -189,7 +195,7 @@ def _pace_alone(setup: Setup, card: Card, row: Seen) -> Pace:
 
 
 def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, steps: int) -> Pace:
-    found = replace(
+    scaled = replace(
         prior,
         floor=prior.floor * floor,
         fixed=prior.fixed * line,
@@ -197,13 +203,13 @@ def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, 
         sigma=sigma,
         seen=steps,
     )
-    more = found.micro(setup.tokens) - prior.micro(setup.tokens)
-    return replace(found, step=prior.step + setup.accumulate * more)
+    more = scaled.micro(setup.tokens) - prior.micro(setup.tokens)
+    return replace(scaled, step=prior.step + setup.accumulate * more)
 
 
-def memory_seen(memory: Memory, setup: Setup, card: Card, seen: Sequence[Seen]) -> Memory:
+def memory_seen(memory: Memory, setup: Setup, card: Card, samples: Sequence[Seen]) -> Memory:
     """Return the memory with a part for what was seen beyond the formula, with no more tokens."""
-    rows = [row for row in same(setup, seen, card) if row.peak and row.tokens <= setup.tokens]
+    rows = [row for row in same(setup, samples, card) if row.peak and row.tokens <= setup.tokens]
     if not rows:
         return memory
     worst = max(row.peak for row in rows)

@@ -85,8 +85,8 @@ class Shape:
     def linear(self) -> int:
         """Parameters in the products of all blocks: what 4 bits replace."""
         tower = self.vision
-        seen = 0 if tower is None else tower.layers * 12 * tower.hidden**2
-        return self.layers * sum(wide * out for _, wide, out in self.products) + seen
+        tower_weights = 0 if tower is None else tower.layers * 12 * tower.hidden**2
+        return self.layers * sum(wide * out for _, wide, out in self.products) + tower_weights
 
     @property
     def parameters(self) -> int:
@@ -100,8 +100,8 @@ class Shape:
         """Return the parameters of adapters of a rank on those products (none named: all, the tower's too)."""
         text = sum(rank * (wide + out) for name, wide, out in self.products if not targets or name in targets)
         tower = self.vision
-        seen = 0 if tower is None or targets else tower.layers * rank * (4 + 2 + 5 + 5) * tower.hidden
-        return self.layers * text + seen
+        tower_weights = 0 if tower is None or targets else tower.layers * rank * (4 + 2 + 5 + 5) * tower.hidden
+        return self.layers * text + tower_weights
 
 
 def find_shape(name: str, cache: Path | None = None) -> Shape:
@@ -111,9 +111,9 @@ def find_shape(name: str, cache: Path | None = None) -> Shape:
     nothing is fetched. Raises NotFound.
     """
     bare = name.removeprefix("hf:")
-    known = shipped()
-    if (found := known.get(bare.lower())) is not None:
-        return found
+    shapes = shipped()
+    if (match := shapes.get(bare.lower())) is not None:
+        return match
     path = Path(bare).expanduser()
     if path.is_dir():
         path = path / "config.json"
@@ -123,10 +123,10 @@ def find_shape(name: str, cache: Path | None = None) -> Shape:
     if repository.count("/") == 1 and not repository.startswith("."):
         if (cached := _cached(repository, revision, cache)) is not None:
             return replace(_read(cached, bare), hub=bare)
-        if (found := known.get(repository.lower())) is not None:
-            return replace(found, hub=bare)
+        if (match := shapes.get(repository.lower())) is not None:
+            return replace(match, hub=bare)
         raise NotFound(name, "its config.json is not on this machine and its shape is not shipped", _REMEDY)
-    near = did_you_mean(bare.lower(), [key for key in known if "/" not in key])
+    near = did_you_mean(bare.lower(), [key for key in shapes if "/" not in key])
     raise NotFound(name, "no model of this name is shipped, and there is no such folder or file", f"{near}. {_REMEDY}")
 
 
@@ -223,15 +223,15 @@ def _family(kind: str, config: Mapping[str, Any], name: str, source: str) -> Fam
     return family
 
 
-def _vision(given: Any, name: str) -> Vision | None:
-    if not isinstance(given, dict):
+def _vision(config: Any, name: str) -> Vision | None:
+    if not isinstance(config, dict):
         return None
     try:
         return Vision(
-            hidden=int(given.get("embed_dim") or given["hidden_size"]),
-            layers=int(given.get("depth") or given["num_hidden_layers"]),
-            patch=int(given.get("patch_size", 14)),
-            merge=int(given.get("spatial_merge_size", 2)),
+            hidden=int(config.get("embed_dim") or config["hidden_size"]),
+            layers=int(config.get("depth") or config["num_hidden_layers"]),
+            patch=int(config.get("patch_size", 14)),
+            merge=int(config.get("spatial_merge_size", 2)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise NotFound(name, f"its vision_config lacks {error}", "Formulas are for towers of Qwen2-VL's kind") from None
@@ -261,12 +261,12 @@ class Family:
     def inside(self, config: Mapping[str, Any], hidden: int, queries: int, keys: int, heads: int, between: int) -> int:
         """Return the values of a block beside its products, its queries' biases and two norms."""
         head = queries // heads
-        found = (self.norms - 2) * hidden
-        found += {"": 0, "head": 2 * head, "all": queries + keys}[self.query_norms]
-        found += hidden if self.is_on(config, self.out_bias) else 0
+        count = (self.norms - 2) * hidden
+        count += {"": 0, "head": 2 * head, "all": queries + keys}[self.query_norms]
+        count += hidden if self.is_on(config, self.out_bias) else 0
         if self.is_on(config, self.mlp_bias):
-            found += hidden + between * (2 if self.gated else 1)
-        return found
+            count += hidden + between * (2 if self.gated else 1)
+        return count
 
     def outside(self, hidden: int, words: int) -> int:
         """Return the values outside the blocks beside embedding, head and one norm."""

@@ -123,11 +123,11 @@ def work(folder: Path) -> Work:
         place = folder / os.fsdecode(name)
         if place.resolve() != folder.resolve() / os.fsdecode(name) or not (place / ".git").exists():
             continue  # behind a link, or nothing is checked out there
-        found = work(place)
-        names |= {name + b"/" + path for path in found.names}
-        own |= {name + b"/" + path: blob for path, blob in found.tree.items()}
+        state = work(place)
+        names |= {name + b"/" + path for path in state.names}
+        own |= {name + b"/" + path: blob for path, blob in state.tree.items()}
         recorded = whole.get(name)
-        moved = moved or found.moved or recorded is None or recorded.object.decode() != found.commit
+        moved = moved or state.moved or recorded is None or recorded.object.decode() != state.commit
     return Work(frozenset(names), commit, own, moved)
 
 
@@ -159,16 +159,16 @@ def contents(folder: Path, objects: list[bytes], bytes_max: int) -> list[bytes]:
     if sum(int(size) for size in sizes if size.isdigit()) > bytes_max:
         raise CodeError(str(folder), f"that commit holds more than {bytes_max >> 20} MiB", "Leave data out of it")
     answer = git(folder, "cat-file", "--batch", feed=b"\n".join([*objects, b""]))
-    found, place = [], 0
+    blobs, place = [], 0
     for name in objects:
         end = answer.index(b"\n", place)
         words = answer[place:end].split(b" ")
         if len(words) != 3 or words[1] != b"blob":
             raise CodeError(str(folder), f"its object {name.decode()} is missing", "Fetch it, or run git fsck")
         size = int(words[2])
-        found.append(answer[end + 1 : end + 1 + size])
+        blobs.append(answer[end + 1 : end + 1 + size])
         place = end + 2 + size
-    return found
+    return blobs
 
 
 def _head(folder: Path) -> str:
@@ -189,6 +189,6 @@ def git(folder: Path, *words: str, feed: bytes = b"") -> bytes:
 
 def _run(words: tuple[str, ...], feed: bytes) -> subprocess.CompletedProcess[bytes]:
     try:
-        return run_child(words, _SECONDS, child_environment(OF_A_PERSON, _ENVIRONMENT), given=feed)
+        return run_child(words, _SECONDS, child_environment(OF_A_PERSON, _ENVIRONMENT), standard_input=feed)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CodeError(words[2], f"git cannot be asked: {error}", "Install git, or move .git away") from None

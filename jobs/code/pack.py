@@ -33,24 +33,24 @@ def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
         raise CodeError(
             code.source, "there is no such folder", "Write its whole path, or one relative to the job's file"
         )
-    taken = _Taking(folder)
-    commit, dirty = _of_commit(taken, code.revision, sink) if code.revision else _of_folder(taken, sink)
-    if not taken.entries:
+    packing = _Taking(folder)
+    commit, dirty = _of_commit(packing, code.revision, sink) if code.revision else _of_folder(packing, sink)
+    if not packing.entries:
         remedy = "Give another folder; git status --ignored tells what git leaves out"
         raise CodeError(code.source, "nothing is in it that git or .schedignore would not leave out", remedy)
     try:
-        listing = encode_listing(taken.entries, CODE_LIMITS)
+        listing = encode_listing(packing.entries, CODE_LIMITS)
     except BadListing as error:
         raise CodeError(code.source, str(error), "Name it in .schedignore if no session needs it") from None
-    known = replace(
+    packed = replace(
         code,
         digest=hashlib.sha256(listing).hexdigest(),
         commit=commit,
         dirty=dirty,
-        files=len(taken.entries),
-        bytes=CODE_LIMITS.bytes - taken.left,
+        files=len(packing.entries),
+        bytes=CODE_LIMITS.bytes - packing.left,
     )
-    return known, listing
+    return packed, listing
 
 
 def names(code: Code) -> frozenset[str]:
@@ -61,8 +61,8 @@ def names(code: Code) -> frozenset[str]:
             code.source, "there is no such folder", "Write its whole path, or one relative to the job's file"
         )
     if code.revision:
-        found = git.tree(folder, git.resolve(folder, code.revision)).keys()
-        return frozenset(os.fsdecode(name) for name in found)
+        tracked = git.tree(folder, git.resolve(folder, code.revision)).keys()
+        return frozenset(os.fsdecode(name) for name in tracked)
     rules = _rules(folder)
     found_here = git.work(folder).names if git.has_git(folder) else plain_names(folder, rules.leaves_out)
     paths = (os.fsdecode(name) for name in _without_state(found_here))
@@ -89,35 +89,35 @@ class _Taking:
         self.entries.append(Entry(path, kind, hashlib.sha256(data).hexdigest(), len(data)))
 
 
-def _of_folder(taken: _Taking, sink: BinaryIO) -> tuple[str, bool]:
+def _of_folder(packing: _Taking, sink: BinaryIO) -> tuple[str, bool]:
     """Take a folder as it stands; return the commit it stands on, if any, and whether it differs from that."""
-    folder = taken.folder
+    folder = packing.folder
     rules = _rules(folder)
-    found = git.work(folder) if git.has_git(folder) else None
-    names = _without_state(plain_names(folder, rules.leaves_out) if found is None else found.names)
+    state = git.work(folder) if git.has_git(folder) else None
+    names = _without_state(plain_names(folder, rules.leaves_out) if state is None else state.names)
     wanted = [name for name in _in_order(names) if not rules.leaves_out(os.fsdecode(name))]
     if len(wanted) > CODE_LIMITS.files:
         raise too_many(folder)
     here: dict[bytes, git.Blob] = {}
     for name in wanted:
-        there = read(folder, name, taken.left)
+        there = read(folder, name, packing.left)
         if there is None:
             continue  # git remembers it, and it is gone
         kind, data = there
-        taken.take(os.fsdecode(name), kind, data, sink)
-        if found is not None and (known := found.tree.get(name)) is not None:
-            here[name] = git.Blob(_MODE[kind], _object(data, like=known.object))
+        packing.take(os.fsdecode(name), kind, data, sink)
+        if state is not None and (committed := state.tree.get(name)) is not None:
+            here[name] = git.Blob(_MODE[kind], _object(data, like=committed.object))
         else:
             here[name] = git.Blob(b"", b"")
-    if found is None or not found.commit:
+    if state is None or not state.commit:
         return "", False
-    told = {name: blob for name, blob in found.tree.items() if not rules.leaves_out(os.fsdecode(name))}
-    return found.commit, found.moved or here != told
+    tracked = {name: blob for name, blob in state.tree.items() if not rules.leaves_out(os.fsdecode(name))}
+    return state.commit, state.moved or here != tracked
 
 
-def _of_commit(taken: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool]:
+def _of_commit(packing: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool]:
     """Take what a commit holds, out of the repository's objects."""
-    folder = taken.folder
+    folder = packing.folder
     commit = git.resolve(folder, revision)
     tree = git.tree(folder, commit)
     rules_blob = tree.get(NAME.encode())
@@ -133,7 +133,7 @@ def _of_commit(taken: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool
     for name, data in zip(
         wanted, git.contents(folder, [tree[name].object for name in wanted], CODE_LIMITS.bytes), strict=True
     ):
-        taken.take(os.fsdecode(name), _KIND[tree[name].mode], data, sink)
+        packing.take(os.fsdecode(name), _KIND[tree[name].mode], data, sink)
     return commit, False
 
 
@@ -201,19 +201,19 @@ def read(folder: Path, name: bytes, bytes_max: int) -> tuple[Kind, bytes] | None
                 inner = os.open(parent, flags | os.O_DIRECTORY, dir_fd=place)
                 os.close(place)
                 place = inner
-            found = os.stat(last, dir_fd=place, follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
+            status = os.stat(last, dir_fd=place, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
                 return "link", os.readlink(last, dir_fd=place)
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 raise _odd(folder, name)
             # It may have been exchanged since: a pipe must not be waited for.
             with os.fdopen(os.open(last, flags | os.O_NONBLOCK, dir_fd=place), "rb") as stream:
-                found = os.fstat(stream.fileno())
-                if not stat.S_ISREG(found.st_mode):
+                status = os.fstat(stream.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise _odd(folder, name)
                 # Asked for as much as it may be, the library would make room for all of that, for each file.
-                data = b"" if found.st_size > bytes_max else stream.read(found.st_size + 1)
-                if len(data) > found.st_size:  # it grew since
+                data = b"" if status.st_size > bytes_max else stream.read(status.st_size + 1)
+                if len(data) > status.st_size:  # it grew since
                     data += stream.read(bytes_max + 1)
         finally:
             os.close(place)
@@ -222,10 +222,10 @@ def read(folder: Path, name: bytes, bytes_max: int) -> tuple[Kind, bytes] | None
             return None
         why = f"{os.fsdecode(name)!a} cannot be read: {error.strerror}"
         raise CodeError(str(folder), why, "Name it in .schedignore if no session needs it") from None
-    if found.st_size > bytes_max or len(data) > bytes_max:
-        why = f"with {os.fsdecode(name)!a} ({found.st_size:,} bytes) it is too large"
+    if status.st_size > bytes_max or len(data) > bytes_max:
+        why = f"with {os.fsdecode(name)!a} ({status.st_size:,} bytes) it is too large"
         raise CodeError(str(folder), why, "Name data, weights and results in .schedignore: they are no code")
-    return ("program" if found.st_mode & stat.S_IXUSR else "file"), data
+    return ("program" if status.st_mode & stat.S_IXUSR else "file"), data
 
 
 def _odd(folder: Path, name: bytes) -> CodeError:
@@ -238,10 +238,10 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
     while waiting:
         prefix = waiting.pop()
         with os.scandir(os.fsencode(folder) + b"/" + prefix) as entries:
-            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        if prefix and (b"pyvenv.cfg", False) in found:
+            children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        if prefix and (b"pyvenv.cfg", False) in children:
             continue  # an environment, whatever its name
-        for last, is_folder in found:
+        for last, is_folder in children:
             name = prefix + last
             generated = os.fsdecode(last) in GENERATED or last.endswith(b".pyc")
             if last.startswith(b".") or generated or leaves_out(os.fsdecode(name)):

@@ -38,26 +38,26 @@ def difference(old: CorpusManifest, new: CorpusManifest) -> Difference:
     """Compare two versions text by text, holding none of them. Raises CorpusDamaged."""
     names = sorted({*old.parameters, *new.parameters})
     pairs = {name: (old.parameters.get(name), new.parameters.get(name)) for name in names}
-    found = Difference(
+    compared = Difference(
         old.version, new.version, parameters={name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     )
     ours, theirs = _texts(old), _texts(new)
     mine, other = next(ours, _NONE), next(theirs, _NONE)
     while mine is not _NONE or other is not _NONE:
         if other is _NONE or (mine is not _NONE and mine[0] < other[0]):
-            _count(found.removed, mine[1][2])
+            _count(compared.removed, mine[1][2])
             mine = next(ours, _NONE)
         elif mine is _NONE or other[0] < mine[0]:
-            _count(found.added, other[1][2])
+            _count(compared.added, other[1][2])
             other = next(theirs, _NONE)
         else:
             (was_held_out, were, _), (is_held_out, are, _) = mine[1], other[1]
-            found.same += 1
-            found.retagged += were != are
-            found.now_trained += was_held_out and not is_held_out
-            found.now_held_out += is_held_out and not was_held_out
+            compared.same += 1
+            compared.retagged += were != are
+            compared.now_trained += was_held_out and not is_held_out
+            compared.now_held_out += is_held_out and not was_held_out
             mine, other = next(ours, _NONE), next(theirs, _NONE)
-    return found
+    return compared
 
 
 def _count(by_label: dict[str, int], source: str) -> None:

@@ -41,12 +41,12 @@ class CorpusFolder:
     def current(self) -> Current:
         """Return the current version, an empty one when none was built. Raises CorpusDamaged."""
         path = self.root / _POINTER
-        found = _read(path)
-        if found is None:
+        manifest = _read(path)
+        if manifest is None:
             return Current()
-        if not isinstance(found, dict):
+        if not isinstance(manifest, dict):
             raise CorpusDamaged(path, "no JSON object", _REMEDY)
-        return Current(**{name: str(found.get(name, "")) for name in Current.__slots__})
+        return Current(**{name: str(manifest.get(name, "")) for name in Current.__slots__})
 
     def make_current(self, version: str, recipe: str) -> None:
         """Let new jobs get this version from now on."""
@@ -61,20 +61,20 @@ class CorpusFolder:
 
     def versions(self) -> list[str]:
         """Return all versions that are here, the one built last first; of those built at once, by name."""
-        found = []
+        manifests = []
         for path in self.root.glob(f"*/{MANIFEST_NAME}"):
             if _VERSION.fullmatch(path.parent.name):
                 with suppress(FileNotFoundError):  # it is being deleted
-                    found.append((-path.stat().st_mtime, path.parent.name))
-        return [name for _, name in sorted(found)]
+                    manifests.append((-path.stat().st_mtime, path.parent.name))
+        return [name for _, name in sorted(manifests)]
 
     def find(self, beginning: str) -> str:
         """Return the one version that begins so. Raises NoSuchVersion, also when several do."""
-        known = self.versions()
-        found = [version for version in known if version.startswith(beginning)]
-        if not beginning or len(found) != 1:
-            raise NoSuchVersion(beginning, found or known)
-        return found[0]
+        known_versions = self.versions()
+        matches = [version for version in known_versions if version.startswith(beginning)]
+        if not beginning or len(matches) != 1:
+            raise NoSuchVersion(beginning, matches or known_versions)
+        return matches[0]
 
     def open(self, version: str, *, verify: bool = False) -> CorpusManifest:
         """Open a version. Raises NoSuchVersion, CorpusDamaged."""
@@ -85,12 +85,12 @@ class CorpusFolder:
     def added(self) -> tuple[str, ...]:
         """Return the sources that were added by hand, in that order. Raises CorpusDamaged."""
         path = self.root / _SOURCES
-        found = _read(path)
-        if found is None:
+        manifest = _read(path)
+        if manifest is None:
             return ()
-        if not isinstance(found, list) or not all(isinstance(source, str) for source in found):
+        if not isinstance(manifest, list) or not all(isinstance(source, str) for source in manifest):
             raise CorpusDamaged(path, "no list of sources", _REMEDY)
-        return tuple(found)
+        return tuple(manifest)
 
     def change_added(self, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
         """Add sources and drop others; return those that are left."""

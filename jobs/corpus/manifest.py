@@ -95,13 +95,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return fields
 
 
-def publish_by_content(made: Any, written_in: int, folder: Path, file: str, parent: Path, beginning: str = "") -> Path:
+def publish_by_content(value: Any, written_in: int, folder: Path, file: str, parent: Path, beginning: str = "") -> Path:
     """Give a finished ``folder`` its manifest and publish it in ``parent``, unless it is there; return where it is.
 
     ``made`` is the manifest: all its fields but the folder go into ``file``, in the format ``written_in``. The name in
     ``parent`` is ``beginning`` and the version, which follows from the content.
     """
-    fields = {"format": written_in, **asdict(made)}
+    fields = {"format": written_in, **asdict(value)}
     del fields["folder"]
     fields["version"] = content_version(fields)
     target = parent / f"{beginning}{fields['version']}"
@@ -173,9 +173,9 @@ def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:
     for shard in shards:
         path = folder / shard.name
         with reading(path, "not rows"):
-            found = sha256_file(path)
-        if found != shard.sha256:
-            raise CorpusDamaged(path, f"its sha256 is {found[:12]}..., the manifest says {shard.sha256[:12]}...")
+            digest = sha256_file(path)
+        if digest != shard.sha256:
+            raise CorpusDamaged(path, f"its sha256 is {digest[:12]}..., the manifest says {shard.sha256[:12]}...")
 
 
 # Folders that appear whole or not at all.

@@ -104,7 +104,7 @@ def mixture(
         if domain:
             kept_out = _places(corpus.folder, corpus.held_out, domain)
             held_out_domain = _copy_rows(corpus.folder, folder, "heldout_domain.jsonl", kept_out)
-        made = Mixture(
+        result = Mixture(
             folder=folder,
             version="",
             corpus=corpus.version,
@@ -124,7 +124,7 @@ def mixture(
             domain_bytes=sum(place.text_bytes for place in places),
             passes=passes,
         )
-        target = publish_by_content(made, _FORMAT, folder, MIXTURE_NAME, parent, f"{job_name}-")
+        target = publish_by_content(result, _FORMAT, folder, MIXTURE_NAME, parent, f"{job_name}-")
     return open_mixture(target)
 
 
@@ -139,11 +139,11 @@ def open_mixture(folder: Path, *, verify: bool = False) -> Mixture:
     fields["files"] = tuple(Shard(**shard) for shard in fields["files"])
     for name in ("held_out", "held_out_domain"):
         fields[name] = fields[name] and Shard(**fields[name])
-    made = Mixture(folder=folder, **fields)
+    opened = Mixture(folder=folder, **fields)
     if verify:
-        shards = (*made.files, made.held_out, made.held_out_domain)
+        shards = (*opened.files, opened.held_out, opened.held_out_domain)
         verify_shards(folder, (shard for shard in shards if shard))
-    return made
+    return opened
 
 
 def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_share: float, max_passes: int) -> None:
@@ -153,9 +153,9 @@ def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_shar
         raise BadParameter("extra_share", extra_share, "from 0 to 1")
     if max_passes < 1:
         raise BadParameter("max_passes", max_passes, "at least 1")
-    known = corpus.parameters["domains"]
-    if domain is not None and domain not in known:
-        raise BadParameter("domain", domain, f"one the corpus has tags for ({', '.join(known) or 'it has none'})")
+    domains = corpus.parameters["domains"]
+    if domain is not None and domain not in domains:
+        raise BadParameter("domain", domain, f"one the corpus has tags for ({', '.join(domains) or 'it has none'})")
 
 
 def _places(folder: Path, shard: Shard, domain: str | None) -> list[_Place]:
@@ -176,14 +176,14 @@ def _places(folder: Path, shard: Shard, domain: str | None) -> list[_Place]:
 def _choose(places: Sequence[_Place], wanted: int, max_passes: int, seed: str) -> tuple[list[_Place], int]:
     """Rows in seeded order up to about `wanted` bytes, and the number of rounds through the rows begun."""
     chosen: list[_Place] = []
-    taken = 0
+    size = 0
     for passed in range(max_passes if places else 0):
         for place in sorted(places, key=lambda place: _rank(place, f"{seed}:{passed}")):
             # Stop at the nearest size, above or below.
-            if taken + place.text_bytes / 2 > wanted:
+            if size + place.text_bytes / 2 > wanted:
                 return chosen, -(-len(chosen) // len(places))
             chosen.append(place)
-            taken += place.text_bytes
+            size += place.text_bytes
     return chosen, max_passes if places else 0
 
 

@@ -67,12 +67,12 @@ def read_demands(source: Path) -> Demands:
     Raises RequirementsError for what would reach outside of the folder or the package index, or is nothing at all.
     """
     if source.is_dir():
-        found = [source / name for name in ("pyproject.toml", "requirements.txt") if (source / name).is_file()]
-        if not found:
+        files = [source / name for name in ("pyproject.toml", "requirements.txt") if (source / name).is_file()]
+        if not files:
             raise RequirementsError(
                 str(source), "it has no pyproject.toml and no requirements.txt", "Name the file that lists them"
             )
-        source = found[0]
+        source = files[0]
     if source.name in {"pyproject.toml", "uv.lock"}:
         demands = _of_project(source.with_name("pyproject.toml"))
     elif source.suffix == ".py":
@@ -135,7 +135,7 @@ def _lines(source: Path, root: Path, kind: str, depth: int) -> Iterator[tuple[st
                 "options are not followed",
                 "remove it; another index is named in the environment: UV_DEFAULT_INDEX or PIP_INDEX_URL",
             )
-        hashes = frozenset(_digest(source, number, line, found) for found in _HASH.findall(line))
+        hashes = frozenset(_digest(source, number, line, digest) for digest in _HASH.findall(line))
         yield kind, _demand(str(source), _HASH.sub("", line).strip(), number), hashes
 
 
@@ -173,10 +173,14 @@ def _of_script(source: Path) -> Demands:
 
 
 def _of_table(source: Path, table: Mapping[str, Any]) -> Demands:
-    asked, python = table.get("dependencies", []), table.get("requires-python", "")
-    if not isinstance(asked, list) or not all(isinstance(line, str) for line in asked) or not isinstance(python, str):
+    dependencies, python = table.get("dependencies", []), table.get("requires-python", "")
+    if (
+        not isinstance(dependencies, list)
+        or not all(isinstance(line, str) for line in dependencies)
+        or not isinstance(python, str)
+    ):
         raise RequirementsError(str(source), "its dependencies are no list of texts", "Correct them")
-    return Demands(tuple(_demand(str(source), line.strip()) for line in asked), python=python)
+    return Demands(tuple(_demand(str(source), line.strip()) for line in dependencies), python=python)
 
 
 def _of_uv_lock(source: Path) -> tuple[tuple[str, ...], dict[str, frozenset[str]]]:
@@ -195,10 +199,10 @@ def _of_uv_lock(source: Path) -> tuple[tuple[str, ...], dict[str, frozenset[str]
         forks = package.get("resolution-markers")
         marks = " or ".join(f"({mark})" for mark in forks) if isinstance(forks, list) and forks else ""
         constraints.append(_demand(str(source), f"{name}=={version}{f' ; {marks}' if marks else ''}"))
-        found = [wheel.get("hash", "") for wheel in package.get("wheels", [])]
-        known = frozenset(match[1] for one in found if (match := _SHA256.fullmatch(one)))
-        digests[canonical(str(name))] = digests.get(canonical(str(name)), frozenset()) | known
-    return tuple(constraints), {name: known for name, known in digests.items() if known}
+        hashes = [wheel.get("hash", "") for wheel in package.get("wheels", [])]
+        digests_of = frozenset(match[1] for one in hashes if (match := _SHA256.fullmatch(one)))
+        digests[canonical(str(name))] = digests.get(canonical(str(name)), frozenset()) | digests_of
+    return tuple(constraints), {name: digests_of for name, digests_of in digests.items() if digests_of}
 
 
 _ARCHIVES = (".whl", ".zip", ".gz", ".bz2", ".xz", ".tar", ".tgz")
@@ -272,12 +276,12 @@ class Target(NamedTuple):
     def tags(self) -> list[str]:
         """Return the names, newest first, under which wheels for this platform may be filed."""
         newest = int(self.platform.rpartition("_")[2])
-        found = []
+        tag_list = []
         for minor in range(newest, _OLDEST[self.machine] - 1, -1):
-            found.append(f"manylinux_2_{minor}_{self.machine}")
+            tag_list.append(f"manylinux_2_{minor}_{self.machine}")
             if minor in _LEGACY:
-                found.append(f"{_LEGACY[minor]}_{self.machine}")
-        return [*found, f"linux_{self.machine}"]
+                tag_list.append(f"{_LEGACY[minor]}_{self.machine}")
+        return [*tag_list, f"linux_{self.machine}"]
 
 
 @cache
@@ -286,7 +290,7 @@ def here() -> Target:
     machine = platform.machine()
     library, version = platform.libc_ver()
     own = int(version.split(".")[1]) if library == "glibc" and re.match(r"2\.\d+", version) else _MINORS[0]
-    minor = max([known for known in _MINORS if known <= own], default=_MINORS[0])
+    minor = max([minor_known for minor_known in _MINORS if minor_known <= own], default=_MINORS[0])
     return Target(f"{sys.version_info[0]}.{sys.version_info[1]}", f"{machine}-manylinux_2_{minor}")
 
 

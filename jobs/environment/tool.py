@@ -65,12 +65,12 @@ class Tools:
 def find_tools() -> Tools:
     """Look for uv beside this interpreter and on PATH, and for pip. Raises RequirementsError when there is neither."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    found = Tools(shutil.which("uv", path=places) or "", find_spec("pip") is not None)
-    if not found.uv and not found.pip:
+    tools = Tools(shutil.which("uv", path=places) or "", find_spec("pip") is not None)
+    if not tools.uv and not tools.pip:
         raise RequirementsError(
             "this job", "neither uv nor pip is here", "Install one: pip install 'uff-scheduler[uv]', or put uv on PATH"
         )
-    return found
+    return tools
 
 
 def resolve(tools: Tools, demands: Demands, target: Target, variables: Mapping[str, str]) -> tuple[Pin, ...]:
@@ -80,10 +80,10 @@ def resolve(tools: Tools, demands: Demands, target: Target, variables: Mapping[s
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-lock-") as name:
         folder = Path(name)
-        asked, bounds = folder / "requirements.in", folder / "constraints.txt"
-        asked.write_text("".join(f"{line}\n" for line in demands.lines))
+        requirements, bounds = folder / "requirements.in", folder / "constraints.txt"
+        requirements.write_text("".join(f"{line}\n" for line in demands.lines))
         bounds.write_text("".join(f"{line}\n" for line in demands.constraints))
-        files = (str(asked), "--constraint", str(bounds))
+        files = (str(requirements), "--constraint", str(bounds))
         if tools.uv:
             pins = _by_uv(tools.uv, files, target, folder, variables)
         else:
@@ -101,11 +101,11 @@ def sizes(tools: Tools, pins: Sequence[Pin], target: Target, variables: Mapping[
     with tempfile.TemporaryDirectory(prefix="schedctl-sizes-") as name:
         folder = Path(name)
         (folder / "pins.txt").write_text("".join(f"{pin.name}=={pin.version}\n" for pin in pins))
-        made = folder / "pylock.toml"
-        words = ("--format", "pylock.toml", "--no-deps", *_compiled((str(folder / "pins.txt"),), made, target))
+        lock_file = folder / "pylock.toml"
+        words = ("--format", "pylock.toml", "--no-deps", *_compiled((str(folder / "pins.txt"),), lock_file, target))
         try:
             _run((tools.uv, "pip", "compile", *words), folder, _of_uv(variables))
-            packages = tomllib.loads(made.read_text()).get("packages", [])
+            packages = tomllib.loads(lock_file.read_text()).get("packages", [])
             return {
                 canonical(package["name"]): max(wheel.get("size", 0) for wheel in package["wheels"])
                 for package in packages
@@ -130,11 +130,11 @@ def _of_uv(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path, variables: Mapping[str, str]) -> list[Pin]:
-    made = folder / "lock.txt"
-    words = (uv, "pip", "compile", "--generate-hashes", *_compiled(files, made, target))
+    lock_file = folder / "lock.txt"
+    words = (uv, "pip", "compile", "--generate-hashes", *_compiled(files, lock_file, target))
     _run(words, folder, _of_uv(variables))
     pins = []
-    for line in re.sub(r"\\\n", " ", made.read_text()).splitlines():
+    for line in re.sub(r"\\\n", " ", lock_file.read_text()).splitlines():
         match = _PINNED.fullmatch(line.strip())
         if match is None:
             if line.strip() and not line.lstrip().startswith(("#", "-")):
@@ -144,9 +144,9 @@ def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path, variable
     return pins
 
 
-def _compiled(files: Sequence[str], made: Path, target: Target) -> tuple[str, ...]:
+def _compiled(files: Sequence[str], lock_file: Path, target: Target) -> tuple[str, ...]:
     return (
-        *(*files, "--output-file", str(made), "--python", sys.executable),
+        *(*files, "--output-file", str(lock_file), "--python", sys.executable),
         *("--python-version", target.python, "--python-platform", target.platform, "--only-binary", ":all:"),
         *("--no-header", "--no-annotate", "--no-cache", "--quiet"),
     )
@@ -155,20 +155,20 @@ def _compiled(files: Sequence[str], made: Path, target: Target) -> tuple[str, ..
 def _by_pip(
     files: Sequence[str], demands: Demands, target: Target, folder: Path, variables: Mapping[str, str]
 ) -> list[Pin]:
-    made = folder / "report.json"
-    words = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(made), "-r", *files)
-    elsewhere = target != here()
-    place = ("--target", str(folder / "nothing"), *_filed_under(target)) if elsewhere else ()
+    report_file = folder / "report.json"
+    words = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(report_file), "-r", *files)
+    is_foreign = target != here()
+    place = ("--target", str(folder / "nothing"), *_filed_under(target)) if is_foreign else ()
     _run(_pip(variables, "install", *words, *place), folder, _PIP)
-    installs = json.loads(made.read_text())["install"]
-    if elsewhere:
+    installs = json.loads(report_file.read_text())["install"]
+    if is_foreign:
         _check_markers(installs, demands, target)
     pins = []
     for entry in installs:
-        known = entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
-        if known is None:
+        digest = entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+        if digest is None:
             raise NoWheel(f"pip told no sha256 of {entry['metadata']['name']}")
-        pins.append(Pin(entry["metadata"]["name"], entry["metadata"]["version"], (known,)))
+        pins.append(Pin(entry["metadata"]["name"], entry["metadata"]["version"], (digest,)))
     return pins
 
 
@@ -203,8 +203,10 @@ def _checked(pin: Pin, demands: Demands) -> Pin:
 
 def _pip(variables: Mapping[str, str], command: str, *words: str) -> tuple[str, ...]:
     """Return a pip command that ignores pip's own settings and takes those of the job or of this process."""
-    known = {**os.environ, **variables}
-    indexes = [f"{option}={word}" for name, option in _PIP_SAYS.items() for word in known.get(name, "").split() if word]
+    environment = {**os.environ, **variables}
+    indexes = [
+        f"{option}={word}" for name, option in _PIP_SAYS.items() for word in environment.get(name, "").split() if word
+    ]
     quiet = ("--isolated", "--disable-pip-version-check", "--no-input", "--no-color")
     return (sys.executable, "-I", "-m", "pip", *quiet, command, "--only-binary", ":all:", *indexes, *words)
 
@@ -227,10 +229,10 @@ def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
     except subprocess.TimeoutExpired:
         raise NoWheel(f"{Path(words[0]).name} did not end within {_SECONDS // 60} minutes") from None
     if ended.returncode:
-        told = _SIGNED.sub("://***@", (ended.stderr + ended.stdout).decode(errors="replace"))
-        said = told.strip().splitlines()
+        output = _SIGNED.sub("://***@", (ended.stderr + ended.stdout).decode(errors="replace"))
+        lines = output.strip().splitlines()
         raise NoWheel(
-            "\n".join(line[:_LINE_CHARACTERS] for line in said[-_LINES_TOLD:])
+            "\n".join(line[:_LINE_CHARACTERS] for line in lines[-_LINES_TOLD:])
             or f"{Path(words[0]).name} ended with {ended.returncode} and said nothing"
         )
 
@@ -245,7 +247,7 @@ def make_lock(
     Raises RequirementsError, which names the package for which there is no wheel, and OSError.
     """
     tools = find_tools()
-    found = {}
+    pins = {}
     for target, pools in sorted(targets.items()):
         where = f"{', '.join(pools)} ({target})"
         leave_out = 'name the pools that can have them: pools = ["..."]'
@@ -254,8 +256,8 @@ def make_lock(
                 str(source), f"they want Python {demands.python}, which is not that of {where}", f"Or {leave_out}"
             )
         try:
-            found[target.name] = resolve(tools, demands, target, variables)
+            pins[target.name] = resolve(tools, demands, target, variables)
         except NoWheel as error:
             why = f"{tools.name} finds no wheels for {where}:\n{error}\n"
             raise RequirementsError(str(source), why, f"Ask for another version, or {leave_out}") from None
-    return Lock(demands.lines, demands.exact, found)
+    return Lock(demands.lines, demands.exact, pins)

@@ -72,28 +72,28 @@ def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lamb
         raise TreeError(
             str(folder), "there is no such folder", "Write its whole path, or one relative to the job's file"
         )
-    found = _found(folder)
-    total = sum(entry.bytes for entry in found)
+    entries = _found(folder)
+    total = sum(entry.bytes for entry in entries)
     if total > LIMITS.bytes:
-        largest = sorted(found, key=lambda entry: -entry.bytes)[:3]
+        largest = sorted(entries, key=lambda entry: -entry.bytes)[:3]
         listing = ", ".join(f"{entry.path!a} ({entry.bytes / 1e9:.1f} GB)" for entry in largest)
         why = f"it has {total / 1e9:.1f} GB, at most {LIMITS.bytes / 1e9:.1f} are taken; largest: {listing}"
         raise TreeError(str(folder), why, "Give a folder that holds only what sessions read")
     try:
-        encode_listing(found, LIMITS)  # names and links are judged before hours are spent on reading
+        encode_listing(entries, LIMITS)  # names and links are judged before hours are spent on reading
     except BadListing as error:
         raise _unfit(folder, error) from None
-    if not found:
+    if not entries:
         raise TreeError(str(folder), "it is empty", "Give the folder that has the files")
-    return PackedFolder(folder, kind, _read(folder, found, lambda done: tell(done, total)))
+    return PackedFolder(folder, kind, _read(folder, entries, lambda done: tell(done, total)))
 
 
-def _read(folder: Path, found: list[Entry], tell: Callable[[int], None]) -> Tree:
+def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None]) -> Tree:
     """Read all files; return their tree. Raises TreeError, OSError."""
     entries: list[Entry] = []
     pieces: list[str] = []
     piece, room, done = hashlib.sha256(), PIECE_BYTES, 0
-    for entry in found:
+    for entry in listed:
         if entry.kind == "link":
             entries.append(entry)
             continue
@@ -118,7 +118,7 @@ def _read(folder: Path, found: list[Entry], tell: Callable[[int], None]) -> Tree
 
 def _found(folder: Path) -> list[Entry]:
     """Return what lies in a folder, by path, its digests not known yet."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
 
     def cannot(error: OSError) -> None:
         raise TreeError(
@@ -134,16 +134,16 @@ def _found(folder: Path) -> list[Entry]:
             except FileNotFoundError:
                 raise _changed(folder, path) from None
             if stat.S_ISLNK(status.st_mode):
-                found.append(Entry(path, "link", os.readlink(name, dir_fd=opened), 0))
+                entries.append(Entry(path, "link", os.readlink(name, dir_fd=opened), 0))
             elif stat.S_ISREG(status.st_mode):
                 kind: Kind = "program" if status.st_mode & stat.S_IXUSR else "file"
-                found.append(Entry(path, kind, "", status.st_size))
+                entries.append(Entry(path, kind, "", status.st_size))
             elif not stat.S_ISDIR(status.st_mode):
                 raise TreeError(str(folder), f"{path!a} is a device, a socket or a pipe", "Give a folder without it")
-            if len(found) > LIMITS.files:
+            if len(entries) > LIMITS.files:
                 why = f"it has more than {LIMITS.files:,} files"
                 raise TreeError(str(folder), why, "Put small files together into larger ones")
-    return sorted(found)
+    return sorted(entries)
 
 
 def _opened(folder: Path, path: str) -> BinaryIO:

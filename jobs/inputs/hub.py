@@ -43,8 +43,8 @@ def pin(source: str, endpoint: str, token: str) -> Pinned:
     api = f"{endpoint}/api/{kind}/{match['name']}"
     name = f"{match['datasets'] or ''}{match['name']}"
     try:
-        found, _ = _document(f"{api}/revision/{quote(revision, safe='')}", token)
-        commit = found.get("sha") if isinstance(found, dict) else None
+        document, _ = _document(f"{api}/revision/{quote(revision, safe='')}", token)
+        commit = document.get("sha") if isinstance(document, dict) else None
         if not isinstance(commit, str) or not _GIT.fullmatch(commit):
             raise BadListing("the Hub names no commit")
         entries = _files(f"{api}/tree/{commit}?recursive=true", token)
@@ -72,10 +72,12 @@ def _files(address: str, token: str) -> list[Entry]:
     entries: list[Entry] = []
     first, following = urlsplit(address), address
     for _ in range(_PAGES_MAX):
-        found, link = _document(following, token)
-        if not isinstance(found, list):
+        document, link = _document(following, token)
+        if not isinstance(document, list):
             raise BadListing("the Hub's listing is none")
-        entries += [_entry(file) for file in found if not (isinstance(file, dict) and file.get("type") == "directory")]
+        entries += [
+            _entry(file) for file in document if not (isinstance(file, dict) and file.get("type") == "directory")
+        ]
         if len(entries) > LIMITS.files:
             raise BadListing(f"more than {LIMITS.files:,} files")
         match = _NEXT.search(link)
@@ -118,10 +120,8 @@ def _only_at_home(repository: Repository, token: str) -> bool:
     largest = max(repository.entries, key=lambda entry: entry.bytes)
     address = repository.address(largest.path)
 
-    def probe(shown: str) -> None:
-        patiently(
-            address, lambda: ask(address, shown, lambda answer: answer.read(1), end=1 if largest.bytes > 1 else 0)
-        )
+    def probe(path: str) -> None:
+        patiently(address, lambda: ask(address, path, lambda answer: answer.read(1), end=1 if largest.bytes > 1 else 0))
 
     try:
         probe("")

@@ -110,10 +110,10 @@ def clean(value: str, limit: int = TEXT_MAX) -> str:
     return "".join(map(_fit, cut))
 
 
-def word(value: Any, known: Collection[str]) -> str:
+def word(value: Any, allowed: Collection[str]) -> str:
     """Return one of the ``known`` words. Raises Unfit."""
-    if not isinstance(value, str) or value not in known:
-        raise Unfit(f"not one of {', '.join(sorted(known))}")
+    if not isinstance(value, str) or value not in allowed:
+        raise Unfit(f"not one of {', '.join(sorted(allowed))}")
     return value
 
 
@@ -173,10 +173,10 @@ def without_secrets(data: Mapping[str, Any], hide: Callable[[str], str]) -> dict
 def shown(value: Any) -> str:
     """Return the beginning of what was said, for a person to look at; of any value, however long or deep."""
     try:
-        said = _SHORT.repr(value)
+        text = _SHORT.repr(value)
     except Exception as error:  # noqa: BLE001 - a repr of somebody else's, or an integer that Python will not print
-        said = f"{type(value).__name__} that cannot be shown ({type(error).__name__})"
-    return clean(said, _SAID_MAX)
+        text = f"{type(value).__name__} that cannot be shown ({type(error).__name__})"
+    return clean(text, _SAID_MAX)
 
 
 class Reader:

@@ -44,17 +44,17 @@ class Deadline:
         if self._over and (error is None or isinstance(error, OSError | HTTPException | ValueError)):
             raise TimeoutError(f"no whole answer within {self._seconds:g} s") from error
 
-    def watch(self, found: socket.socket) -> socket.socket:
+    def watch(self, opened: socket.socket) -> socket.socket:
         """Shut also this connection when the time is over, and return it.
 
         A descriptor of our own keeps it in reach: TLS takes the socket over before its handshake, http.client forgets
         it once an answer has begun.
         """
         with self._lock:
-            self._sockets.append(socket.fromfd(found.fileno(), found.family, found.type))
+            self._sockets.append(socket.fromfd(opened.fileno(), opened.family, opened.type))
         if self._over:
             self._shut()
-        return found
+        return opened
 
     def follow(self, connection: _Connection) -> _Connection:
         """Watch what a connection opens, and return it."""
@@ -83,9 +83,9 @@ class Deadline:
 
     def _shut(self) -> None:
         with self._lock:
-            for found in self._sockets:
+            for opened in self._sockets:
                 with suppress(OSError):
-                    found.shutdown(socket.SHUT_RDWR)
+                    opened.shutdown(socket.SHUT_RDWR)
 
 
 class Stay(urllib.request.HTTPRedirectHandler):

@@ -34,8 +34,8 @@ def main(arguments: list[str]) -> int:
             log(None, "usage: agent.py LAUNCH.JSON [--lane INDEX]")
             return EXIT_BAD_LAUNCH
     try:
-        given = take_given()
-        launch = read_launch(Path(path))._replace(given=given)
+        values = take_given()
+        launch = read_launch(Path(path))._replace(given=values)
     except (BadLaunch, ValueError) as error:
         log(None, str(error))
         return EXIT_BAD_LAUNCH

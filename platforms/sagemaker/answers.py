@@ -114,8 +114,8 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
         billed = round((end - description["TrainingStartTime"]).total_seconds())
     if not billed and failure(description)[0] == NO_MACHINE:
         return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
-    taken = _was_interrupted(description) or failure(description)[0] in _AWS_FAILED
-    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), _why(description), taken=taken)
+    interrupted = _was_interrupted(description) or failure(description)[0] in _AWS_FAILED
+    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), _why(description), taken=interrupted)
 
 
 def ends_by(description: Mapping[str, Any]) -> int:

@@ -54,7 +54,7 @@ class Ran:
 def run(
     words: Sequence[str],
     timeout_seconds: float,
-    given: bytes = b"",
+    standard_input: bytes = b"",
     first_word_seconds: float | None = None,
     heard_bytes: int = HEARD_BYTES,
 ) -> Ran:
@@ -83,7 +83,7 @@ def run(
 
     def say(stream: IO[bytes]) -> None:
         with suppress(OSError), stream:  # a command may end without hearing all
-            stream.write(given)
+            stream.write(standard_input)
 
     threads = [
         threading.Thread(target=listen, args=("out", process.stdout), daemon=True),

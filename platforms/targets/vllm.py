@@ -229,62 +229,62 @@ class VllmTarget:
 
     def read(self, model: str, *, deep: bool = False) -> Served:
         """See Target.read. A version that the server has not loaded, as after its restart, is not proven."""
-        loaded, seen = self._loaded(), self.folder.read(model, deep=deep)
-        return replace(seen, proven=seen.proven and f"{model}@{seen.version}" in loaded)
+        loaded, served = self._loaded(), self.folder.read(model, deep=deep)
+        return replace(served, proven=served.proven and f"{model}@{served.version}" in loaded)
 
     def deploy(self, release: Release) -> Deployed:
         """See Target.deploy."""
-        asked = probe_of(release)
-        seen = self.read(release.model)
-        if seen.proven and (seen.version, seen.digest) == (release.version, release.digest):
+        probe = probe_of(release)
+        served = self.read(release.model)
+        if served.proven and (served.version, served.digest) == (release.version, release.digest):
             self._point_router(release.model, release.version)
             return Deployed(Outcome.SERVING, release.version)
         self.folder.place(release)
-        why = self._load(release.model, release.version, asked)
+        why = self._load(release.model, release.version, probe)
         if why:
             self._unload(release.model, {release.version})
-            return self._kept(seen, release.version, why)
+            return self._kept(served, release.version, why)
         self._point_router(release.model, release.version)
         self.folder.point(release.model, release.version, release.digest)
-        kept = {release.version, seen.version, *(seen.before[:1] if seen.version == release.version else ())}
+        kept = {release.version, served.version, *(served.before[:1] if served.version == release.version else ())}
         self._unload(release.model, {one for one in self._versions(release.model) if one not in kept})
         return Deployed(Outcome.SERVING, release.version)
 
     def go_back(self, model: str, leaving: int) -> Deployed:
         """See Target.go_back. A version that was only loaded, and never pointed at, is unloaded."""
-        seen = self.folder.read(model)
-        if seen.version == leaving:
-            if not seen.before:
+        served = self.folder.read(model)
+        if served.version == leaving:
+            if not served.before:
                 raise TargetError(self.folder.name, "go back", f"no version before {leaving} is kept", "Deploy another")
-            if why := self._load(model, seen.before[0], Probe()):
+            if why := self._load(model, served.before[0], Probe()):
                 return Deployed(Outcome.DOWN, None, why)
-            self._point_router(model, seen.before[0])
+            self._point_router(model, served.before[0])
         back = self.folder.go_back(model, leaving)
         if back.version != leaving:
             self._unload(model, {leaving})
         return back
 
-    def _kept(self, seen: Served, refused: int, why: str) -> Deployed:
+    def _kept(self, served: Served, refused: int, why: str) -> Deployed:
         """Return what stands after a refusal: nothing was switched, so the version before serves on."""
-        if seen.version is None or seen.version == refused or not seen.proven:
+        if served.version is None or served.version == refused or not served.proven:
             return Deployed(Outcome.DOWN, None, why)
-        return Deployed(Outcome.RETURNED, seen.version, why)
+        return Deployed(Outcome.RETURNED, served.version, why)
 
-    def _load(self, model: str, version: int, asked: Probe) -> str:
+    def _load(self, model: str, version: int, probe: Probe) -> str:
         """Load a version that is not loaded and probe it; return why it cannot serve, or ""."""
         name, place = f"{model}@{version}", f"{self.folder.path}/{model}/releases/{version}"
-        known = self._loaded()
-        if name in known and known[name] not in {"", place}:
-            return f"{name} is loaded from {known[name]}, not from {place}; unload it there"
-        if name not in known:
-            told = self.server.call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": place})
-            if told.status == 404:
+        loaded = self._loaded()
+        if name in loaded and loaded[name] not in {"", place}:
+            return f"{name} is loaded from {loaded[name]}, not from {place}; unload it there"
+        if name not in loaded:
+            answer = self.server.call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": place})
+            if answer.status == 404:
                 return "the server loads no adapters; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-            if told.status != 200:
-                return f"the server refused {name} with {told.status}: {told.text}"
+            if answer.status != 200:
+                return f"the server refused {name} with {answer.status}: {answer.text}"
             if name not in self._loaded():
                 return f"the server said that it loaded {name}, and does not list it"
-        return fault(self.server, asked, name, self.base)
+        return fault(self.server, probe, name, self.base)
 
     def _unload(self, model: str, versions: set[int]) -> None:
         """Let the server forget versions that answer nobody any more. One that it does not know is no fault.
@@ -294,9 +294,9 @@ class VllmTarget:
         there = {f"{model}@{version}": version for version in versions & self._versions(model)}
         busy = self._drained(there) if there else set()
         for version in sorted(version for name, version in there.items() if name not in busy):
-            told = self.server.call("POST", "/v1/unload_lora_adapter", {"lora_name": f"{model}@{version}"})
-            if told.status not in {200, 404}:
-                raise TargetUnreachable(self.folder.name, f"unload {model}@{version}", told.text, "It is tried again")
+            answer = self.server.call("POST", "/v1/unload_lora_adapter", {"lora_name": f"{model}@{version}"})
+            if answer.status not in {200, 404}:
+                raise TargetUnreachable(self.folder.name, f"unload {model}@{version}", answer.text, "It is tried again")
 
     def _drained(self, names: Collection[str]) -> set[str]:
         """Wait until none of these adapters answers a request, and return those that still do."""
@@ -327,18 +327,18 @@ class VllmTarget:
 
     def _versions(self, model: str) -> set[int]:
         parts = (name.rpartition("@") for name in self._loaded())
-        found = {digits(number, INSTANT_MAX) for of, _, number in parts if of == model}
-        return {number for number in found if number is not None}
+        numbers = {digits(number, INSTANT_MAX) for of, _, number in parts if of == model}
+        return {number for number in numbers if number is not None}
 
     def _loaded(self) -> dict[str, str]:
         """Return the models that the server lists, with the folder that each came from. Raises TargetUnreachable."""
-        told = self.server.call("GET", "/v1/models")
+        answer = self.server.call("GET", "/v1/models")
         try:
-            result = {str(one["id"]): str(one.get("root") or "") for one in told.document["data"]}
+            result = {str(one["id"]): str(one.get("root") or "") for one in answer.document["data"]}
         except (KeyError, TypeError, AttributeError):
             result = {}
-        if told.status != 200 or self.base not in result:
-            why = f"the server does not list {self.base}: {told.status} {told.text}"
+        if answer.status != 200 or self.base not in result:
+            why = f"the server does not list {self.base}: {answer.status} {answer.text}"
             raise TargetUnreachable(self.folder.name, "read what it serves", why, "Correct option base, or the server")
         return result
 
@@ -351,8 +351,8 @@ class VllmTarget:
         if not isinstance(generation, int):
             raise TargetUnreachable(self.folder.name, "read the router's table", "it makes no sense", "Look at it")
         order = {"model": model, "to": f"{model}@{version}", "expected_generation": generation}
-        told = self.router.call("POST", "/admin/point", order)
-        if told.status == 409:
+        answer = self.router.call("POST", "/admin/point", order)
+        if answer.status == 409:
             raise TargetBusy(self.folder.name, "switch the router", "its table was changed meanwhile", "Try again")
-        if told.status != 200:
-            raise TargetUnreachable(self.folder.name, "switch the router", told.text, "Look at the router's log")
+        if answer.status != 200:
+            raise TargetUnreachable(self.folder.name, "switch the router", answer.text, "Look at the router's log")

@@ -73,10 +73,10 @@ class Arguments(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_nul(cls, given: Any) -> Any:
-        if _has_nul(given):
+    def _refuse_nul(cls, value: Any) -> Any:
+        if _has_nul(value):
             raise ValueError("a text holds the character NUL, which no name, path or reason has")
-        return given
+        return value
 
 
 class Nothing(Arguments):
@@ -178,5 +178,7 @@ def checked(takes: type[Arguments], args: Mapping[str, Any]) -> Any:
     try:
         return takes.model_validate(args)
     except ValidationError as error:
-        said = [f"{'.'.join(map(str, one['loc'])) or 'args'}: {one['msg']}" for one in error.errors(include_url=False)]
-        raise BadRequest("; ".join(said[:_SAID_MAX])) from None
+        mistakes = [
+            f"{'.'.join(map(str, one['loc'])) or 'args'}: {one['msg']}" for one in error.errors(include_url=False)
+        ]
+        raise BadRequest("; ".join(mistakes[:_SAID_MAX])) from None

@@ -16,41 +16,41 @@ def explain(surface: Surface, job: Name) -> dict[str, Any]:
     return surface.commands.run(["plan", "explain", "--", job])
 
 
-def preview(surface: Surface, asked: Preview) -> dict[str, Any]:
+def preview(surface: Surface, request: Preview) -> dict[str, Any]:
     """What the daemon would plan now, or what edits would change of it. Nothing is stored."""
-    hours = [f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in asked.pools.items()]
-    weights = [f"{name}={weight!r}" for name, weight in asked.weights.items()]
-    words = [*_options(pool=hours, weight=weights, policy=asked.policy)]
-    if not words and not asked.add:
+    hours = [f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in request.pools.items()]
+    weights = [f"{name}={weight!r}" for name, weight in request.weights.items()]
+    words = [*_options(pool=hours, weight=weights, policy=request.policy)]
+    if not words and not request.add:
         return surface.commands.run(["plan", "preview"])
-    return surface.commands.run_with(["plan", "what-if", *words], "--add-job", asked.add)
+    return surface.commands.run_with(["plan", "what-if", *words], "--add-job", request.add)
 
 
-def add(surface: Surface, asked: AddJob) -> dict[str, Any]:
+def add(surface: Surface, request: AddJob) -> dict[str, Any]:
     """Add a job, or the models of the settings, to the end of the queue; with ``dry_run`` show them and their plan."""
-    if [asked.definition is not None, asked.file is not None, asked.models].count(True) != 1:
+    if [request.definition is not None, request.file is not None, request.models].count(True) != 1:
         raise BadRequest("jobs are added from a definition, from a file or from the settings", "Give one of the three")
-    words = ["queue", "add", *(["--continue"] if asked.go_on else []), *_dry_or_expected(asked)]
-    if asked.models:
+    words = ["queue", "add", *(["--continue"] if request.go_on else []), *_dry_or_expected(request)]
+    if request.models:
         return surface.commands.run([*words, "--models"])
-    if asked.file is not None:
-        return surface.commands.run([*words, asked.file])
-    return surface.commands.run_with(words, "", [asked.definition or {}])
+    if request.file is not None:
+        return surface.commands.run([*words, request.file])
+    return surface.commands.run_with(words, "", [request.definition or {}])
 
 
-def submit(surface: Surface, asked: Submit) -> dict[str, Any]:
+def submit(surface: Surface, request: Submit) -> dict[str, Any]:
     """Make a job of a script and its folder; with ``dry_run`` show it and its plan, and change nothing."""
-    folder = Path(asked.script).parent
+    folder = Path(request.script).parent
     if not folder.is_dir():
         raise BadRequest(f"there is no folder {folder}", "Give the whole path of the script")
     same = ("target_step", "whole", "name", "role", "weight", "vram_gib", "steps_per_hour", "requirements", "sweep")
     words = _options(
-        **{name: getattr(asked, name) for name in same},
-        pool=asked.pools,
-        input=[f"{name}={source}" for name, source in asked.inputs.items()],
-        secret=asked.secrets,
+        **{name: getattr(request, name) for name in same},
+        pool=request.pools,
+        input=[f"{name}={source}" for name, source in request.inputs.items()],
+        secret=request.secrets,
     )
-    command = ["submit", asked.script, "--probe=0", *words, *_dry_or_expected(asked), "--", *asked.arguments]
+    command = ["submit", request.script, "--probe=0", *words, *_dry_or_expected(request), "--", *request.arguments]
     return surface.commands.run(command, folder)
 
 
@@ -72,13 +72,13 @@ def sync(surface: Surface, target: Name, *, dry_run: bool = False) -> dict[str, 
     return surface.commands.run(["models", "sync", *_options(dry_run=dry_run), "--", target])
 
 
-def _dry_or_expected(asked: AddJob | Submit) -> Iterator[str]:
-    return _options(dry_run=asked.dry_run, expect="" if asked.dry_run else asked.expect)
+def _dry_or_expected(request: AddJob | Submit) -> Iterator[str]:
+    return _options(dry_run=request.dry_run, expect="" if request.dry_run else request.expect)
 
 
-def _options(**given: Any) -> Iterator[str]:
+def _options(**options: Any) -> Iterator[str]:
     """Yield what was given as options of a command; one that is repeated has a list, a flag is true."""
-    for name, value in given.items():
+    for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         for one in value if isinstance(value, list) else [value]:
             if one is True:

@@ -71,15 +71,15 @@ class Reader:
 def object_of(body: bytes) -> dict[str, Any]:
     """Return the object that a frame holds. Raises Unreadable: no UTF-8, no JSON, NaN, half a surrogate, no object."""
     try:
-        found = _DECODER.decode(body.decode())
+        decoded = _DECODER.decode(body.decode())
         if b"\\u" in body:
             # Half a surrogate pair is no text: nothing else could write it.
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(decoded, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"this frame is no JSON: {_short(error)}") from None
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         raise Unreadable("this frame is JSON, but no object")
-    return found
+    return decoded
 
 
 class Writer:
@@ -107,9 +107,9 @@ def _no_number(word: str) -> float:
 
 
 def _number(word: str) -> float:
-    if math.isinf(found := float(word)):
+    if math.isinf(number := float(word)):
         raise ValueError(f"{word[:50]} is beyond every number that an answer could hold")
-    return found
+    return number
 
 
 _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_no_number)

@@ -98,8 +98,8 @@ def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> Any:
         case "models.promote":
             return ask(surface, "models.show", {"version": args["version"]})
         case _:
-            found = ask(surface, "queue.show", {"job": args["job"]})
-            return {name: found[name] for name in ("name", "state", "why", "done_step", "target_step", "weight")}
+            details = ask(surface, "queue.show", {"job": args["job"]})
+            return {name: details[name] for name in ("name", "state", "why", "done_step", "target_step", "weight")}
 
 
 def _key(verb: str, args: dict[str, Any]) -> str:
@@ -118,13 +118,13 @@ class Tools:
     def of(self, verb: Verb) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
         """Return a verb as a function with a parameter for each of its arguments."""
 
-        async def tool(**given: Any) -> Any:
+        async def tool(**args: Any) -> Any:
             from anyio import to_thread
 
-            context = given.pop(_CONTEXT, None)
-            if verb.changes and not given.get(_CONFIRM) and _can_ask(context):
-                return await self._asked(verb, given, context)
-            return await to_thread.run_sync(self._call, verb, given)
+            context = args.pop(_CONTEXT, None)
+            if verb.changes and not args.get(_CONFIRM) and _can_ask(context):
+                return await self._asked(verb, args, context)
+            return await to_thread.run_sync(self._call, verb, args)
 
         tool.__name__ = name_of(verb)
         tool.__doc__ = verb.summary
@@ -140,7 +140,7 @@ class Tools:
         )
         return tool
 
-    async def _asked(self, verb: Verb, given: dict[str, Any], context: Any) -> Any:
+    async def _asked(self, verb: Verb, args: dict[str, Any], context: Any) -> Any:
         """Make a change if the user agrees: asked within this call, or by the protocol since 2026-07-28 between two."""
         from anyio import to_thread
         from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
@@ -148,36 +148,36 @@ class Tools:
 
         answer, token = (context.input_responses or {}).get(_AGREE), context.request_state
         if answer is None:
-            told = await to_thread.run_sync(self._call, verb, dict(given))
-            token = told[_CONFIRM]
-            words = f"{verb.name}: {verb.summary}\n{json.dumps(told['data'], ensure_ascii=False)[:_ASKED_MAX]}"
+            result = await to_thread.run_sync(self._call, verb, dict(args))
+            token = result[_CONFIRM]
+            words = f"{verb.name}: {verb.summary}\n{json.dumps(result['data'], ensure_ascii=False)[:_ASKED_MAX]}"
             question = ElicitRequestFormParams(message=words, requested_schema=_AGREED)
             if is_version_at_least(context.protocol_version, _ASKED_BETWEEN_CALLS):
                 return InputRequiredResult(input_requests={_AGREE: ElicitRequest(params=question)}, request_state=token)
             answer = await context.session.elicit_form(words, _AGREED, related_request_id=context.request_id)
         if answer.action != "accept" or (answer.content or {}).get(_AGREE) is not True:
             return {"done": False, "what": f"{verb.name}: nothing was done, the user did not agree."}
-        return await to_thread.run_sync(self._call, verb, {**given, _CONFIRM: token})
+        return await to_thread.run_sync(self._call, verb, {**args, _CONFIRM: token})
 
-    def _call(self, verb: Verb, given: dict[str, Any]) -> dict[str, Any]:
-        token = given.pop(_CONFIRM, "")
+    def _call(self, verb: Verb, raw: dict[str, Any]) -> dict[str, Any]:
+        token = raw.pop(_CONFIRM, "")
         try:
-            args = checked(verb.takes, given).model_dump(mode="json", exclude_unset=True)
+            args = checked(verb.takes, raw).model_dump(mode="json", exclude_unset=True)
             fingerprint = self.tokens.take(token, verb.name, args) if verb.changes and token else None
             if verb.changes and fingerprint is None:
-                shown = preview(self.surface, verb, args)
-                told, again = marked(shown), self.tokens.give(verb.name, args, shown.get("fingerprint", ""))
+                previewed = preview(self.surface, verb, args)
+                document, again = marked(previewed), self.tokens.give(verb.name, args, previewed.get("fingerprint", ""))
                 why = "This token is for another change, was used or is too old. " if token else ""
                 what = f"{why}Nothing was done. To do it, call again with the same arguments and this token."
-                return {"done": False, "what": f"{verb.name}: {verb.summary} {what}", _CONFIRM: again, **told}
+                return {"done": False, "what": f"{verb.name}: {verb.summary} {what}", _CONFIRM: again, **document}
             expected = {"expect": fingerprint} if fingerprint else {}
-            found = marked(ask(self.surface, verb.name, {**args, **expected}))
-            return {"done": True, **found} if verb.changes else found
+            result = marked(ask(self.surface, verb.name, {**args, **expected}))
+            return {"done": True, **result} if verb.changes else result
         except Exception as error:  # noqa: BLE001 - every error is told to the agent, as it would be to a person
-            told = self.surface.tell(error)
-            said = ". ".join(filter(None, [told["message"], told.get("remedy")]))
-            words = line(self.surface.app.redact(said))
-            raise self.complain(f"{words} (exit code {told.get('exit_code')})") from None
+            document = self.surface.tell(error)
+            message = ". ".join(filter(None, [document["message"], document.get("remedy")]))
+            words = line(self.surface.app.redact(message))
+            raise self.complain(f"{words} (exit code {document.get('exit_code')})") from None
 
 
 def _can_ask(context: Any) -> bool:
@@ -213,30 +213,30 @@ def server(surface: Surface, manual: Callable[[], str], *, changes: bool) -> MCP
             tool.fn_metadata.arg_model.model_config["extra"] = "forbid"  # the SDK drops what it does not know
             tool.fn_metadata.arg_model.model_rebuild(force=True)
             tools.append(tool.model_copy(update={"parameters": {**tool.parameters, "additionalProperties": False}}))
-    made: MCPServer[Any] = MCPServer(
+    built: MCPServer[Any] = MCPServer(
         "uff-scheduler",
         version=version("uff-scheduler"),
         instructions=_INSTRUCTIONS + (_CHANGES if changes else _READ_ONLY),
         log_level="WARNING",
         tools=tools,
     )
-    _resources(made, surface, manual)
-    _prompts(made)
-    return made
+    _resources(built, surface, manual)
+    _prompts(built)
+    return built
 
 
-def _resources(made: MCPServer[Any], surface: Surface, manual: Callable[[], str]) -> None:
-    @made.resource("report://weekly/{week}", mime_type="application/json")
+def _resources(mcp: MCPServer[Any], surface: Surface, manual: Callable[[], str]) -> None:
+    @mcp.resource("report://weekly/{week}", mime_type="application/json")
     def weekly(week: str) -> str:
         """Return what a week's hours became: 2026-W47, this or last."""
         return json.dumps(marked(ask(surface, "report.weekly", {"week": week})))
 
-    @made.resource("docs://manual", mime_type="text/plain")
+    @mcp.resource("docs://manual", mime_type="text/plain")
     def manual_page() -> str:
         """Return the manual page of schedctl: every command with its options."""
         return manual()
 
-    @made.resource("docs://verbs", mime_type="application/json")
+    @mcp.resource("docs://verbs", mime_type="application/json")
     def verbs() -> str:
         """Return what every tool takes and answers, as JSON schemas."""
         return json.dumps(document({}))
@@ -244,13 +244,13 @@ def _resources(made: MCPServer[Any], surface: Surface, manual: Callable[[], str]
     del weekly, manual_page, verbs  # known to the server now
 
 
-def _prompts(made: MCPServer[Any]) -> None:
-    @made.prompt(title="Why is my training slow?")
+def _prompts(mcp: MCPServer[Any]) -> None:
+    @mcp.prompt(title="Why is my training slow?")
     def why_is_my_training_slow(job: str = "") -> str:
         """Find the cause, with the figures that show it."""
         return _WHY_SLOW.format(what=f"the job {line(job)!r} is" if job else "my training is")
 
-    @made.prompt(title="Plan my week")
+    @mcp.prompt(title="Plan my week")
     def plan_my_week() -> str:
         """See what the week's hours will become, and what could be better."""
         return _PLAN_WEEK
@@ -258,9 +258,9 @@ def _prompts(made: MCPServer[Any]) -> None:
     del why_is_my_training_slow, plan_my_week  # known to the server now
 
 
-def _parameter(name: str, found: Any) -> inspect.Parameter:
-    hint = Annotated[(found.annotation, *found.metadata, Field(description=found.description))]
-    default = inspect.Parameter.empty if found.is_required() else found.get_default(call_default_factory=True)
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    hint = Annotated[(annotation.annotation, *annotation.metadata, Field(description=annotation.description))]
+    default = inspect.Parameter.empty if annotation.is_required() else annotation.get_default(call_default_factory=True)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
@@ -292,8 +292,8 @@ def plain(value: Any, name: str = "", depth: int = 0) -> Any:
 
 def line(text: str) -> str:
     """Return a text in one bounded line."""
-    found = " ".join(printable(text[: 4 * _TEXT_MAX]).split())
-    return found if len(found) <= _TEXT_MAX else found[:_TEXT_MAX] + "… (cut)"
+    text_line = " ".join(printable(text[: 4 * _TEXT_MAX]).split())
+    return text_line if len(text_line) <= _TEXT_MAX else text_line[:_TEXT_MAX] + "… (cut)"
 
 
 def _log(text: str) -> str:

@@ -87,10 +87,10 @@ class Port:
         tag: Tag | None = None
         try:
             request = object_of(body)
-            found = request.pop("tag", None)
-            if isinstance(found, bool) or not isinstance(found, str | int) or len(str(found)) > _TAG_MAX:
+            raw_tag = request.pop("tag", None)
+            if isinstance(raw_tag, bool) or not isinstance(raw_tag, str | int) or len(str(raw_tag)) > _TAG_MAX:
                 raise BadRequest("a request has a tag, a short text or a whole number, by which its answer is known")
-            tag = found
+            tag = raw_tag
             name, args = request.pop("verb", None), request.pop("args", {})
             if request:
                 raise BadRequest(f"a request has tag, verb and args, not {min(request)[:50]!r}")
@@ -117,16 +117,16 @@ class Port:
         takes = OF_THE_PORT.get(name)
         if takes is None:
             raise BadRequest(f"there is no verb {name[:50]!r}")
-        asked = given.checked(takes, args)
-        match asked:
+        arguments = given.checked(takes, args)
+        match arguments:
             case given.Echo():
-                self._reply(tag, json.dumps(asked.data, allow_nan=False).encode())
+                self._reply(tag, json.dumps(arguments.data, allow_nan=False).encode())
             case given.SubscribeEvents():
-                self._subscriptions.events(asked, lambda told: self._reply(tag, self.surface.text_of(told)))
+                self._subscriptions.events(arguments, lambda told: self._reply(tag, self.surface.text_of(told)))
             case given.ReadLog():
-                self._subscriptions.log(asked, lambda told: self._reply(tag, self.surface.text_of(told)))
+                self._subscriptions.log(arguments, lambda told: self._reply(tag, self.surface.text_of(told)))
             case given.Unsubscribe():
-                self._subscriptions.end(asked.subscription)
+                self._subscriptions.end(arguments.subscription)
                 self._reply(tag, b"{}")
             case _:
                 self._reply(tag, self.surface.text_of(self._hello() if name == "hello" else document(OF_THE_PORT)))
@@ -208,24 +208,26 @@ class Subscriptions:
     _closed: bool = False
     _failing: bool = False
 
-    def events(self, asked: given.SubscribeEvents, reply: Callable[[dict[str, Any]], None]) -> None:
+    def events(self, arguments: given.SubscribeEvents, reply: Callable[[dict[str, Any]], None]) -> None:
         """Begin to send events; ``reply`` is called before the first is sent. Raises Busy, StoreFailure."""
         with self.surface.source.read() as tx:
-            newest, gone = events.newest_id(tx), events.pruned_up_to(tx)
-        after = newest if asked.after is None else asked.after
-        one = _Events(self._number(), after, None if asked.kinds is None else frozenset(asked.kinds), asked.subject)
-        reply({"subscription": one.number, "position": after, "missed_up_to": gone if after < gone else 0})
+            newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
+        after = newest if arguments.after is None else arguments.after
+        one = _Events(
+            self._number(), after, None if arguments.kinds is None else frozenset(arguments.kinds), arguments.subject
+        )
+        reply({"subscription": one.number, "position": after, "missed_up_to": pruned if after < pruned else 0})
         with self._lock:
             self._of_events[one.number] = one
         self._news.set()
 
-    def log(self, asked: given.ReadLog, reply: Callable[[dict[str, Any]], None]) -> None:
+    def log(self, arguments: given.ReadLog, reply: Callable[[dict[str, Any]], None]) -> None:
         """Begin to send what a run prints; ``reply`` comes first. Raises Busy, UnknownRun, StoreFailure."""
         if len(self._of_logs) >= LOGS_MAX:
             raise Busy(f"{LOGS_MAX} logs are followed already")
-        self.surface.tails.read(asked.run, asked.after, patience_seconds=0.0)
-        one = _Log(self._number(), asked.run, asked.after)
-        reply({"subscription": one.number, "position": asked.after})
+        self.surface.tails.read(arguments.run, arguments.after, patience_seconds=0.0)
+        one = _Log(self._number(), arguments.run, arguments.after)
+        reply({"subscription": one.number, "position": arguments.after})
         with self._lock:
             self._of_logs[one.number] = one
         self._news.set()
@@ -271,10 +273,10 @@ class Subscriptions:
         with self.surface.source.read() as tx:
             newest = events.newest_id(tx)
             behind = [one for one in waiting if one.position < newest]
-            found = {at: events.after(tx, at, _BATCH) for at in {one.position for one in behind}}
+            batches = {at: events.after(tx, at, _BATCH) for at in {one.position for one in behind}}
         for one in behind:
-            self._send_events(one, found[one.position], newest)
-        if any(len(batch) == _BATCH for batch in found.values()):
+            self._send_events(one, batches[one.position], newest)
+        if any(len(batch) == _BATCH for batch in batches.values()):
             self._news.set()  # there is more
 
     def _send_events(self, one: _Events, batch: list[Event], newest: int) -> None:
@@ -301,5 +303,5 @@ class Subscriptions:
         return next(self._numbers)
 
 
-def _rows(found: Iterable[Event]) -> list[dict[str, Any]]:
-    return [EventRow.model_validate(event).model_dump(mode="json") for event in found]
+def _rows(batch: Iterable[Event]) -> list[dict[str, Any]]:
+    return [EventRow.model_validate(event).model_dump(mode="json") for event in batch]

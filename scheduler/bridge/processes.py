@@ -99,11 +99,11 @@ def _answer(code: int, out: str, err: str) -> dict[str, Any]:
     warnings = [line.removeprefix(_WARNING) for line in err.splitlines() if line.startswith(_WARNING)]
     if code == 0:
         try:
-            found = json.loads(out)
+            output = json.loads(out)
         except ValueError:
-            found = None
-        if isinstance(found, dict):
-            return {**found, "warnings": warnings}
+            output = None
+        if isinstance(output, dict):
+            return {**output, "warnings": warnings}
     for line in reversed(err.splitlines()):
         try:
             document = json.loads(line)

@@ -50,12 +50,12 @@ class Verb:
     def _annotations(self) -> list[Any]:
         return [one.annotation for one in signature(self.answer, eval_str=True).parameters.values()]
 
-    def ask(self, surface: Surface, asked: Arguments) -> Any:
+    def ask(self, surface: Surface, arguments: Arguments) -> Any:
         """Return the answer to what was ``asked``. Raises what it raises."""
         place = surface.source if self._annotations[0] is Source else surface
         if self.takes in self._annotations:
-            return self.answer(place, asked)
-        return self.answer(place, **{name: getattr(asked, name) for name in self.takes.model_fields})
+            return self.answer(place, arguments)
+        return self.answer(place, **{name: getattr(arguments, name) for name in self.takes.model_fields})
 
 
 @dataclass
@@ -100,23 +100,23 @@ class Surface:
             kept = self._kept.get(verb.name)
             if kept is not None and stopwatch() < kept[0]:
                 return kept[1]
-        asked = checked(verb.takes, args)
+        arguments = checked(verb.takes, args)
         before = self._changed
         try:
-            found = verb.ask(self, asked)
+            result = verb.ask(self, arguments)
         finally:
             if verb.changes:
                 with self._lock:
                     self._changed += 1
                     self._kept.clear()
-        body = self.text_of(found)
+        body = self.text_of(result)
         if verb.kept_seconds:
             with self._lock:
                 if before == self._changed:
                     self._kept[verb.name] = (stopwatch() + verb.kept_seconds, body)
         return body
 
-    def text_of(self, found: Any) -> bytes:
+    def text_of(self, shape: Any) -> bytes:
         """Return shapes or plain values as JSON text in which no known secret stands."""
-        value = found.model_dump(mode="json") if isinstance(found, BaseModel) else found
+        value = shape.model_dump(mode="json") if isinstance(shape, BaseModel) else shape
         return self.app.redact(json.dumps(value, allow_nan=False)).encode()

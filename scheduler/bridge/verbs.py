@@ -74,9 +74,9 @@ def _changed(surface: Surface, record: JobRecord) -> JobChanged:
         return JobChanged(job=job_rows(surface.source, tx, [record])[0])
 
 
-def runs_log(surface: Surface, asked: ReadLog) -> Log:
+def runs_log(surface: Surface, request: ReadLog) -> Log:
     """The end of what a session printed, from a byte on."""
-    return surface.tails.read(asked.run, asked.after)
+    return surface.tails.read(request.run, request.after)
 
 
 def report_weekly(source: Source, week: Week = "last") -> dict[str, Any]:
@@ -87,8 +87,8 @@ def report_weekly(source: Source, week: Week = "last") -> dict[str, Any]:
         span = named(now, zone) if named else week_named(week, zone)
     except (ValueError, OverflowError):
         raise BadRequest(f"there is no week {week}", "Write it like 2026-W47, this or last") from None
-    found: dict[str, Any] = finite(asdict(make_report(source.app.reading, source.pools, span, zone, now)))
-    return found
+    document: dict[str, Any] = finite(asdict(make_report(source.app.reading, source.pools, span, zone, now)))
+    return document
 
 
 _TABLE = (

@@ -58,12 +58,12 @@ def look(environ: Mapping[str, str], home: Path, local_time: Path = Path("/etc/l
 
 def gpus_of(answer: str) -> tuple[Gpu, ...]:
     """Read what nvidia-smi says, ``NVIDIA H100, 81559`` a line; lines that cannot be are passed over."""
-    found = []
+    gpus = []
     for line in answer.splitlines()[:_GPUS_MAX]:
         name, _, memory = (part.strip() for part in line.rpartition(","))
         if _NAME.fullmatch(name) and (mebibytes := digits(memory, _MEBIBYTES_MAX)):
-            found.append(Gpu(name.replace('"', "").replace("\\", ""), mebibytes // 512 / 2))
-    return tuple(found)
+            gpus.append(Gpu(name.replace('"', "").replace("\\", ""), mebibytes // 512 / 2))
+    return tuple(gpus)
 
 
 def _answer(command: Sequence[str]) -> str:

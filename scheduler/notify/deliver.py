@@ -256,7 +256,7 @@ class AppriseChannel:
         message = json.dumps([self.address, str(body["subject"]), str(body["text"])]).encode()
         words = (sys.executable, "-P", "-c", _APPRISE)
         try:
-            done = run_child(words, _APPRISE_SECONDS, child_environment(OF_A_PERSON), given=message)
+            done = run_child(words, _APPRISE_SECONDS, child_environment(OF_A_PERSON), standard_input=message)
         except (OSError, subprocess.TimeoutExpired) as error:
             why = f"no end within {_APPRISE_SECONDS} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
             raise DeliveryFailed(f"Apprise could not deliver: {why}") from None

@@ -69,7 +69,7 @@ def test_each_fault_costs_and_is_named(was: str, becomes: str, fault: str) -> No
 
 
 def test_other_components_may_be_known_from_elsewhere() -> None:
-    assert check_spec(SPEC.replace("[disk]", "[cloud]"), CODE, known=["cloud"]).score == 1.0
+    assert check_spec(SPEC.replace("[disk]", "[cloud]"), CODE, names=["cloud"]).score == 1.0
 
 
 @pytest.mark.parametrize(

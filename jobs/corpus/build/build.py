@@ -146,14 +146,14 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
             clusters=len(set(cluster_of)),
             near_duplicates=len(cluster_of) - len(set(cluster_of)),
             stages=dict(Counter(stage or "none" for stage in stages)),
-            domains={name: sum(name in found for found in domains_of) for name in domains},
+            domains={name: sum(name in tagged for tagged in domains_of) for name in domains},
             findings=dict(findings.counts),
             encodings=dict(loader.encodings),
             held_out_clusters=len(held_out),
             shares={
                 "source": _shares(entries, kept_apart, [(label_of(entry.source),) for entry in entries]),
                 "stage": _shares(entries, kept_apart, [(stage or "none",) for stage in stages]),
-                "domain": _shares(entries, kept_apart, [found or ("none",) for found in domains_of]),
+                "domain": _shares(entries, kept_apart, [tagged or ("none",) for tagged in domains_of]),
             },
             overlap=_overlap(domains_of),
             keywords=tagger.counts(),
@@ -169,22 +169,22 @@ def _ask(rules: Rules, rule: Rule, spool: Spool, ids: Sequence[str], scratch: Pa
 
 def _domains(entry: Entry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:
     """What rules say of its domains, else its keywords; and the manager that it names itself."""
-    said = entry.tags.domains
+    domains = entry.tags.domains
     named = (entry.manager or "").lower()
-    found = set(tagger.tags(entry.held) if said is None else said)
-    return tuple(name for name in keywords.domains if name in found or name.lower() == named)
+    tagged = set(tagger.tags(entry.held) if domains is None else domains)
+    return tuple(name for name in keywords.domains if name in tagged or name.lower() == named)
 
 
 def _shares(
     entries: Sequence[Entry], kept_apart: Sequence[bool], names_of: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, int]]:
     """Count texts, their bytes and how many of them are held out, by name; a text may have several."""
-    found: dict[str, Counter[str]] = {}
+    counters: dict[str, Counter[str]] = {}
     for entry, apart, names in zip(entries, kept_apart, names_of, strict=True):
         for name in names:
-            counts = found.setdefault(name, Counter({"texts": 0, "bytes": 0, "held_out": 0}))
+            counts = counters.setdefault(name, Counter({"texts": 0, "bytes": 0, "held_out": 0}))
             counts.update(texts=1, bytes=entry.text_bytes, held_out=int(apart))
-    return {name: dict(counts) for name, counts in found.items()}
+    return {name: dict(counts) for name, counts in counters.items()}
 
 
 def _overlap(domains_of: Sequence[Sequence[str]]) -> dict[str, dict[str, int]]:
@@ -252,22 +252,22 @@ def held_out_clusters(
     order = sorted(sizes, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
     limit = 1.1 * fraction * sizes.total()
     chosen: set[str] = set()
-    taken = 0
+    held_bytes = 0
     wishes = [members[name] for name in sorted(members) if len(members[name]) >= _CLUSTERS_TO_SPARE]
     for wished in wishes:
         if chosen.isdisjoint(wished):
-            found = next((name for name in order if name in wished and taken + sizes[name] <= limit), None)
-            if found:
-                chosen.add(found)
-                taken += sizes[found]
+            fitting = next((name for name in order if name in wished and held_bytes + sizes[name] <= limit), None)
+            if fitting:
+                chosen.add(fitting)
+                held_bytes += sizes[fitting]
     enough = min(wanted, int(_MOST_CLUSTERS * len(sizes)))
     for most, by_bytes in ((limit, True), (_MOST_BYTES * sizes.total(), False)):
         for name in order:
-            if taken >= limit * 0.9 / 1.1 if by_bytes else len(chosen) >= enough:
+            if held_bytes >= limit * 0.9 / 1.1 if by_bytes else len(chosen) >= enough:
                 break
-            if name not in chosen and taken + sizes[name] <= most:
+            if name not in chosen and held_bytes + sizes[name] <= most:
                 chosen.add(name)
-                taken += sizes[name]
+                held_bytes += sizes[name]
     return frozenset(chosen or {min(sizes, key=lambda name: (sizes[name], name))})
 
 
@@ -318,11 +318,11 @@ class Spool:
         except RecursionError:
             self._note(Kind.TOO_DEEP, document, "metadata nested too deeply to write; left out")
             return
-        known = self.entries.get(name)
-        if known:
-            self._note(Kind.DUPLICATE, document, f"same text as in {known.source}; left out")
+        present = self.entries.get(name)
+        if present:
+            self._note(Kind.DUPLICATE, document, f"same text as in {present.source}; left out")
             # Copies may differ in tags and metadata. Which one stays must not depend on who came first.
-            if self.row(known) <= row:
+            if self.row(present) <= row:
                 return
         self._file.seek(self._end)
         self._file.write(row)
@@ -331,7 +331,7 @@ class Spool:
             length=len(row),
             text_bytes=len(text.encode()),
             source=document.source,
-            signature=known.signature if known else signature(words),
+            signature=present.signature if present else signature(words),
             stage=document.stage,
             manager=document.manager,
             held=self._keywords.held(text),
@@ -389,12 +389,12 @@ class Keywords:
     def held(self, text: str) -> int:
         """Return which words a text holds: bit n is set for word n."""
         lowered = text.lower()
-        found = 0
+        bits = 0
         for number, (word, at_start) in enumerate(self._patterns):
             # The plain search is many times faster and settles most cases.
             if word in lowered and at_start.search(lowered):
-                found |= 1 << number
-        return found
+                bits |= 1 << number
+        return bits
 
 
 class DomainTagger:
@@ -408,10 +408,10 @@ class DomainTagger:
     def __init__(self, keywords: Keywords, held: Iterable[int], relevance: float, rarity: float) -> None:
         self._texts = 0
         counts = [0] * len(keywords.words)
-        for found in held:
+        for bits in held:
             self._texts += 1
             for number in range(len(counts)):
-                counts[number] += found >> number & 1
+                counts[number] += bits >> number & 1
         self._counts = dict(zip(keywords.words, counts, strict=True))
         numbers = {word: number for number, word in enumerate(keywords.words)}
         weights = {word: math.log((self._texts + 1) / (count + 0.5)) for word, count in self._counts.items() if count}
@@ -420,8 +420,8 @@ class DomainTagger:
             for name, words in keywords.domains.items()
         }
         self._needed = {
-            name: min(math.log(rarity), relevance * sum(weight for _, weight in known)) - _ROUNDING
-            for name, known in self._domains.items()
+            name: min(math.log(rarity), relevance * sum(weight for _, weight in weighted)) - _ROUNDING
+            for name, weighted in self._domains.items()
         }
         self._keywords = keywords
         self._known: dict[int, tuple[str, ...]] = {}
@@ -430,7 +430,7 @@ class DomainTagger:
         """Return the domains, sorted, of a text that holds these words."""
         if held not in self._known:
             weighed = {
-                name: sum(weight for bit, weight in known if held & bit) for name, known in self._domains.items()
+                name: sum(weight for bit, weight in weighted if held & bit) for name, weighted in self._domains.items()
             }
             self._known[held] = tuple(
                 name for name, weight in weighed.items() if weight and weight >= self._needed[name]

@@ -74,15 +74,15 @@ class Rules:
         text that it knows: `id`, `stage`, `domains`, in any order; what is left out or null it says nothing of.
         `folder` is for scratch files. Raises CorpusError.
         """
-        asked, answered = folder / "asked", folder / "answered"
+        question_file, answered = folder / "asked", folder / "answered"
         name = Path(rule.command[0]).name
         known_ids = set()
-        with asked.open("wb") as questions:
+        with question_file.open("wb") as questions:
             for row in rows:
                 if _fits_path(rule, str(row["source"])):
                     known_ids.add(row["id"])
                     questions.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
-        with asked.open("rb") as questions, answered.open("w+b") as answers:
+        with question_file.open("rb") as questions, answered.open("w+b") as answers:
             _run(rule, questions, answers, folder)
             answers.seek(0)
             for number, answer in _answers(answers, name, self._findings):
@@ -96,7 +96,7 @@ class Rules:
                     self._findings.add(Kind.BAD_TAG, name, number, "domains are no list of names; not used")
                     domains = None
                 self._take(tags[wanted], None if stage is None else str(stage), domains, name, number)
-        asked.unlink()
+        question_file.unlink()
         answered.unlink()
 
     def _take(self, tags: Tags, stage: str | None, domains: Collection[str] | None, source: str, line: int) -> None:
@@ -120,15 +120,15 @@ def _fits_path(rule: Rule, source: str) -> bool:
 
 def _value(metadata: Mapping[str, Any], key: str) -> str | None:
     """What stands under a dotted key, if it is a text or a whole number."""
-    found: Any = metadata
+    value: Any = metadata
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else None
+        value = value.get(part) if isinstance(value, dict) else None
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
 def _run(rule: Rule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> None:
-    said = folder / "said"
-    with said.open("w+b") as errors:
+    output = folder / "said"
+    with output.open("w+b") as errors:
         try:
             child = subprocess.Popen(
                 rule.command,
@@ -153,7 +153,7 @@ def _run(rule: Rule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> No
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD_BYTES))
             words = errors.read().decode("utf-8", "replace").strip()
             raise _failed(rule, f"it ended with {code}" + (f" and said: {words}" if words else ""))
-    said.unlink()
+    output.unlink()
 
 
 def _answers(file: BinaryIO, name: str, findings: Findings) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -161,11 +161,11 @@ def _answers(file: BinaryIO, name: str, findings: Findings) -> Iterator[tuple[in
     while line := file.readline(_ANSWER_BYTES):
         number += 1
         try:
-            found = json.loads(line)
+            answer = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            yield number, found
+            answer = None
+        if isinstance(answer, dict):
+            yield number, answer
         elif line.strip():
             findings.add(Kind.BAD_TAG, name, number, "no JSON object; not used")
 

@@ -44,9 +44,9 @@ class Decoded:
 def declared_encoding(head: bytes) -> str | None:
     """The encoding named in the first two lines of a file, if Python knows it as a text encoding."""
     for line in head.split(b"\n", 2)[:2]:
-        if found := _DECLARED.search(line):
+        if match := _DECLARED.search(line):
             try:
-                name = codecs.lookup(found[1].decode("ascii")).name
+                name = codecs.lookup(match[1].decode("ascii")).name
                 b"".decode(name)
             except (LookupError, UnicodeError):
                 return None
@@ -66,11 +66,11 @@ def decode(data: bytes, declared: str | None = None) -> Decoded:
     for encoding in ("utf-8", declared):
         if encoding and (text := _strictly(data, encoding)) is not None:
             return Decoded(text, encoding)
-    mended = data.decode("utf-8", errors="replace")
-    replaced = mended.count("\ufffd")
-    good = sum(1 for character in mended if character > "\x7f") - replaced
+    lenient = data.decode("utf-8", errors="replace")
+    replaced = lenient.count("\ufffd")
+    good = sum(1 for character in lenient if character > "\x7f") - replaced
     if good >= replaced:
-        return Decoded(mended, "utf-8", replaced)
+        return Decoded(lenient, "utf-8", replaced)
     if (text := _strictly(data, "cp1252")) is not None:
         return Decoded(text, "cp1252")
     return Decoded(data.decode("latin-1"), "latin-1")

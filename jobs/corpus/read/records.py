@@ -89,11 +89,11 @@ class RecordReader:
 
     def decoded(self, data: bytes, line: int) -> str:
         """Decode one piece of the file, noting what it took."""
-        found = decode(data)
-        self._encodings[found.encoding] += 1
-        if odd := found.oddity:
+        text = decode(data)
+        self._encodings[text.encoding] += 1
+        if odd := text.oddity:
             self._findings.add(odd[0], self._source, line, odd[1])
-        return found.text
+        return text.text
 
     def _lines(self, file: BufferedReader) -> Iterator[tuple[int, Any]]:
         number = 0
@@ -248,18 +248,18 @@ class ArrayReader:
         """
         keys = "|".join(map(re.escape, sorted(self._first_keys)))
         beginning = re.compile(rf"\{{\s*(?:{keys})\s*:" if keys else r"\{")
-        while (found := beginning.search(self._buffer, self._position)) is None:
+        while (match := beginning.search(self._buffer, self._position)) is None:
             self._position = max(self._position, len(self._buffer) - _OVERLAP_CHARACTERS)
             if not self._fill():
                 return False
-        self._position = found.start()
+        self._position = match.start()
         return True
 
     def _skip_space(self) -> bool:
         """Move to the next character that is neither space nor comma; False at the end of the file."""
         while True:
-            if found := _BETWEEN.match(self._buffer, self._position):
-                self._position = found.end()
+            if match := _BETWEEN.match(self._buffer, self._position):
+                self._position = match.end()
             if self._position < len(self._buffer):
                 return True
             if not self._fill():
@@ -334,15 +334,15 @@ def document_of(value: Any, source: str, line: int, findings: Findings) -> Docum
     for name, wanted in (*_TEXT_FIELDS.items(), *_TAG_FIELDS.items()):
         if name not in record:
             continue
-        found = record[name]
-        if isinstance(found, wanted):
-            fields[name] = found
+        content = record[name]
+        if isinstance(content, wanted):
+            fields[name] = content
             if name in _TEXT_FIELDS:
                 del record[name]
         else:
             # The odd value stays in the metadata: nothing of a kept record is lost.
-            kind = Kind.NULL_FIELD if found is None else Kind.WRONG_TYPE
-            findings.add(kind, source, line, f"{name} is {_type(found)}, not {_type(wanted())}; not used")
+            kind = Kind.NULL_FIELD if content is None else Kind.WRONG_TYPE
+            findings.add(kind, source, line, f"{name} is {_type(content)}, not {_type(wanted())}; not used")
     try:
         text: str = fields.get("text", "")
         if not text.strip():
@@ -365,11 +365,11 @@ def _parts(record: Mapping[str, Any], source: str, line: int, findings: Findings
     if not any(name in record for name in _PARTS):
         return None
     try:
-        found = read_record(record)
+        parsed = read_record(record)
     except (OddRecord, RecursionError) as odd:
         findings.add(Kind.WRONG_TYPE, source, line, f"not learned by its parts: {odd}")
         return None
-    return None if found.form == "text" else found
+    return None if parsed.form == "text" else parsed
 
 
 def _stage(fields: Mapping[str, Any], source: str, line: int, findings: Findings) -> str | None:

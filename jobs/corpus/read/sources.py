@@ -154,8 +154,8 @@ class Loader:
         if _holds_records(path, head):
             reader = RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
             for line, value in reader.read(file):
-                if found := document_of(value, label, line, self._findings):
-                    yield found
+                if document := document_of(value, label, line, self._findings):
+                    yield document
         elif looks_binary(head):
             self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
         else:

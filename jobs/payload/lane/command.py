@@ -231,15 +231,15 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
     path = (environment.get("PYTHONPATH"), str(_PAYLOAD / "trainers"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     filled = (word.replace("{python}", python).replace("{payload}", str(_PAYLOAD)) for word in order.command)
-    words = [_INPUT.sub(lambda found: _folder_of(found, environment), word) for word in filled]
+    words = [_INPUT.sub(lambda reference: _folder_of(reference, environment), word) for word in filled]
     if order.nodes is not None:
-        words, told = spread(words, order.nodes)
-        environment |= told
+        words, variables = spread(words, order.nodes)
+        environment |= variables
     prefix = f"{order.job}| " if len(launch.lanes) > 1 or order.lane else ""
     return Spec(words, environment, folder / "command", prefix)
 
 
-def _folder_of(found: re.Match[str], environment: dict[str, str]) -> str:
+def _folder_of(match: re.Match[str], environment: dict[str, str]) -> str:
     """Return the folder of an input that a word names; what names no input stays as it is."""
-    name = found[2] or found[3] or f"SCHED_INPUT_{found[1].upper()}"
-    return environment.get(name, found[0])
+    name = match[2] or match[3] or f"SCHED_INPUT_{match[1].upper()}"
+    return environment.get(name, match[0])

@@ -128,7 +128,7 @@ def _digest(packages: Packages, image: Mapping[str, metadata.Distribution]) -> s
         sys.version,
         sys.prefix,
         _site_folders(),
-        sorted((name, found.version) for name, found in image.items()),
+        sorted((name, distribution.version) for name, distribution in image.items()),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
@@ -213,8 +213,8 @@ class _Build:
     def _see(self, name: str) -> Seen | None:
         if name in self._own:
             return self._own[name]
-        found = self._image.get(name)
-        return None if found is None else Seen(found.version, tuple(found.requires or ()))
+        installed = self._image.get(name)
+        return None if installed is None else Seen(installed.version, tuple(installed.requires or ()))
 
     def _install(self, wanted: Mapping[str, str]) -> None:
         pins = [self._pins[name] for name in sorted(wanted)]
@@ -226,14 +226,16 @@ class _Build:
         reasons = "; ".join(why for why in wanted.values() if why)
         install(self._tool, self._python, listed, reasons)
         self._fetched.update({name: self._pins[name] for name in wanted})
-        for found in metadata.distributions(path=[str(self._site)]):
-            if found.metadata["Name"]:
-                self._own[canonical(found.metadata["Name"])] = Seen(found.version, tuple(found.requires or ()))
+        for distribution in metadata.distributions(path=[str(self._site)]):
+            if distribution.metadata["Name"]:
+                self._own[canonical(distribution.metadata["Name"])] = Seen(
+                    distribution.version, tuple(distribution.requires or ())
+                )
 
     def _wrap_scripts(self) -> None:
         """Let the image's programs, such as torchrun, run in this interpreter: theirs would not see its packages."""
-        for found in self._image.values():
-            for entry in found.entry_points:
+        for distribution in self._image.values():
+            for entry in distribution.entry_points:
                 script = self._place / "bin" / entry.name
                 module, _, attribute = entry.value.partition("[")[0].strip().partition(":")
                 if entry.group != "console_scripts" or "/" in entry.name or not attribute or script.exists():
@@ -315,9 +317,9 @@ def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
     """
     source = ("--no-index", "--find-links", str(tool.wheels)) if tool.wheels is not None else ()
     words = (*_words(python), "--no-deps", "--require-hashes", "--only-binary", ":all:", *source, "-r", str(listed))
-    given = {**os.environ, **tool.variables}
-    kept = {name: text for name, text in given.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
-    said: deque[str] = deque(maxlen=_LINES_KEPT)
+    variables = {**os.environ, **tool.variables}
+    kept = {name: text for name, text in variables.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+    lines: deque[str] = deque(maxlen=_LINES_KEPT)
     with subprocess.Popen(
         words,
         cwd=listed.parent,
@@ -332,9 +334,9 @@ def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
                 line = _SIGNED.sub("://***@", raw.decode(errors="replace").rstrip())[:_LINE_CHARACTERS]
                 if line:
                     log(tool.lane, f"packages: {line}")
-                    said.append(line)
+                    lines.append(line)
     if process.returncode:
-        listing = "\n".join(said)
+        listing = "\n".join(lines)
         why = f"the job's packages cannot be installed (exit status {process.returncode})"
         because = f"; they are needed, since {reasons}" if reasons else ""
         raise Failure(_class(listing.lower()), f"{why}{because}: {listing}")
@@ -350,7 +352,7 @@ def _words(python: Path) -> tuple[str, ...]:
     return (sys.executable, "-m", "pip", "--python", str(python), "install", "--no-cache-dir", "--progress-bar", "off")
 
 
-def _class(told: str) -> ErrorClass:
-    if any(words in told for words in _DISK):
+def _class(output: str) -> ErrorClass:
+    if any(words in output for words in _DISK):
         return "store"
-    return "network" if any(words in told for words in _NETWORK) else "environment"
+    return "network" if any(words in output for words in _NETWORK) else "environment"

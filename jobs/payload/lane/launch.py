@@ -125,8 +125,8 @@ class Launch(NamedTuple):
         """Open the store. Raises KeyError, TypeError and ValueError for an address that is none."""
         match self.store["kind"]:
             case "directory":
-                given = self.store.get("given")
-                return DirectoryTransport(self.folder / self.store["root"], self.folder / given if given else None)
+                path = self.store.get("given")
+                return DirectoryTransport(self.folder / self.store["root"], self.folder / path if path else None)
             case "presigned":
                 # Loads the library's web client, for which a session on a folder need not wait.
                 from ..store.presigned import PresignedTransport

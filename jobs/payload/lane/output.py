@@ -43,10 +43,10 @@ def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
     partial = checkpoints / f".partial-{step:08d}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    output, taken = command_folder / OUTPUT, partial / OUTPUT
+    output, target = command_folder / OUTPUT, partial / OUTPUT
     if output.is_dir() and not output.is_symlink():
-        output.rename(taken)
-    files, odd, skipped = _sorted_out(partial, taken)
+        output.rename(target)
+    files, odd, skipped = _sorted_out(partial, target)
     if odd:
         with tarfile.open(partial / _ARCHIVE, "w", format=tarfile.PAX_FORMAT) as archive:
             for path in odd:
@@ -58,18 +58,18 @@ def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
     return Gathered(files + len(odd), len(odd), skipped)
 
 
-def _sorted_out(partial: Path, taken: Path) -> tuple[int, list[Path], int]:
+def _sorted_out(partial: Path, target: Path) -> tuple[int, list[Path], int]:
     """Return how many files can stay, which go into the archive, and how many were removed as neither."""
     files, odd, skipped = 0, [], 0
-    for path in _files(taken):
-        found = path.lstat()
-        if stat.S_ISREG(found.st_mode):
-            path.chmod(found.st_mode | stat.S_IRUSR)
+    for path in _files(target):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            path.chmod(status.st_mode | stat.S_IRUSR)
             if files < _FILES_MAX and valid_component_name(path.relative_to(partial).as_posix()):
                 files += 1
             else:
                 odd.append(path)
-        elif stat.S_ISLNK(found.st_mode):
+        elif stat.S_ISLNK(status.st_mode):
             odd.append(path)
         else:
             path.unlink()

@@ -87,11 +87,11 @@ def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str
     if named is None:
         raise Failure("parent", f"{order.parent!r} is no manifest, so there is nothing to begin with")
     try:
-        found = restore(transport, named[0], (order.parent,), target)
+        restored = restore(transport, named[0], (order.parent,), target)
     except OSError as error:
         raise Failure("store", f"the parent's checkpoint cannot be put into {target}: {error}") from None
-    if found.manifest is None:
-        why = "; ".join(why for _, why in found.bad)
+    if restored.manifest is None:
+        why = "; ".join(why for _, why in restored.bad)
         raise Failure("parent", f"the parent's checkpoint {order.parent} cannot be used: {why}")
     return str(target)
 
@@ -129,12 +129,12 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
             mounted = mount.find_mounted(transport, prefix, target, launch.mounts)
             log(lane, f"input {name}: {mounted.source}, attached at {mounted.folder}, its sizes are those listed")
             return str(mounted.folder)
-        told = by_gigabytes(lambda size: log(lane, f"input {name}: {size}"))
+        report_size = by_gigabytes(lambda size: log(lane, f"input {name}: {size}"))
         opens = os.environ.get("HF_TOKEN", "") if token is None else token
-        found = (
-            hub.fetch_repository(transport, prefix, target, told, opens)
+        source = (
+            hub.fetch_repository(transport, prefix, target, report_size, opens)
             if kind == hub.KIND
-            else fetch_tree(transport, prefix, target, told)
+            else fetch_tree(transport, prefix, target, report_size)
         )
         note_use(target, launch.clock.wall_seconds_until(launch.deadline))
     except (OSError, ValueError) as error:
@@ -143,5 +143,5 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
             why += f". To send it again: schedctl queue update {order.job} --input {name}"
         raise Failure("network" if kind == hub.KIND and isinstance(error, ConnectionError) else "store", why) from None
     spent = stopwatch() - began
-    log(lane, f"input {name}: {len(found.entries)} files, {found.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
+    log(lane, f"input {name}: {len(source.entries)} files, {source.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
     return str(target)

@@ -50,9 +50,9 @@ def unmet(
     ``requirements`` is what :func:`rules` returned. ``pinned`` packages must have that very version, whatever is
     demanded of them. ``markers`` change what the demands' own conditions are held against.
     """
-    found: dict[tuple[str, str], Unmet] = {}
+    unmet_by_key: dict[tuple[str, str], Unmet] = {}
     ahead = [("", "", demand) for demand in demands]
-    known: set[tuple[str, str]] = set()
+    checked: set[tuple[str, str]] = set()
     while ahead:
         by, extra, text = ahead.pop()
         try:
@@ -64,13 +64,13 @@ def unmet(
         name = canonical(demand.name)
         there = see(name)
         if there is None or not _meets(demand, there.version, pinned.get(name)):
-            found.setdefault((name, by), Unmet(name, by, text, there.version if there else ""))
+            unmet_by_key.setdefault((name, by), Unmet(name, by, text, there.version if there else ""))
             continue
         for part in ("", *demand.extras):
-            if (name, part) not in known:
-                known.add((name, part))
+            if (name, part) not in checked:
+                checked.add((name, part))
                 ahead += [(name, part, inner) for inner in there.demands]
-    return list(found.values())
+    return list(unmet_by_key.values())
 
 
 def _meets(demand: Any, version: str, pinned: str | None) -> bool:

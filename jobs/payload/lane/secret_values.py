@@ -46,29 +46,29 @@ def take_given() -> dict[str, str]:
     """
     text = os.environ.pop(VARIABLE, "")
     try:
-        given = json.loads(text) if text else {}
+        values = json.loads(text) if text else {}
     except ValueError:
-        given = None
-    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        values = None
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
         raise ValueError(f"{VARIABLE} does not hold texts by name")  # without its cause, which would quote it
-    hidden.know(given.values())
-    return given
+    hidden.know(values.values())
+    return values
 
 
-def secrets_of(names: Sequence[str], given: Mapping[str, str], store: SecretStore | None) -> dict[str, str]:
+def secrets_of(names: Sequence[str], values: Mapping[str, str], store: SecretStore | None) -> dict[str, str]:
     """Return the secrets that a lane's command is given, by name. Raises Failure."""
     if store is None or not names:
-        if missing := [name for name in names if name not in given]:
+        if missing := [name for name in names if name not in values]:
             raise Failure("secret", f"the session was not given {', '.join(missing)}; see: schedctl doctor")
-        return {name: given[name] for name in names}
+        return {name: values[name] for name in names}
     try:
-        found = fetch(store, names)
+        fetched = fetch(store, names)
     except Refusal as error:
         raise Failure("secret", str(error)) from None
     except OSError as error:
         raise Failure("network", f"AWS cannot be asked for the secrets {', '.join(names)}: {error}") from None
-    hidden.know([*given.values(), *found.values()])
-    return found
+    hidden.know([*values.values(), *fetched.values()])
+    return fetched
 
 
 # Secrets from AWS: asked of Systems Manager or Secrets Manager with the session's own role, by signed requests.
@@ -130,22 +130,22 @@ def _patiently(request: urllib.request.Request, what: str) -> dict[str, Any]:
     for left in reversed(range(_TRIES)):
         try:
             answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
-            said = answer.body[:_SAID_MAX].decode(errors="replace")
+            problem = answer.body[:_SAID_MAX].decode(errors="replace")
             if answer.status == 200:
-                found = json.loads(answer.body)
-                if not isinstance(found, dict):
+                document = json.loads(answer.body)
+                if not isinstance(document, dict):
                     raise Refusal(f"{request.full_url} answered without meaning")
-                return found
+                return document
         except (ValueError, RecursionError) as error:
             raise Refusal(f"{what}: an answer that is no JSON: {type(error).__name__}") from None
         except (OSError, HTTPException) as error:
-            said = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
         else:
-            said = f"HTTP {answer.status} {said}"
-            if answer.status < 500 and "Throttl" not in said:
-                raise Refusal(f"{what}: {said}. Let the execution role read it: docs/iam/execution-role.json")
+            problem = f"HTTP {answer.status} {problem}"
+            if answer.status < 500 and "Throttl" not in problem:
+                raise Refusal(f"{what}: {problem}. Let the execution role read it: docs/iam/execution-role.json")
         if not left:
-            raise ConnectionError(f"{what}: {said}")
+            raise ConnectionError(f"{what}: {problem}")
     raise AssertionError("the last try returns or raises")
 
 
@@ -168,8 +168,8 @@ def sign(keys: Keys, region: str, service: str, address: str, target: str, body:
     for part in (day, region, service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
     signature = hmac.digest(key, f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}".encode(), "sha256").hex()
-    found = f"AWS4-HMAC-SHA256 Credential={keys.access}/{scope}, SignedHeaders={names}, Signature={signature}"
-    return {**headers, "authorization": found}
+    header = f"AWS4-HMAC-SHA256 Credential={keys.access}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return {**headers, "authorization": header}
 
 
 def _keys(environ: Mapping[str, str]) -> Keys:
@@ -186,8 +186,8 @@ def _keys(environ: Mapping[str, str]) -> Keys:
 
     headers = {"Authorization": proof} if proof else {}
     request = urllib.request.Request(address, headers=headers)  # noqa: S310 - its scheme was looked at
-    found = _patiently(request, "the credentials of the session's role are refused")
+    document = _patiently(request, "the credentials of the session's role are refused")
     try:
-        return Keys(*(str(found[name]) for name in ("AccessKeyId", "SecretAccessKey", "Token")))
+        return Keys(*(str(document[name]) for name in ("AccessKeyId", "SecretAccessKey", "Token")))
     except KeyError:
         raise Refusal("what the session is given as credentials of its role are none") from None

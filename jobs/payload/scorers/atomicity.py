@@ -68,13 +68,13 @@ def measure(code: str, language: str) -> Measured:
     return measure_python(code)
 
 
-def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
     """Score each item's first output; ``language`` of the item is python or elixir."""
     for item in items:
         try:
-            found = measure(code_in(given.texts(item.id)[0]), str(item.task.get("language", "python")))
+            measured = measure(code_in(candidate.texts(item.id)[0]), str(item.task.get("language", "python")))
         except Unparsed as error:
             yield Line(item.id, item.cluster, metric, 0.0, str(error))
             continue
-        listing = ", ".join(f"{part} {getattr(found, part)}" for part in PARTS)
-        yield Line(item.id, item.cluster, metric, atomicity(found), listing)
+        listing = ", ".join(f"{part} {getattr(measured, part)}" for part in PARTS)
+        yield Line(item.id, item.cluster, metric, atomicity(measured), listing)

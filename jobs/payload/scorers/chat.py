@@ -45,12 +45,12 @@ def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_
     if answer.status != 200:
         raise NoAnswer(f"{address} does not answer: HTTP {answer.status}")
     try:
-        said = json.loads(answer.body)["choices"][0]["message"]["content"]
+        content = json.loads(answer.body)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise NoAnswer(f"{address} answers with something else than a completion") from None
-    if not isinstance(said, str):
+    if not isinstance(content, str):
         raise NoAnswer(f"{address} answers with something else than a text")
-    return said
+    return content
 
 
 # What a served model writes when it is asked each item's prompt; kept beside the scores, which are of that.

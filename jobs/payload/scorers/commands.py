@@ -30,15 +30,15 @@ def main(words: Sequence[str] | None = None) -> int:
     """Score a test set; return 0, or an exit status with the reason on stderr. Then there is no scores file."""
     options = _parser().parse_args(words)
     try:
-        given = find_given(options)
+        candidate = find_given(options)
         try:
-            lines = list(_scored(options.scorers, given))
+            lines = list(_scored(options.scorers, candidate))
         finally:
-            if given.sandbox is not None:
-                given.sandbox.close()
+            if candidate.sandbox is not None:
+                candidate.sandbox.close()
         path = output_path(options)
         path.parent.mkdir(parents=True, exist_ok=True)
-        count = write_scores(path, given.header(), lines)
+        count = write_scores(path, candidate.header(), lines)
     except (NotGiven, SandboxMissing, BadItems, NoAnswer, OSError) as error:
         print(f"scorers: {error}", file=sys.stderr)
         return EXIT_GIVEN if isinstance(error, NotGiven) else EXIT_DATA if isinstance(error, BadItems) else EXIT_MISSING
@@ -50,14 +50,14 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _scored(words: Sequence[str], given: Given) -> Iterator[Line]:
+def _scored(words: Sequence[str], candidate: Given) -> Iterator[Line]:
     for word in words:
         name, _, domain = word.partition(":")
         module = importlib.import_module(f".{SCORERS[name]}", __package__)
-        items = [item for item in given.item_set.items.values() if not domain or item.domain == domain]
+        items = [item for item in candidate.item_set.items.values() if not domain or item.domain == domain]
         if not items:
             raise NotGiven(f"the test set has no item of domain {domain!r}; look at the domains of its items")
-        yield from module.score(items, given, f"{module.METRIC}.{domain}" if domain else module.METRIC)
+        yield from module.score(items, candidate, f"{module.METRIC}.{domain}" if domain else module.METRIC)
 
 
 def _scorer(word: str) -> str:

@@ -10,17 +10,17 @@ from .items import Item, Line, code_in
 METRIC = "pass@1"
 
 
-def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
     """Score each item by ``tests`` and perhaps ``entry``, and ``prefix``, which stands before what the model wrote."""
     from .sandbox.hidden_tests import run_hidden_tests
 
-    sandbox = given.needs_sandbox()
+    sandbox = candidate.needs_sandbox()
     for item in items:
         tests, entry = item.task.get("tests"), item.task.get("entry", "")
         if not isinstance(tests, str) or not isinstance(entry, str):
             raise NotGiven(f"item {item.id} has no tests; each task of code generation has the source of hidden tests")
         prefix = str(item.task.get("prefix", ""))
-        samples = given.texts(item.id)
+        samples = candidate.texts(item.id)
         passed, why = 0, ""
         for text in samples:
             try:

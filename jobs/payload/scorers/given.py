@@ -45,10 +45,10 @@ class Given:
 
     def texts(self, item: str) -> list[str]:
         """Return what the model wrote for an item as texts; one empty text when it wrote nothing."""
-        found = [
+        texts_of_item = [
             str(record["output"]) for record in self.outputs.get(item, ()) if isinstance(record.get("output"), str)
         ]
-        return found or [""]
+        return texts_of_item or [""]
 
     def needs_checkpoint(self) -> Path:
         """Return the checkpoint's folder. Raises NotGiven."""
@@ -68,9 +68,9 @@ class Given:
 
     def header(self) -> Header:
         """Return the header of the scores."""
-        told = os.environ.get
-        scorer = told("EVALUATION_SCORER") or shipped_digest(Path(__file__).parent)
-        model, checkpoint = told("EVALUATION_MODEL") or "model", told("EVALUATION_CHECKPOINT") or _UNNAMED
+        variable = os.environ.get
+        scorer = variable("EVALUATION_SCORER") or shipped_digest(Path(__file__).parent)
+        model, checkpoint = variable("EVALUATION_MODEL") or "model", variable("EVALUATION_CHECKPOINT") or _UNNAMED
         return Header(model, checkpoint, self.item_set.digest, scorer, self.agreement, self.notes)
 
 
@@ -118,15 +118,15 @@ def shipped_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _one_file(given: str | None, what: str, option: str) -> Path | None:
-    if not given:
+def _one_file(path_text: str | None, what: str, option: str) -> Path | None:
+    if not path_text:
         return None
-    path = Path(given)
+    path = Path(path_text)
     if path.is_dir():
-        found = sorted(path.glob("*.jsonl"))
-        if len(found) != 1:
-            raise BadItems(f"{path} has {len(found)} files of JSON lines (.jsonl), not one; give {option} FILE")
-        path = found[0]
+        files = sorted(path.glob("*.jsonl"))
+        if len(files) != 1:
+            raise BadItems(f"{path} has {len(files)} files of JSON lines (.jsonl), not one; give {option} FILE")
+        path = files[0]
     if not path.is_file():
         raise NotGiven(f"there is no {path} with the {what}; give {option} FILE")
     return path

@@ -30,19 +30,19 @@ class Language(Protocol):
         """Return in a few words what the tokenizer loses of a text; nothing if it gives it back."""
 
 
-def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
     """Score each item's ``text``; one with a domain counts for ``loss.domain`` as well."""
-    model = load_model(given.needs_checkpoint(), given.options.base)
+    model = load_model(candidate.needs_checkpoint(), candidate.options.base)
     for item in items:
         text = item.task.get("text")
         if not isinstance(text, str) or not text:
             raise NotGiven(f"item {item.id} has no text; held-out loss is that of each item's text")
         value = model.loss(text[:TEXT_MAX])
-        told = "" if math.isfinite(value) else "the model gives no number"
+        why = "" if math.isfinite(value) else "the model gives no number"
         value = min(value, LOSS_MAX) if math.isfinite(value) else LOSS_MAX
-        yield Line(item.id, item.cluster, metric, value, told)
+        yield Line(item.id, item.cluster, metric, value, why)
         if item.domain and "." not in metric:
-            yield Line(item.id, item.cluster, f"{metric}.{item.domain}", value, told)
+            yield Line(item.id, item.cluster, f"{metric}.{item.domain}", value, why)
 
 
 def load_model(folder: Path, base: str | None) -> Language:

@@ -121,7 +121,7 @@ _FENCED = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)^[ \t]*```", re.
 
 def code_in(text: str) -> str:
     """Return the longest fenced block of a text; the text when there is none."""
-    blocks = [found[1] for found in _FENCED.findall(text)]
+    blocks = [match[1] for match in _FENCED.findall(text)]
     return max(blocks, key=len) if blocks else text
 
 
@@ -160,11 +160,11 @@ class Header:
 
     def document(self) -> dict[str, Any]:
         """Return it as the first line says it."""
-        said: dict[str, Any] = {"schema": SCHEMA, "model": self.model, "checkpoint": self.checkpoint}
-        said |= {"set": self.set, "scorer": self.scorer}
+        fields: dict[str, Any] = {"schema": SCHEMA, "model": self.model, "checkpoint": self.checkpoint}
+        fields |= {"set": self.set, "scorer": self.scorer}
         if self.agreement:
-            said["agreement"] = {metric: [list(row) for row in table] for metric, table in self.agreement.items()}
-        return said | ({"notes": list(self.notes)} if self.notes else {})
+            fields["agreement"] = {metric: [list(row) for row in table] for metric, table in self.agreement.items()}
+        return fields | ({"notes": list(self.notes)} if self.notes else {})
 
 
 def write_scores(path: Path, header: Header, lines: Iterable[Line]) -> int:
@@ -176,10 +176,10 @@ def write_scores(path: Path, header: Header, lines: Iterable[Line]) -> int:
         for line in lines:
             if not math.isfinite(line.value):
                 raise ValueError(f"{line.metric} of {line.item} is {line.value}: a score is a finite number")
-            said = {"item": line.item, "cluster": line.cluster, "metric": line.metric, "value": line.value}
+            fields = {"item": line.item, "cluster": line.cluster, "metric": line.metric, "value": line.value}
             if line.example:
-                said["example"] = line.example[:EXAMPLE_MAX]
-            stream.write(json.dumps(said, ensure_ascii=True) + "\n")
+                fields["example"] = line.example[:EXAMPLE_MAX]
+            stream.write(json.dumps(fields, ensure_ascii=True) + "\n")
             count += 1
         stream.flush()
         os.fsync(stream.fileno())

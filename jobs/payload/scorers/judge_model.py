@@ -30,13 +30,13 @@ Answer:
 _TEXT_MAX = 20_000
 
 
-def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
     """Score each item's first output, 1 for good; ``prompt`` is its task, ``label`` and ``labelled`` what people said.
 
     ``labelled`` is the answer that a person's ``label`` is about. Raises NoAnswer when the judge is not there: an
     evaluation without it gives no scores at all.
     """
-    address, model = given.options.judge, given.options.judge_model
+    address, model = candidate.options.judge, candidate.options.judge_model
     if not address or not model:
         raise NotGiven("there is no judge; give --judge https://host/v1 and --judge-model NAME")
     people, judge = [], []
@@ -46,17 +46,17 @@ def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
         if label in LABELS and isinstance(labelled, str):
             people.append(str(label))
             judge.append(_judged(address, model, task, labelled)[0])
-        said, why = _judged(address, model, task, given.texts(item.id)[0])
-        yield Line(item.id, item.cluster, metric, float(said == "good"), why)
+        verdict, why = _judged(address, model, task, candidate.texts(item.id)[0])
+        yield Line(item.id, item.cluster, metric, float(verdict == "good"), why)
     # A judge that nobody has checked agrees with nobody: an empty table says so.
-    given.agreement[metric] = table_of([*people, *LABELS], [*judge, *LABELS]) if people else [[0, 0], [0, 0]]
+    candidate.agreement[metric] = table_of([*people, *LABELS], [*judge, *LABELS]) if people else [[0, 0], [0, 0]]
     if people:
         for place in range(len(LABELS)):  # added above so that both labels have a place
-            given.agreement[metric][place][place] -= 1
+            candidate.agreement[metric][place][place] -= 1
 
 
 def _judged(address: str, model: str, task: str, answer: str) -> tuple[str, str]:
     """Return good or bad, and the judge's reason; what says neither is bad."""
-    said = ask(address, model, _PROMPT.format(task=task, answer=answer[:_TEXT_MAX]), key=KEY)
-    words = _VERDICT.findall(said)
-    return (words[-1].lower() if words else "bad"), said.strip()[:300]
+    answer_text = ask(address, model, _PROMPT.format(task=task, answer=answer[:_TEXT_MAX]), key=KEY)
+    words = _VERDICT.findall(answer_text)
+    return (words[-1].lower() if words else "bad"), answer_text.strip()[:300]

@@ -17,32 +17,32 @@ METRIC = "loads"
 _PROBE_TOKENS = 16
 
 
-def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
     """Score each item; a checkpoint that cannot be loaded is worth 0 in all of them, and no error."""
-    folder = given.needs_checkpoint()
+    folder = candidate.needs_checkpoint()
     model: Language | None = None
     why = ""
     try:
-        model = load_model(folder, given.options.base)
+        model = load_model(folder, candidate.options.base)
     except (NotGiven, OSError, ValueError, RuntimeError, KeyError) as error:
         why = f"it does not load: {type(error).__name__}: {error}"
-    if given.options.probe:
-        _write_probe(model, given)
+    if candidate.options.probe:
+        _write_probe(model, candidate)
     for item in items:
         text = str(item.task.get("text") or "x = 1\n")[:TEXT_MAX]
         fault = why if model is None else _fault(model, text)
         yield Line(item.id, item.cluster, metric, float(not fault), fault)
 
 
-def _write_probe(model: Language | None, given: Given) -> None:
+def _write_probe(model: Language | None, candidate: Given) -> None:
     """Write down what the model says to a fixed prompt, for the deployer to hold a server's answer against."""
-    said = getattr(model, "said", None)
-    if said is None:
+    generate = getattr(model, "said", None)
+    if generate is None:
         raise NotGiven("--probe records tokens of a transformer, and this checkpoint is none that loads")
-    tokens, worth = said(given.options.probe, _PROBE_TOKENS)
-    path = output_path(given.options).with_name("probe.json")
+    tokens, worth = generate(candidate.options.probe, _PROBE_TOKENS)
+    path = output_path(candidate.options).with_name("probe.json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {"prompt": given.options.probe, "tokens": tokens, "logprobs": worth}
+    data = {"prompt": candidate.options.probe, "tokens": tokens, "logprobs": worth}
     path.write_text(json.dumps(data) + "\n", encoding="utf-8")
 
 

@@ -96,7 +96,7 @@ def _own(function: ast.AST) -> Iterator[ast.AST]:
 
 def _effects(tree: ast.Module) -> int:
     """Return how many calls reach outside, how many names are made global, and how much is run on import."""
-    known = _names_of_modules(tree)
+    modules = _names_of_modules(tree)
     count = 0
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
@@ -104,10 +104,10 @@ def _effects(tree: ast.Module) -> int:
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             first, _, rest = name.partition(".")
-            full = known.get(first, "") + (f".{rest}" if rest else "")
+            full = modules.get(first, "") + (f".{rest}" if rest else "")
             module = full.split(".")[0]
             if (
-                (first in _EFFECT_NAMES and not rest and first not in known)
+                (first in _EFFECT_NAMES and not rest and first not in modules)
                 or (module in _EFFECT_MODULES and not any(full == ok or full.startswith(f"{ok}.") for ok in _HARMLESS))
                 or (isinstance(node.func, ast.Attribute) and node.func.attr in _EFFECT_METHODS)
             ):
@@ -132,10 +132,10 @@ def _names_of_modules(tree: ast.Module) -> dict[str, str]:
 
 
 def _imports(tree: ast.Module) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add("." * node.level + (node.module or ""))
-    return found - {"__future__", "typing"}
+            names.add("." * node.level + (node.module or ""))
+    return names - {"__future__", "typing"}

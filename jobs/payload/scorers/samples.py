@@ -25,16 +25,18 @@ _EXAMPLE_MAX = 300
 Found = dict[str, dict[str, list[tuple[float, str]]]]
 
 
-def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
     """Score each item by the mean of its samples; one that the logs leave out is worth 0."""
-    if not given.options.samples:
+    if not candidate.options.samples:
         raise NotGiven("there are no samples; give --samples FILE or FOLDER, of lm-eval or inspect-ai")
-    found: Found = {}
-    for path in _files(Path(given.options.samples)):
-        (_inspect if path.suffix == ".json" else _lm_eval)(path, found)
-    if not found:
-        raise NotGiven(f"{given.options.samples} has no sample with an id and a score; log samples, by the set's ids")
-    for name, of_item in sorted(found.items()):
+    samples: Found = {}
+    for path in _files(Path(candidate.options.samples)):
+        (_inspect if path.suffix == ".json" else _lm_eval)(path, samples)
+    if not samples:
+        raise NotGiven(
+            f"{candidate.options.samples} has no sample with an id and a score; log samples, by the set's ids"
+        )
+    for name, of_item in sorted(samples.items()):
         for item in items:
             values = of_item.get(item.id, [(0.0, "not among the samples")])
             mean = math.fsum(value for value, _ in values) / len(values)
@@ -44,12 +46,12 @@ def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    found = sorted([*path.rglob("samples_*.jsonl"), *path.rglob("*_*.json")]) if path.is_dir() else []
+    files = sorted([*path.rglob("samples_*.jsonl"), *path.rglob("*_*.json")]) if path.is_dir() else []
     # lm-eval puts its results, which have no samples, beside them.
-    return [one for one in found if not one.name.startswith("results_")]
+    return [one for one in files if not one.name.startswith("results_")]
 
 
-def _lm_eval(path: Path, found: Found) -> None:
+def _lm_eval(path: Path, values: Found) -> None:
     """Take lm-eval's samples; of several filters the first counts."""
     filters: dict[str, str] = {}
     with path.open("rb") as stream:
@@ -60,10 +62,10 @@ def _lm_eval(path: Path, found: Found) -> None:
             for name in record["metrics"] if isinstance(record.get("metrics"), list) else ():
                 own = str(record.get("filter", ""))
                 if isinstance(name, str) and filters.setdefault(name, own) == own:
-                    _note(found, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
+                    _note(values, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
 
 
-def _inspect(path: Path, found: Found) -> None:
+def _inspect(path: Path, values: Found) -> None:
     """Take the samples of an inspect log that went through. Raises NotGiven for one that did not."""
     try:
         log = json.loads(read_bounded(path, LOG_BYTES_MAX))
@@ -78,15 +80,15 @@ def _inspect(path: Path, found: Found) -> None:
     for sample in log["samples"]:
         scores = sample.get("scores") if isinstance(sample, dict) else None
         if isinstance(scores, dict) and is_name(sample.get("id")):
-            for name, said in scores.items():
-                if isinstance(said, dict):
-                    _note(found, name, sample["id"], said.get("value"), str(said.get("answer", "")))
+            for name, score_value in scores.items():
+                if isinstance(score_value, dict):
+                    _note(values, name, sample["id"], score_value.get("value"), str(score_value.get("answer", "")))
 
 
-def _note(found: Found, name: str, item: str, value: Any, example: str) -> None:
+def _note(values: Found, name: str, item: str, value: Any, example: str) -> None:
     """Note a value under a name that a metric can have; a value that is not finite is worth 0, and says so."""
     number = _LETTERS.get(value) if isinstance(value, str) else value
     good = isinstance(number, bool | int | float) and math.isfinite(number)
-    told = example if good else f"{value!r:.100} is no score"
+    example_text = example if good else f"{value!r:.100} is no score"
     metric = re.sub(r"[^a-z0-9_@-]+", "_", name.lower()).strip("_@-")[:60] or "score"
-    found.setdefault(metric, {}).setdefault(item, []).append((float(number or 0.0) if good else 0.0, told))
+    values.setdefault(metric, {}).setdefault(item, []).append((float(number or 0.0) if good else 0.0, example_text))

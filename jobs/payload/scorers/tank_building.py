@@ -21,18 +21,18 @@ GREEN = "integration_tests"  # 1 when every test that there is passes
 FILES_MAX = 50
 
 
-def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
     """Score each item's first output: ``files`` (sources by path), or the same as JSON in its text.
 
     An item may give ``earlier``: test files of earlier stages, by path.
     """
-    sandbox = given.needs_sandbox()
+    sandbox = candidate.needs_sandbox()
     domain = metric[len(METRIC) :]
     for item in items:
         earlier = item.task.get("earlier", {})
         if not isinstance(earlier, dict) or not all(count_tests(str(text)) for text in earlier.values()):
             raise NotGiven(f"item {item.id}: earlier must be a table of test files, each with a test in it")
-        files = _files(given, item.id)
+        files = _files(candidate, item.id)
         done, faults, green = _checked(sandbox, files, {str(path): str(text) for path, text in earlier.items()})
         listing = "; ".join(faults)
         yield Line(item.id, item.cluster, metric, done, listing)
@@ -60,8 +60,8 @@ def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, s
     lost = [path for path in earlier if _why(sandbox, {**files, **earlier}, path)]
     if lost:
         faults.append(f"tests of an earlier stage fail: {', '.join(lost)[:100]}")
-    asked = 5 if earlier else 4
-    return (asked - len(faults)) / asked, faults, green and not lost
+    parts_expected = 5 if earlier else 4
+    return (parts_expected - len(faults)) / parts_expected, faults, green and not lost
 
 
 def _why(sandbox: Sandbox, files: Mapping[str, str], path: str) -> str:
@@ -73,18 +73,22 @@ def _why(sandbox: Sandbox, files: Mapping[str, str], path: str) -> str:
     return "" if exam.green else exam.why or "not all of its tests ran"
 
 
-def _files(given: Given, item: str) -> dict[str, str]:
+def _files(candidate: Given, item: str) -> dict[str, str]:
     """Return the files that a model wrote for an item; none when it is no table of texts."""
-    said: Any = next((record.get("files") for record in given.outputs.get(item, ()) if "files" in record), None)
-    if said is None:
+    files: Any = next((record.get("files") for record in candidate.outputs.get(item, ()) if "files" in record), None)
+    if files is None:
         try:
-            said = json.loads(given.texts(item)[0])
+            files = json.loads(candidate.texts(item)[0])
         except (ValueError, RecursionError):
             return {}
-        said = said.get("files", said) if isinstance(said, dict) else None
-    if not isinstance(said, dict) or len(said) > FILES_MAX or not all(isinstance(text, str) for text in said.values()):
+        files = files.get("files", files) if isinstance(files, dict) else None
+    if (
+        not isinstance(files, dict)
+        or len(files) > FILES_MAX
+        or not all(isinstance(text, str) for text in files.values())
+    ):
         return {}
-    return dict(said)
+    return dict(files)
 
 
 def _is_test(path: str) -> bool:

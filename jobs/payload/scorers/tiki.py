@@ -45,7 +45,7 @@ class Checks:
         return 1 - len(self.faults) / self.made if self.made else 0.0
 
 
-def check_spec(text: str, code: Mapping[str, str], known: Sequence[str] = ()) -> Checks:
+def check_spec(text: str, code: Mapping[str, str], names: Sequence[str] = ()) -> Checks:
     """Check a specification; ``code`` are sources by the path of a code_ref, ``known`` ids of other components."""
     checks = Checks()
     try:
@@ -60,20 +60,20 @@ def check_spec(text: str, code: Mapping[str, str], known: Sequence[str] = ()) ->
     for where, component in components:
         _check_form(where, component, checks)
         checks.check(ids.count(component.get("id")) == 1, f"{where}.id", "is another component's too")
-        _check_references(where, component, {*map(str, ids), *known}, checks)
+        _check_references(where, component, {*map(str, ids), *names}, checks)
         if code:
             _check_code(where, component, code, checks)
     return checks
 
 
-def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
     """Score each item's first output; an item may give ``code`` (sources by path) and ``known`` ids."""
     for item in items:
-        code, known = item.task.get("code"), item.task.get("known")
+        code, names = item.task.get("code"), item.task.get("known")
         checks = check_spec(
-            code_in(given.texts(item.id)[0]),
+            code_in(candidate.texts(item.id)[0]),
             {str(path): str(text) for path, text in code.items()} if isinstance(code, dict) else {},
-            [str(name) for name in known] if isinstance(known, list) else (),
+            [str(name) for name in names] if isinstance(names, list) else (),
         )
         yield Line(item.id, item.cluster, metric, checks.score, "; ".join(checks.faults[:_FAULTS_SHOWN]))
 
@@ -113,12 +113,12 @@ def _check_form(where: str, component: Mapping[str, Any], checks: Checks) -> Non
             checks.check(fits, f"{where}.metadata.{key}", f"is missing or no {'table' if kind is dict else 'list'}")
 
 
-def _check_references(where: str, component: Mapping[str, Any], known: set[str], checks: Checks) -> None:
+def _check_references(where: str, component: Mapping[str, Any], names: set[str], checks: Checks) -> None:
     metadata = component.get("metadata")
     dependencies = metadata.get("dependencies") if isinstance(metadata, dict) else None
     for name in dependencies if isinstance(dependencies, list) else ():
         checks.check(
-            isinstance(name, str) and name in known, f"{where}.metadata.dependencies", f"{name!s:.50} is not known"
+            isinstance(name, str) and name in names, f"{where}.metadata.dependencies", f"{name!s:.50} is not known"
         )
 
 
@@ -140,11 +140,11 @@ def _check_code(where: str, component: Mapping[str, Any], code: Mapping[str, str
             checks.check(name in defined, f"{where}.functions", f"{name[:50]} is not in {path[:100]}")
 
 
-def _function(said: Any) -> str:
+def _function(value: Any) -> str:
     """Return the name of a function, which a table may give, or a text like ``put/2`` or ``put(values, value)``."""
-    text = said.get("name", "") if isinstance(said, dict) else said
-    found = re.match(r"[A-Za-z_]\w*[?!]?", text) if isinstance(text, str) else None
-    return found[0] if found else ""
+    text = value.get("name", "") if isinstance(value, dict) else value
+    match = re.match(r"[A-Za-z_]\w*[?!]?", text) if isinstance(text, str) else None
+    return match[0] if match else ""
 
 
 def _defined(path: str, code: str) -> set[str]:
@@ -219,9 +219,9 @@ class _Reader:
         elif kind == "ScalarEvent":
             self._put(event.value, where)
         elif kind in ("SequenceStartEvent", "MappingStartEvent"):
-            made: Any = [] if kind == "SequenceStartEvent" else {}
-            self._put(made, where)
-            self._open.append((made, []))
+            value: Any = [] if kind == "SequenceStartEvent" else {}
+            self._put(value, where)
+            self._open.append((value, []))
             if len(self._open) > DEPTH_MAX:
                 raise BadYaml(f"{where}: nested deeper than {DEPTH_MAX}")
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):

@@ -135,10 +135,10 @@ def ask(
     first = urlsplit(address)
     place = address
     for _ in range(_REDIRECTS_MAX):
-        found = urlsplit(place)
-        if found.scheme not in {"http", "https"} or (first.scheme == "https" and found.scheme != "https"):
-            raise OSError(f"{address} leads to {found.scheme}://{found.netloc}, where nothing is asked for")
-        at_hub = (found.scheme, found.netloc) == (first.scheme, first.netloc)
+        parts = urlsplit(place)
+        if parts.scheme not in {"http", "https"} or (first.scheme == "https" and parts.scheme != "https"):
+            raise OSError(f"{address} leads to {parts.scheme}://{parts.netloc}, where nothing is asked for")
+        at_hub = (parts.scheme, parts.netloc) == (first.scheme, first.netloc)
         headers = {"User-Agent": "uff-scheduler", "Accept-Encoding": "identity"}
         if start or end:
             headers["Range"] = f"bytes={start}-{end or ''}"
@@ -212,10 +212,10 @@ def _go_on(address: str, place: Path, size: int, token: str, tell: Callable[[int
 def _start(answer: HTTPResponse, here: int, size: int) -> int:
     """Return from which byte on an answer is. Raises Again when it is not of this file."""
     if answer.status == 206:
-        said = answer.headers.get("Content-Range", "")
-        begin, _, total = said.removeprefix("bytes ").partition("/")
+        content_range = answer.headers.get("Content-Range", "")
+        begin, _, total = content_range.removeprefix("bytes ").partition("/")
         if begin.partition("-")[0] != str(here) or total not in {str(size), "*"}:
-            raise Again(f"byte {here} of {size} was asked for, and {said!a} came")
+            raise Again(f"byte {here} of {size} was asked for, and {content_range!a} came")
         return here
     length = answer.headers.get("Content-Length")
     if length is not None and length != str(size):

@@ -64,7 +64,7 @@ def parse_listing(data: bytes, limits: Limits) -> tuple[tuple[Entry, ...], Mappi
         document = read_json(data)
         if document["format"] != FORMAT:
             raise BadListing(f"listings of format {document['format']!r} cannot be read")
-        entries = tuple(_entry(*found) for found in document["entries"])
+        entries = tuple(_entry(*fields) for fields in document["entries"])
     except (KeyError, TypeError, ValueError) as error:
         raise error if isinstance(error, BadListing) else BadListing(f"not a listing: {error}") from None
     if len(entries) > limits.files:
@@ -121,11 +121,11 @@ def _check_together(entries: tuple[Entry, ...]) -> None:
     paths = [entry.path for entry in entries]
     if paths != sorted(set(paths)):
         raise BadListing("the paths of a listing are in order, each once")
-    known = set(paths)
+    names = set(paths)
     links = {entry.path: entry.content for entry in entries if entry.kind == "link"}
     for path in paths:
         parts = path.split("/")
-        if any("/".join(parts[:depth]) in known for depth in range(1, len(parts))):
+        if any("/".join(parts[:depth]) in names for depth in range(1, len(parts))):
             raise BadListing(f"{path!a} lies in what is a file or a link")
     for path, target in links.items():
         if not stays_inside(path, target, links):

@@ -99,7 +99,7 @@ def parse_lock(data: bytes, digest: str = "") -> Lock:
     document = _document(data)
     try:
         demands, exact = tuple(document["demands"]), document["exact"]
-        targets = {target: tuple(_pin(*found) for found in pins) for target, pins in document["targets"].items()}
+        targets = {target: tuple(_pin(*fields) for fields in pins) for target, pins in document["targets"].items()}
     except (AttributeError, KeyError, TypeError) as error:
         raise BadLock(f"not a lock: {error}") from None
     if not all(isinstance(demand, str) and "\n" not in demand for demand in demands) or not isinstance(exact, bool):
@@ -129,13 +129,13 @@ def encode_wheels(wheels: Mapping[str, str]) -> bytes:
 
 def parse_wheels(data: bytes) -> Mapping[str, str]:
     """Return the sha256 of each wheel by its file name. Raises BadLock."""
-    found = _document(data).get("wheels")
-    if not isinstance(found, dict) or not all(
+    wheels = _document(data).get("wheels")
+    if not isinstance(wheels, dict) or not all(
         _WHEEL.fullmatch(name) and isinstance(digest, str) and _DIGEST.fullmatch(digest)
-        for name, digest in found.items()
+        for name, digest in wheels.items()
     ):
         raise BadLock("not a list of wheels")
-    return found
+    return wheels
 
 
 def _document(data: bytes) -> dict[str, Any]:

@@ -48,12 +48,14 @@ def find_mounted(transport: Transport, prefix: str, target: Path, roots: Sequenc
     """
     with making_of(target) as making:
         mounted = parse_mounted(fetch_listing(transport, prefix, making))
-    found = {place.resolve(): _likeness(place, mounted.source) for root in roots for place in _named(root, mounted)}
-    if not found:
+    candidates = {
+        place.resolve(): _likeness(place, mounted.source) for root in roots for place in _named(root, mounted)
+    }
+    if not candidates:
         raise FileNotFoundError(f"{mounted.source} is not attached to this session")
-    whole = {place: likeness for place, likeness in found.items() if not _differs(place, mounted.entries)}
+    whole = {place: likeness for place, likeness in candidates.items() if not _differs(place, mounted.entries)}
     if not whole:
-        place = max(found, key=lambda place: found[place])
+        place = max(candidates, key=lambda place: candidates[place])
         raise BadListing(f"{place / _differs(place, mounted.entries)} does not have the size that was listed")
     best = [place for place, likeness in whole.items() if likeness == max(whole.values())]
     if len(best) > 1:

@@ -217,19 +217,19 @@ def _ask(
         with Deadline(_PIECE_SECONDS) as deadline:
             try:
                 with opener(deadline).open(request(deadline), timeout=_SILENCE_SECONDS) as answer:
-                    taken = take(answer, deadline)
+                    received = take(answer, deadline)
                     if answer.length:
                         raise ConnectionError(f"{key}: the answer was cut off, {answer.length} bytes are missing")
-                    return taken
+                    return received
             except urllib.error.HTTPError as error:
                 with error:
-                    said = error.read(_ANSWER_BYTES).decode(errors="replace")
-                raise _refusal(key, error.code, said) from None
+                    body = error.read(_ANSWER_BYTES).decode(errors="replace")
+                raise _refusal(key, error.code, body) from None
     except (urllib.error.URLError, TimeoutError, HTTPException) as error:
         raise ConnectionError(f"{key}: no answer from the store: {error}") from None
 
 
-def _refusal(key: str, code: int, said: str) -> OSError:
+def _refusal(key: str, code: int, body: str) -> OSError:
     """Return what an answer of this code means."""
     if code == 404:
         return FileNotFoundError(f"{key} is not in the store")
@@ -239,4 +239,4 @@ def _refusal(key: str, code: int, said: str) -> OSError:
         return ConnectionError(f"{key}: the store answers {code}")
     if code in {401, 403}:
         return PermissionError(f"{key}: the store refuses ({code}); the session's rights may be over")
-    return OSError(f"{key}: the store answers {code}: {said}")
+    return OSError(f"{key}: the store answers {code}: {body}")

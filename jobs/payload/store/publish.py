@@ -40,12 +40,12 @@ class Origin(NamedTuple):
 
 def finished_steps(checkpoint_dir: Path) -> dict[int, Path]:
     """Return the complete step folders by step, in ascending order; a name is only given to a complete folder."""
-    found = {
+    steps = {
         int(match[1]): path
         for path in checkpoint_dir.iterdir()
         if (match := _FOLDER.fullmatch(path.name)) and path.is_dir()
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(steps.items()))
 
 
 def publish(

@@ -56,10 +56,10 @@ class Transport(Protocol):
 class DirectoryTransport:
     """A folder on a file system this machine can see; keys are paths below it."""
 
-    def __init__(self, root: Path, given: Path | None = None) -> None:
+    def __init__(self, root: Path, given_root: Path | None = None) -> None:
         """``given`` is a second folder, only read, for objects that are not to lie in ``root``."""
         self._root = root
-        self._given = given
+        self._given = given_root
 
     def read(self, key: str) -> bytes:
         """See Transport."""

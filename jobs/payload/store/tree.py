@@ -99,12 +99,12 @@ def making_of(target: Path) -> Iterator[Path]:
 
 def by_gigabytes(tell: Callable[[str], None]) -> Callable[[int, int], None]:
     """Return what is called with the bytes done so far and with all; after each gigabyte it tells ``1.0 of 3.2 GB``."""
-    told = 0
+    reported = 0
 
     def count(done: int, total: int) -> None:
-        nonlocal told
-        if done - told >= _TELL_BYTES:
-            told = done
+        nonlocal reported
+        if done - reported >= _TELL_BYTES:
+            reported = done
             tell(f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
 
     return count
@@ -179,9 +179,9 @@ def _is_there(lock: Path, stream: IO[str]) -> bool:
 
 def _extend(lock: Path, seconds: float) -> None:
     """A lock's time is when the last of its users known so far has ended; it is never put back."""
-    noted = lock.stat().st_mtime if lock.exists() else 0.0
+    noted_at = lock.stat().st_mtime if lock.exists() else 0.0
     lock.touch()
-    until = max(noted, lock.stat().st_mtime + seconds)
+    until = max(noted_at, lock.stat().st_mtime + seconds)
     os.utime(lock, (until, until))
 
 
@@ -199,8 +199,8 @@ def check_room(files: Path, entries: tuple[Entry, ...]) -> None:
     here = sum(path.lstat().st_size for path in files.rglob("*") if not path.is_dir())
     missing = sum(entry.bytes for entry in entries) - here
     wanted = max(0, missing) + PIECE_BYTES + _FILE_BYTES * len(entries)
-    found = os.statvfs(files)
-    free = found.f_bavail * found.f_frsize
+    filesystem = os.statvfs(files)
+    free = filesystem.f_bavail * filesystem.f_frsize
     if missing > 0 and free < wanted:
         raise OSError(
             errno.ENOSPC, f"{wanted / 1e9:.2f} GB are wanted and {free / 1e9:.2f} GB are free on the disk of {files}"
@@ -268,8 +268,8 @@ class _Content:
             self._scratch.unlink(missing_ok=True)
             self._piece, wanted = -1, self._tree.pieces[number]
             size = min(PIECE_BYTES, self._bytes - number * PIECE_BYTES)
-            found = self._transport.fetch(f"{self._prefix}/{wanted}", self._scratch)
-            if found != wanted or self._scratch.stat().st_size != size:
+            fetched = self._transport.fetch(f"{self._prefix}/{wanted}", self._scratch)
+            if fetched != wanted or self._scratch.stat().st_size != size:
                 raise BadListing(f"piece {number} does not have the digest it is named by")
             self._piece = number
             self._tell(number * PIECE_BYTES + size, self._bytes)
@@ -290,8 +290,8 @@ def is_whole(target: Path, entries: tuple[Entry, ...]) -> bool:
     """Return whether a folder that was checked once is still there; a power cut may have emptied files of it."""
     try:
         for entry in entries:
-            found = os.lstat(target / entry.path)
-            if entry.kind != "link" and found.st_size != entry.bytes:
+            status = os.lstat(target / entry.path)
+            if entry.kind != "link" and status.st_size != entry.bytes:
                 return False
     except OSError:
         return False

@@ -73,10 +73,10 @@ class Answer:
             raise NoAnswer(f"{name} is no number")
         return value
 
-    def word(self, name: str, kind: str, known: Collection[str]) -> str:
+    def word(self, name: str, kind: str, allowed: Collection[str]) -> str:
         """Return which of the ``known`` words is meant, in any of the spellings of an enumeration named ``kind``."""
         text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.needed_text(name)).upper().removeprefix(f"{kind}_")
-        if text not in known:
+        if text not in allowed:
             raise NoAnswer(f"{name} is none of the words that are known")
         return text
 

@@ -243,7 +243,7 @@ def _of_model(source: str) -> dict[str, Any]:
 
     owner, model, framework, variation, version = source.partition(":")[2].split("/")
     frameworks = {
-        found.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): found for found in ModelFramework
+        member.name.removeprefix("MODEL_FRAMEWORK_").replace("_", "").lower(): member for member in ModelFramework
     }
     if framework.lower() not in frameworks or framework.lower() == "unspecified":
         listing = ", ".join(sorted(frameworks.keys() - {"unspecified"}))

@@ -237,20 +237,20 @@ class Tail:
             reading.again_at = stopwatch() + max(_PAUSE_SECONDS, reading.pause_seconds)
 
     def _pull(self, record: Record, silence_seconds: float) -> None:
-        log, said = SessionLog(), self._records.said(record.key)
+        log, reported = SessionLog(), self._records.said(record.key)
 
         def groups() -> Iterator[list[object]]:
-            nonlocal said
+            nonlocal reported
             for entries in entries_from(self._client.stream_log(record.slug, silence_seconds, _STREAM_BYTES)):
                 yield entries
                 report = Said(
-                    log.session_id or said.session_id,
-                    said.hears if log.hears is None else log.hears,
-                    said.began if log.began is None else log.began,
+                    log.session_id or reported.session_id,
+                    reported.hears if log.hears is None else log.hears,
+                    reported.began if log.began is None else log.began,
                 )
-                if report != said:
-                    said = report
-                    self._records.note_said(record.key, said)
+                if report != reported:
+                    reported = report
+                    self._records.note_said(record.key, reported)
 
         with self._records.live_path(record.key).open("ab") as sink:
             _pour(log, groups(), sink, sink.tell())

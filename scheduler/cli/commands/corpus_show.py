@@ -113,8 +113,11 @@ def _tables(cli: Cli, manifest: CorpusManifest) -> None:
     if manifest.keywords:
         out.line()
         words = [
-            (name, ", ".join(f"{word} {share(count, texts)}" for word, count in sorted(found.items(), key=_commonest)))
-            for name, found in sorted(manifest.keywords.items())
+            (
+                name,
+                ", ".join(f"{word} {share(count, texts)}" for word, count in sorted(counts_of.items(), key=_commonest)),
+            )
+            for name, counts_of in sorted(manifest.keywords.items())
         ]
         out.table(("domain", "~texts that hold its keywords"), words)
     if manifest.findings:

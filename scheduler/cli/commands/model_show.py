@@ -91,8 +91,8 @@ def compare_versions(cli: Cli, first: str, second: str) -> None:
     measured = [_measured(facts) for facts in both]
     metrics = sorted({*measured[0], *measured[1]})
     values = {name: [one.get(name) for one in measured] for name in metrics}
-    told = [{"metric": name, "values": pair} for name, pair in values.items()]
-    cli.out.data({"versions": documents, "metrics": told})
+    values_by_metric = [{"metric": name, "values": pair} for name, pair in values.items()]
+    cli.out.data({"versions": documents, "metrics": values_by_metric})
     rows = [(key, *(_plain(document[key]) for document in documents)) for key in _COMPARED]
     rows += [("cost", *(_cost(facts.training + facts.evaluating) for facts in both))]
     rows += [(name, *("" if value is None else f"{value:.4g}" for value in pair)) for name, pair in values.items()]

@@ -197,24 +197,24 @@ def _pools(state: Overview, out: Output) -> list[tuple[str, ...]]:
     return rows
 
 
-def _job(job: JobRecord, going: Training, found: Overview, out: Output) -> tuple[str, ...]:
+def _job(job: JobRecord, going: Training, overview: Overview, out: Output) -> tuple[str, ...]:
     name = job.spec.name
-    reason, placement = found.waits.get(name), found.next.get(name)
-    reason_text = why(job.state, reason.to_json() if reason else None, out.zone, found.at)
+    reason, placement = overview.waits.get(name), overview.next.get(name)
+    reason_text = why(job.state, reason.to_json() if reason else None, out.zone, overview.at)
     if isinstance(job.state, Queued) and placement is not None:
-        planned = f"{placement.pool} from {when(placement.start, found.at, out.zone)}"
+        planned = f"{placement.pool} from {when(placement.start, overview.at, out.zone)}"
         reason_text = f"{planned}; now {reason_text}" if reason_text else planned
     if isinstance(job.state, Active) and job.state.wish is None:
-        run = next((run for run in found.live if run.key == job.state.run), None)
+        run = next((run for run in overview.live if run.key == job.state.run), None)
         if run is not None and run.wait is not None:
             reason_text = in_queue(run.pool, run.key, run.wait, out.zone)
         elif run is not None:
-            words = (f"{run.pool} until {when(run.deadline, found.at, out.zone)}", run.continued_by(name))
+            words = (f"{run.pool} until {when(run.deadline, overview.at, out.zone)}", run.continued_by(name))
             reason_text = ", ".join(filter(None, words))
     state = "waiting" if going.health == "waits" else type(job.state).__name__.lower()
     drawn = bar(going.saved_step, going.step, going.target_step)
     done = share(going.step, going.target_step)
-    end = forecast_words(going, found.at, out.zone)
+    end = forecast_words(going, overview.at, out.zone)
     return (str(job.position), name, state, drawn, done, number(last_loss(going)), end, reason_text)
 
 

@@ -63,8 +63,8 @@ def drawn(
             for index, lines in zip(kept, broken, strict=True):
                 text = lines[height] if height < len(lines) else ""
                 space = " " * (widths[index] - width_of(text))
-                shown = space + text if columns[index].right else text + space
-                padded.append(paint(shown, cells[index]) if number and text else shown)
+                aligned = space + text if columns[index].right else text + space
+                padded.append(paint(aligned, cells[index]) if number and text else aligned)
             yield _GAP.join(padded).rstrip()
         for cell, column in zip(cells, columns, strict=True):
             if number and width is not None and column.below and cell:

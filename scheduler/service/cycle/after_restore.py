@@ -48,24 +48,26 @@ def catch_up(ports: Ports, now: int) -> bool:
     with ports.database.read() as tx:
         records = {record.spec.name: record for record in jobs.everything(tx)}
         busy = {lane.job for run in runs.live(tx) for lane in run.lanes if lane.outcome is None}
-    told = record_late(ports, records, now, AHEAD)
-    found = _sessions(ports, records)
-    if not told or found is None:
+    recorded = record_late(ports, records, now, AHEAD)
+    sessions = _sessions(ports, records)
+    if not recorded or sessions is None:
         ports.log.warning("restore.waits", next="nothing is launched until everything has answered")
         return False
-    noted = _noted(ports, [session for _, session in found.values()])
-    if noted is None:
+    lanes_by_key = _noted(ports, [session for _, session in sessions.values()])
+    if lanes_by_key is None:
         ports.log.warning("restore.waits", next="nothing is launched until it is known who has a lane where")
         return False
     with ports.database.read() as tx:
-        manifests = [record.manifest for record in checkpoints.unexpired(tx)] if found else []
-    lanes = {named: _lanes(named, session.key, noted, manifests, records) for named, (_, session) in found.items()}
+        manifests = [record.manifest for record in checkpoints.unexpired(tx)] if sessions else []
+    lanes = {
+        named: _lanes(named, session.key, lanes_by_key, manifests, records) for named, (_, session) in sessions.items()
+    }
     for named in _next(lanes, busy):
-        pool, session = found[named]
+        pool, session = sessions[named]
         with ports.write() as tx:
             _enter(ports, tx, pool, session, lanes[named], now)
         ports.log.warning("restore.session_found", run=session.key, pool=pool, state=str(session.state))
-    if found:
+    if sessions:
         return False
     with ports.write() as tx:
         due.forget(tx, due.RESTORED)
@@ -97,23 +99,23 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str,
     question = hashlib.sha256("\n".join(sorted(wanted)).encode()).hexdigest()[:16]
     names = {pool: f"{pool} {question}" for pool in sorted(ports.platforms)}
     answers = ports.calls.gather("catch up", {name: partial(ask, pool) for pool, name in names.items()})
-    found: dict[tuple[str, int], _Found] = {}
+    sessions: dict[tuple[str, int], _Found] = {}
     for pool, name in names.items():
         answer = answers.get(name)
         if answer is None:
             return None
         for key, session in answer.items():
             if session.state is not SessionState.ABSENT:
-                found[wanted[key]] = (pool, session)
-    return found
+                sessions[wanted[key]] = (pool, session)
+    return sessions
 
 
 def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _NotedLanes] | None:
     """Return the jobs that share each session, by run ID; None if that is unknown for one that may still run."""
-    noted: dict[str, _NotedLanes] = {}
+    lanes_by_key: dict[str, _NotedLanes] = {}
     for session in sessions:
         try:
-            noted[session.key] = noted_lanes(ports.artifacts, session.key)
+            lanes_by_key[session.key] = noted_lanes(ports.artifacts, session.key)
         except StoreUnreachable as error:
             ports.log.warning("lanes.unknown", run=session.key, why=str(error))
             return None
@@ -121,14 +123,14 @@ def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _NotedLanes]
             ports.log.warning("lanes.unreadable", run=session.key, why=str(error))
             if session.state is not SessionState.ENDED:
                 return None
-            noted[session.key] = {}
-    return noted
+            lanes_by_key[session.key] = {}
+    return lanes_by_key
 
 
 def _lanes(
     named: tuple[str, int],
     key: str,
-    noted: Mapping[str, _NotedLanes],
+    lanes_by_key: Mapping[str, _NotedLanes],
     manifests: Sequence[Manifest],
     records: Mapping[str, JobRecord],
 ) -> list[Lane]:
@@ -138,9 +140,9 @@ def _lanes(
     """
     published = {manifest.lane: (manifest.job, manifest.attempt) for manifest in manifests if manifest.run == key}
     planned_lanes = {0: named}
-    for index, (job, attempt) in sorted({**published, **noted[key]}.items()):
-        taken = index in planned_lanes or any(job == other for other, _ in planned_lanes.values())
-        if not taken and job in records and 0 < attempt - records[job].attempts <= AHEAD:
+    for index, (job, attempt) in sorted({**published, **lanes_by_key[key]}.items()):
+        is_used = index in planned_lanes or any(job == other for other, _ in planned_lanes.values())
+        if not is_used and job in records and 0 < attempt - records[job].attempts <= AHEAD:
             planned_lanes[index] = (job, attempt)
     return [Lane(index, job, attempt, (index,), None) for index, (job, attempt) in sorted(planned_lanes.items())]
 
@@ -155,11 +157,11 @@ def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> li
         lowest[lane.job] = min(lane.attempt, lowest.get(lane.job, lane.attempt))
     ready: list[tuple[str, int]] = []
     free = [named for named, planned_lanes in sorted(lanes.items()) if not busy & {lane.job for lane in planned_lanes}]
-    taken = set[str]()
+    used = set[str]()
     for named in free:
-        if all(lane.attempt == lowest[lane.job] and lane.job not in taken for lane in lanes[named]):
+        if all(lane.attempt == lowest[lane.job] and lane.job not in used for lane in lanes[named]):
             ready.append(named)
-            taken |= {lane.job for lane in lanes[named]}
+            used |= {lane.job for lane in lanes[named]}
     # Notes that contradict each other (each session after the other) must not keep the daemon waiting for ever.
     return ready if ready or busy else free[:1]
 

@@ -189,35 +189,39 @@ class Cycle:
         if not loaded.live:
             self._poisoned.note(loaded.keys, self._late.faults, now)
             return now
-        seen = observe(ports, loaded.live, loaded.known, self._home, now)
+        observed = observe(ports, loaded.live, loaded.known, self._home, now)
         now = ports.clock.now()
-        self._places.note(seen.reachable, seen.troubles, now)
-        self._note_running(loaded.live, seen)
-        self._waits.note(loaded.live, seen, now)
-        faults = dict(seen.poisoned)
+        self._places.note(observed.reachable, observed.troubles, now)
+        self._note_running(loaded.live, observed)
+        self._waits.note(loaded.live, observed, now)
+        faults = dict(observed.poisoned)
         # What a platform could not tell stands until it can: silence in between is no news.
-        untold = {key: known for key, known in self._untold.items() if key not in seen.asked}
-        for key, why in seen.untold.items():
+        untold = {key: report for key, report in self._untold.items() if key not in observed.asked}
+        for key, why in observed.untold.items():
             untold[key] = self._untold[key][0] if key in self._untold else now, why
         self._untold = untold
-        seen.results = self._stuck.judged(seen.results)
-        steps = self._stops.fenced(self._decided(loaded, seen, faults, now), faults)
+        observed.results = self._stuck.judged(observed.results)
+        steps = self._stops.fenced(self._decided(loaded, observed, faults, now), faults)
         # What is asked for and has not come yet is as it was.
-        heard = {lane: said for lane, said in self._heard.items() if lane[0] in seen.late} | seen.heartbeats
+        heard = {
+            lane: heartbeat for lane, heartbeat in self._heard.items() if lane[0] in observed.late
+        } | observed.heartbeats
         steps.extend(self._stuck.look(loaded.live, heard, faults, now))
         # A heartbeat that says what it said before is no news, unless it accuses a checkpoint that we may not know yet.
-        seen.heartbeats = {
-            lane: said for lane, said in seen.heartbeats.items() if self._heard.get(lane) != said or said.bad_manifests
+        observed.heartbeats = {
+            lane: heartbeat
+            for lane, heartbeat in observed.heartbeats.items()
+            if self._heard.get(lane) != heartbeat or heartbeat.bad_manifests
         }
-        if steps or seen.heartbeats or seen.results or seen.manifests or seen.bad:
-            faults |= self._write_down(loaded.live, seen, steps, now)
-        self._complaints.tell(seen.refused, loaded.subjects, now)
+        if steps or observed.heartbeats or observed.results or observed.manifests or observed.bad:
+            faults |= self._write_down(loaded.live, observed, steps, now)
+        self._complaints.tell(observed.refused, loaded.subjects, now)
         self._poisoned.note(loaded.keys, {**self._late.faults, **faults}, now)
         self._unclear.note(loaded.keys, self._long_untold(now), now)
-        self._heard = {lane: said for lane, said in heard.items() if lane[0] not in faults}
+        self._heard = {lane: heartbeat for lane, heartbeat in heard.items() if lane[0] not in faults}
         steps = [step for step in steps if step.run.key not in faults]
         extend(ports, steps, now)
-        self._stops.send(loaded.live, seen, steps, now)
+        self._stops.send(loaded.live, observed, steps, now)
         if ended := {lane.job for step in steps if isinstance(step, Finish) for lane in step.run.lanes}:
             sweep_ended(ports, ended, now)
         return now
@@ -227,27 +231,31 @@ class Cycle:
         patience = self._ports.policy.overdue_seconds  # a job that is queued once more is unclear for a minute
         return {key: why for key, (since, why) in self._untold.items() if now - since >= patience}
 
-    def _note_running(self, live: Sequence[Run], seen: Observation) -> None:
+    def _note_running(self, live: Sequence[Run], observed: Observation) -> None:
         """Store when each session was last reported as running."""
-        shown = {key: seen.asked[key] for key, found in seen.sightings.items() if found.state == "running"}
-        known = self._ran_at | shown
-        self._ran_at = {run.key: known[run.key] for run in live if run.key in known}
+        running_since = {
+            key: observed.asked[key] for key, sighting in observed.sightings.items() if sighting.state == "running"
+        }
+        ran_at = self._ran_at | running_since
+        self._ran_at = {run.key: ran_at[run.key] for run in live if run.key in ran_at}
 
-    def _decided(self, loaded: _Loaded, seen: Observation, faults: dict[str, str], now: int) -> list[Step]:
+    def _decided(self, loaded: _Loaded, observed: Observation, faults: dict[str, str], now: int) -> list[Step]:
         """Return the steps for all runs; ``faults`` gets the error of each run for which the decision fails."""
         steps: list[Step] = []
         for run in loaded.live:
             with isolated_run(faults, run.key):
-                steps.extend(reconcile([self._fact(run, loaded, seen)], now))
+                steps.extend(reconcile([self._fact(run, loaded, observed)], now))
         return steps
 
-    def _write_down(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> dict[str, str]:
+    def _write_down(
+        self, live: Sequence[Run], observed: Observation, steps: Sequence[Step], now: int
+    ) -> dict[str, str]:
         """Write the observation and the steps; return the error of each run for which that fails."""
 
         def write(tx: Connection, runs: Sequence[Run], *, regarded: bool) -> None:
             keys = {run.key for run in runs}
             mine = [step for step in steps if step.run.key in keys]
-            apply(self._ports, tx, runs, seen.part(runs, regarded=regarded), mine, now)
+            apply(self._ports, tx, runs, observed.part(runs, regarded=regarded), mine, now)
 
         return each_alone(self._ports, live, self._poisoned.known(), write)
 
@@ -274,29 +282,29 @@ class Cycle:
                 watched=late,
             )
 
-    def _fact(self, run: Run, loaded: _Loaded, seen: Observation) -> Facts:
+    def _fact(self, run: Run, loaded: _Loaded, observed: Observation) -> Facts:
         ports = self._ports
         platform, pool = ports.platforms.get(run.pool), ports.pools.get(run.pool)
         return Facts(
             run=run,
-            sighting=seen.sightings.get(run.key),
-            reachable=seen.is_reached(run),
-            asked_at=seen.asked.get(run.key),
+            sighting=observed.sightings.get(run.key),
+            reachable=observed.is_reached(run),
+            asked_at=observed.asked.get(run.key),
             ran_at=self._ran_at.get(run.key),
             results={
-                lane.index: seen.results[run.key, lane.index]
+                lane.index: observed.results[run.key, lane.index]
                 for lane in run.lanes
-                if (run.key, lane.index) in seen.results
+                if (run.key, lane.index) in observed.results
             },
             wishes=loaded.wishes,
             visibility_seconds=max(
                 platform.capabilities.visibility_seconds if platform else 0, pool.visibility_seconds if pool else 0
             ),
             overdue_seconds=ports.policy.overdue_seconds,
-            complete=seen.is_complete(run),
-            heard=seen.heard(run),
-            begun=seen.begun(run),
-            lost=seen.lost.get(run.key, ""),
+            complete=observed.is_complete(run),
+            heard=observed.heard(run),
+            begun=observed.begun(run),
+            lost=observed.lost.get(run.key, ""),
             declared=loaded.known.declared.get(run.key),
         )
 
@@ -307,18 +315,18 @@ class Cycle:
         work = self._wanted_plan(now)
         if continue_sessions(ports, self._incumbent, now, self._places.unopened, news=work is not None):
             work = self._wanted_plan(now)
-        made = ports.calls.gather("plan", {"": work}).get("") if work else None
-        self._planning = work is not None and made is None
-        if made is None:
+        result = ports.calls.gather("plan", {"": work}).get("") if work else None
+        self._planning = work is not None and result is None
+        if result is None:
             return
-        plan, newest = made.plan, made.knows
-        self._left_out.add(made.left_out)
-        wait_for_person(ports, made.left_out, now)
+        plan, newest = result.plan, result.knows
+        self._left_out.add(result.left_out)
+        wait_for_person(ports, result.left_out, now)
         for warning in plan.warnings:
             ports.log.warning("plan.warning", why=warning)
         with ports.write() as tx:
             plans.save(tx, plan, now)
-            planned_again(tx, made.planned, now)
+            planned_again(tx, result.planned, now)
         self._incumbent = plan
         self._unopened = set(self._places.unopened)
         reserved = reserve(ports, plan, now, self._unopened, self._news.obstacles)
@@ -327,7 +335,7 @@ class Cycle:
         as_planned = len(reserved) == len(plan.due_now)
         later = [placement.start for placement in plan.placements if placement.start > now]
         patience = _PLAN_AT_LEAST_EVERY_SECONDS if as_planned else _PLAN_AGAIN_SECONDS
-        changes = [at for at in (made.changes_at, self._postponements.next_end(now)) if at is not None]
+        changes = [at for at in (result.changes_at, self._postponements.next_end(now)) if at is not None]
         self._plan_at = now if again else min([*later, *changes, now + patience])
         self._planned_event = self._after_launch(newest) if reserved and as_planned else newest
 
@@ -347,26 +355,28 @@ class Cycle:
             snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
             if self._incumbent is None:  # a daemon that starts again carries on the plan in force
                 self._incumbent = plans.newest(tx)
-            told = told_before(tx, snapshot)
+            poisoned = told_before(tx, snapshot)
         incumbent = self._incumbent
         trains = {view.name for view in snapshot.jobs if view.running}
         snapshot = self._postponements.applied(snapshot)
-        known = without(snapshot, {*told.jobs, *(name for name in self._left_out.jobs if name in trains)}, told.pools)
+        plannable = without(
+            snapshot, {*poisoned.jobs, *(name for name in self._left_out.jobs if name in trains)}, poisoned.pools
+        )
 
         def make() -> _Made:
-            plan, found = plan_around(lambda some: ports.plan(with_urgency(some), incumbent), known)
-            left_out.add(found)
-            planned = {view.name for view in known.jobs} - left_out.jobs.keys()
-            return _Made(plan, left_out, newest, planned, next_change(known))
+            plan, not_planned = plan_around(lambda some: ports.plan(with_urgency(some), incumbent), plannable)
+            left_out.add(not_planned)
+            planned = {view.name for view in plannable.jobs} - left_out.jobs.keys()
+            return _Made(plan, left_out, newest, planned, next_change(plannable))
 
         return make
 
     def _after_launch(self, newest: int) -> int:
         """Return up to which event the plan knows what happened: past a launch that went as planned, but no further."""
         with self._ports.database.read() as tx:
-            found = events.kinds_after(tx, newest, _EVENTS_MAX)
-        as_planned = found and all(kind in _AS_PLANNED for _, kind in found)
-        return found[-1][0] if as_planned else newest
+            kinds = events.kinds_after(tx, newest, _EVENTS_MAX)
+        as_planned = kinds and all(kind in _AS_PLANNED for _, kind in kinds)
+        return kinds[-1][0] if as_planned else newest
 
 
 # Why sessions wait in their platforms' queues and when they are to start, kept for plans and people.
@@ -380,26 +390,26 @@ class QueueWaits:
         self._ports = ports
         self._told: dict[str, Wait] | None = None  # by launch key, as it was last written; None: not read yet
 
-    def note(self, live: Sequence[Run], seen: Observation, now: int) -> None:
+    def note(self, live: Sequence[Run], observed: Observation, now: int) -> None:
         """Store the waits that changed. A run without a sighting is unchanged."""
         keys = {run.key for run in live}
         if self._told is None:
             with self._ports.database.read() as tx:
                 self._told = queue_waits.of(tx, keys)
-        told = {key: wait for key, wait in self._told.items() if key in keys}
+        waits = {key: wait for key, wait in self._told.items() if key in keys}
         changed: dict[str, Wait | None] = {}
-        for key, sighting in seen.sightings.items():
+        for key, sighting in observed.sightings.items():
             if key not in keys:
                 continue
-            with seen.isolated(key):
-                before, wait = told.get(key), _wait(sighting, told.get(key), now)
+            with observed.isolated(key):
+                before, wait = waits.get(key), _wait(sighting, waits.get(key), now)
                 if (wait is None) != (before is None) or (wait and before and self._differs(before, wait, now)):
                     changed[key] = wait
         if changed:
             with self._ports.write() as tx:
                 for key, wait in changed.items():
                     queue_waits.note(tx, key, wait, now)
-        self._told = {key: wait for key, wait in (told | changed).items() if wait is not None}
+        self._told = {key: wait for key, wait in (waits | changed).items() if wait is not None}
 
     def _differs(self, before: Wait, wait: Wait, now: int) -> bool:
         if before != replace(wait, starts_at=before.starts_at, place=before.place):
@@ -423,10 +433,12 @@ def _wait(sighting: Sighting, before: Wait | None, now: int) -> Wait | None:
     """Return why a session waits; if there is no estimate this time, the previous one is kept."""
     if sighting.state != "queued" or sighting.wait is None:
         return None
-    known = before.starts_at if before else None
+    expected_start = before.starts_at if before else None
     since = now if before is None or before.since is None else before.since
-    told = sighting.wait
-    return Wait(told.why, known if told.starts_at is None else told.starts_at, told.place, since=since)
+    new_wait = sighting.wait
+    return Wait(
+        new_wait.why, expected_start if new_wait.starts_at is None else new_wait.starts_at, new_wait.place, since=since
+    )
 
 
 # When the passing of time alone lets something start that could not start before.

@@ -28,11 +28,11 @@ def tell_endings(ports: Ports, after: int) -> int:
         newest = events.newest_id(tx)
         if newest == after:
             return after
-        found = events.tail(tx, after, _AT_ONCE, _RUNS | _JOBS)
-        lines = [line for event in found for line in _lines(tx, event)]
-    for badly, said, fields in lines:
-        (ports.log.warning if badly else ports.log.info)(said, **fields)
-    return found[-1].id if len(found) == _AT_ONCE else newest
+        ended = events.tail(tx, after, _AT_ONCE, _RUNS | _JOBS)
+        lines = [line for event in ended for line in _lines(tx, event)]
+    for badly, text, fields in lines:
+        (ports.log.warning if badly else ports.log.info)(text, **fields)
+    return ended[-1].id if len(ended) == _AT_ONCE else newest
 
 
 def _lines(tx: Connection, event: Event) -> list[tuple[bool, str, dict[str, Any]]]:

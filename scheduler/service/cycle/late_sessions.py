@@ -54,11 +54,11 @@ class LateSessions:
         self._again_at = 0
         self.faults: dict[str, str] = {}  # by launch key, why a watched run could not be handled
 
-    def look(self, found: Sequence[Watched], now: int) -> None:
+    def look(self, records: Sequence[Watched], now: int) -> None:
         """Poll the watched runs that are due; a run that has just ended is always due."""
-        keys = {one.run.key for one in found}
+        keys = {one.run.key for one in records}
         self.faults = {key: why for key, why in self.faults.items() if key in keys}
-        due = [one for one in found if now >= self._again_at or one.over_since + LINGERS_SECONDS > now]
+        due = [one for one in records if now >= self._again_at or one.over_since + LINGERS_SECONDS > now]
         if now >= self._again_at:
             self._again_at = now + _EVERY_SECONDS
         if due:
@@ -66,13 +66,13 @@ class LateSessions:
             self.faults = {key: why for key, why in self.faults.items() if key not in handled} | faults
 
 
-def observe_late(ports: Ports, found: Sequence[Watched], now: int) -> tuple[set[str], dict[str, str]]:
+def observe_late(ports: Ports, records: Sequence[Watched], now: int) -> tuple[set[str], dict[str, str]]:
     """Poll each watched run once; return the handled runs, and the errors of the others.
 
     No answer changes nothing, however long it takes.
     """
     by_pool: dict[str, list[Watched]] = {}
-    for one in found:
+    for one in records:
         if one.run.pool in ports.platforms:  # else it waits until the pool is configured again
             by_pool.setdefault(one.run.pool, []).append(one)
     answers = ports.calls.gather(
@@ -92,7 +92,7 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
             _ask_to_leave(ports, one.run.key)
             signs[one.run.key] = _listen(ports, one, now)
     try:
-        seen, refused = border.find(ports, pool, {one.run.key: one.run.planned_start for one in mine})
+        sightings, refused = border.find(ports, pool, {one.run.key: one.run.planned_start for one in mine})
     except PlatformError as error:
         ports.log.debug("late_session.unknown", pool=pool, why=str(error))
         return faults
@@ -100,8 +100,8 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
     answered = ports.clock.now()  # what is over may have ended after the question
     for one in mine:
         with isolated_run(faults, one.run.key):
-            if one.run.key in seen and one.run.key in signs:
-                _settle(ports, one, seen[one.run.key], signs[one.run.key], answered)
+            if one.run.key in sightings and one.run.key in signs:
+                _settle(ports, one, sightings[one.run.key], signs[one.run.key], answered)
             elif one.run.key in unclear:
                 ports.log.warning("late_session.unclear", run=one.run.key, pool=pool)
             elif one.run.key in signs and now > signs[one.run.key].until:
@@ -119,25 +119,25 @@ def _ask_to_leave(ports: Ports, key: str) -> None:
         ports.log.warning("stop.flag_failed", run=key, why=str(error))
 
 
-def _settle(ports: Ports, one: Watched, seen: Observed, signs: _Signs, now: int) -> None:
+def _settle(ports: Ports, one: Watched, sighting: Observed, signs: _Signs, now: int) -> None:
     """Bill the time that the platform reports for the run until ``now``, the instant of its answer."""
     run = one.run
-    start = seen.started if seen.started is not None else one.booked[0] if one.booked else run.planned_start
-    match seen.state:
+    start = sighting.started if sighting.started is not None else one.booked[0] if one.booked else run.planned_start
+    match sighting.state:
         case SessionState.ABSENT:
-            _book(ports, one, None, seen.detail or "the platform proves it never started", now, None)
+            _book(ports, one, None, sighting.detail or "the platform proves it never started", now, None)
         case SessionState.ENDED:
             over = signs.left or now > signs.until
             given_up = signs.until > now + LINGERS_SECONDS  # and now the platform gives its word
             if (over or given_up) and not _brought_home(ports, one, now):
                 return
-            billed = start, max(start, _end(one, seen, start, now))
+            billed = start, max(start, _end(one, sighting, start, now))
             until = now + LINGERS_SECONDS if given_up else signs.until
             _book(ports, one, billed, "seen after it had been given up", now, None if over else until)
         case SessionState.QUEUED | SessionState.RUNNING:
             # It may have started after all that was held for it. To the hour, so that one that stays costs few entries.
             until = run.held_until if now <= run.held_until else -(-now // HOUR) * HOUR
-            if seen.state is SessionState.RUNNING and one.booked != (start, until):
+            if sighting.state is SessionState.RUNNING and one.booked != (start, until):
                 _book(ports, one, (start, until), "runs after it had been given up", now, signs.until)
                 _report(ports, run, now)
             try:
@@ -146,41 +146,41 @@ def _settle(ports: Ports, one: Watched, seen: Observed, signs: _Signs, now: int)
                 ports.log.error("stop.failed", run=run.key, why=str(error))
 
 
-def _end(one: Watched, seen: Observed, start: int, now: int) -> int:
+def _end(one: Watched, sighting: Observed, start: int, now: int) -> int:
     """Return the end of an ended session's charge: as reported by the platform, else the latest possible end."""
-    if seen.ended is not None and seen.told:
-        return seen.ended
+    if sighting.ended is not None and sighting.told:
+        return sighting.ended
     held_until = one.run.held_until
     latest = one.booked[1] if one.booked else held_until if start < held_until else now
-    return min(now, latest if seen.ended is None else min(latest, seen.ended))
+    return min(now, latest if sighting.ended is None else min(latest, sighting.ended))
 
 
 def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
     """Read the session's reports. A heartbeat that is newer than the recorded one proves that it runs."""
-    run, seen = one.run, Observation()
+    run, observation = one.run, Observation()
     with ports.database.read() as tx:
         targets = {lane.job: record.furthest_step for lane in run.lanes if (record := jobs.find(tx, lane.job))}
-        known = runs.heartbeats(tx, [run.key])
+        reports = runs.heartbeats(tx, [run.key])
     left = 0
     news: dict[int, LaneReport] = {}
     try:
         for lane in (lane for lane in run.lanes if lane.job in targets):
-            said = read_report(ports, run, lane, "heartbeat", targets[lane.job], seen)
-            last_word = read_report(ports, run, lane, "result", targets[lane.job], seen)
-            left += last_word is not None or (said is not None and said.phase == "ended")
-            before = known.get((run.key, lane.index))
-            if said is not None and (said.at or 0) > (before.at or 0 if before else 0):
-                news[lane.index] = said
+            report = read_report(ports, run, lane, "heartbeat", targets[lane.job], observation)
+            last_word = read_report(ports, run, lane, "result", targets[lane.job], observation)
+            left += last_word is not None or (report is not None and report.phase == "ended")
+            before = reports.get((run.key, lane.index))
+            if report is not None and (report.at or 0) > (before.at or 0 if before else 0):
+                news[lane.index] = report
     except StoreError as error:
         ports.log.warning("report.unknown", run=run.key, why=str(error))
     if not news:
         return _Signs(left == len(targets), one.until)
-    newest = min(now, max(said.at or 0 for said in news.values()))
+    newest = min(now, max(report.at or 0 for report in news.values()))
     until = max(one.until, newest + LINGERS_SECONDS)
     record_late(ports, targets, now)
     with ports.write() as tx:
-        for index, said in news.items():
-            runs.note_heartbeat(tx, run.key, index, said.document())
+        for index, report in news.items():
+            runs.note_heartbeat(tx, run.key, index, report.document())
         watched.prolong(tx, run.key, until)
     _report(ports, run, now)
     return _Signs(left == len(targets), until)
@@ -189,7 +189,7 @@ def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
 def _report(ports: Ports, run: Run, now: int) -> None:
     """Write one event that a session runs although its run has ended."""
     with ports.database.read() as tx:
-        if run.key in {known.subject for known in conditions.standing(tx, LIVES)}:
+        if run.key in {condition.subject for condition in conditions.standing(tx, LIVES)}:
             return
     with ports.write() as tx:
         events.append(tx, LIVES, run.key, now, why=f"on {run.pool}: {_LIVES_WHY}")

@@ -41,11 +41,11 @@ class Stops:
         later exits at once. So neither trains beside the job's next session. A run whose check fails has no steps;
         ``faults`` gets the reason.
         """
-        taken: list[Step] = []
+        allowed: list[Step] = []
         for step in steps:
             with isolated_run(faults, step.run.key):
-                taken += [step] if self._may_take(step) else []
-        return taken
+                allowed += [step] if self._may_take(step) else []
+        return allowed
 
     def _may_take(self, step: Step) -> bool:
         if not (isinstance(step, Finish) and not step.proven and isinstance(step.run.state, Submitting)):
@@ -59,7 +59,7 @@ class Stops:
         del self._flagged[key]
         return True
 
-    def send(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> None:
+    def send(self, live: Sequence[Run], observed: Observation, steps: Sequence[Step], now: int) -> None:
         """Write stop flags, and end sessions that passed their deadline; repeated until the session has ended.
 
         Force is used only after the deadline and a grace period on the monotonic clock. With the wall clock, a host
@@ -73,25 +73,25 @@ class Stops:
             if isinstance(step, ForceStop):
                 faults: dict[str, str] = {}
                 with isolated_run(faults, step.run.key):
-                    asks += self._force(step, seen, ended, now)
+                    asks += self._force(step, observed, ended, now)
                 for key, why in faults.items():
                     self._ports.log.error("stop.failed", run=key, why=why)
             elif isinstance(step, AskStop) or (isinstance(step, Finish) and step.may_live):
                 asks.append(step)
-        asked = {step.run.key for step in asks}
-        self._flag(asks, [run for run in stopping if run.key not in asked])
+        keys = {step.run.key for step in asks}
+        self._flag(asks, [run for run in stopping if run.key not in keys])
         for run in stopping:
-            sighting = seen.sightings.get(run.key)
+            sighting = observed.sightings.get(run.key)
             if sighting is not None and sighting.stop_channel == "platform" and sighting.state != "ended":
                 ended.setdefault(run.key, self._ending(run, now, force=False))
         self._pauses.keep(ended)
         self._ports.calls.gather("stop", ended)
 
     def _force(
-        self, step: ForceStop, seen: Observation, ended: dict[str, Callable[[], None]], now: int
+        self, step: ForceStop, observed: Observation, ended: dict[str, Callable[[], None]], now: int
     ) -> list[AskStop]:
         """Add the work that ends a session to ``ended``; return the stop that comes first, if it has time left."""
-        sighting = seen.sightings.get(step.run.key)
+        sighting = observed.sightings.get(step.run.key)
         channel = sighting.stop_channel if sighting is not None else "store"
         if channel == "none" or self._had_its_time(step.run, now):  # without a stop channel it would not save anything
             ended[step.run.key] = self._ending(step.run, now, force=True)
@@ -103,8 +103,10 @@ class Stops:
     def _keep_time(self, live: Sequence[Run], stopping: Sequence[Run], now: int) -> None:
         elapsed = self._ports.clock.elapsed()
         ends = {run.key: (run.deadline, elapsed + max(0, run.deadline - now)) for run in live}
-        known = self._ends
-        self._ends = {key: known[key] if key in known and known[key][0] == end[0] else end for key, end in ends.items()}
+        before = self._ends
+        self._ends = {
+            key: before[key] if key in before and before[key][0] == end[0] else end for key, end in ends.items()
+        }
         self._asked = {run.key: self._asked.get(run.key, elapsed) for run in stopping}
 
     def _had_its_time(self, run: Run, now: int) -> bool:
@@ -207,14 +209,14 @@ class Stuck:
         """Return the stops of stalled lanes, given the heartbeats ``heard`` now; ``faults`` gets errors by run."""
         fresh = now - self._ports.policy.overdue_seconds
         held: dict[_Lane, _Seen] = {}
-        for lane, said in heard.items():
+        for lane, report in heard.items():
             # Without a step only a started command can be stalled: before that the runner prepares the session.
-            at_work = said.phase in _AT_WORK and (said.step is not None or said.command_at is not None)
-            if not at_work or said.at is None or said.at < fresh:
+            at_work = report.phase in _AT_WORK and (report.step is not None or report.command_at is not None)
+            if not at_work or report.at is None or report.at < fresh:
                 continue
             before = self._seen.get(lane)
-            same = before is not None and (before.step, before.checkpoint_step) == (said.step, said.checkpoint_step)
-            held[lane] = before if before and same else _Seen(said.step, said.checkpoint_step, now)
+            same = before is not None and (before.step, before.checkpoint_step) == (report.step, report.checkpoint_step)
+            held[lane] = before if before and same else _Seen(report.step, report.checkpoint_step, now)
         self._seen = held
         stuck: dict[str, dict[int, str]] = {}
         for run in live:
@@ -228,29 +230,31 @@ class Stuck:
         """Return final reports; those of stalled lanes that saved nothing are changed to failed with class stalled."""
         if not results:
             return {}
-        asked = self._asked()
+        stalled = self._asked()
         return {
-            lane: replace(said, outcome="failed", error_class="stalled")
-            if said.outcome == "yielded" and lane in asked
-            else said
-            for lane, said in results.items()
+            lane: replace(result, outcome="failed", error_class="stalled")
+            if result.outcome == "yielded" and lane in stalled
+            else result
+            for lane, result in results.items()
         }
 
     def _asked(self) -> set[_Lane]:
         """Return the lanes that were asked to exit because of a stall."""
         with self._ports.database.read() as tx:
-            return {(known.subject, int(known.what)) for known in conditions.standing(tx, conditions.STALLED)}
+            return {
+                (condition.subject, int(condition.what)) for condition in conditions.standing(tx, conditions.STALLED)
+            }
 
     def _record(self, stuck: Mapping[_Lane, str], live: Sequence[Run], now: int) -> None:
         """Store the lanes that are about to be asked to exit, and delete those that have ended."""
         opened = {(run.key, lane.index) for run in live for lane in run.lanes if lane.outcome is None}
-        asked = self._asked()
-        if stuck.keys() <= asked <= opened:
+        stalled = self._asked()
+        if stuck.keys() <= stalled <= opened:
             return
         with self._ports.write() as tx:
-            for key, lane in asked - opened:
+            for key, lane in stalled - opened:
                 conditions.close(tx, conditions.STALLED, key, str(lane))
-            for key, lane in stuck.keys() - asked:
+            for key, lane in stuck.keys() - stalled:
                 conditions.put(tx, conditions.STALLED, key, at=now, why=stuck[key, lane], what=str(lane))
 
     def _stuck(self, run: Run, now: int) -> dict[int, str]:
@@ -258,12 +262,12 @@ class Stuck:
         opened = [lane for lane in run.lanes if lane.outcome is None]
         stuck = {}
         for lane in opened:
-            seen = self._seen.get((run.key, lane.index))
-            if seen is not None and now - seen.since > _TIMES * FIRST_PROGRESS_SECONDS:
-                limit = self._limit(run, lane.job, reports=seen.step is not None)
-                if limit is not None and now - seen.since > _TIMES * limit:
-                    at = "nothing was reported" if seen.step is None else f"the newest is {seen.step}"
-                    stuck[lane.index] = f"{STUCK}: {at}, for {(now - seen.since) / 60:.0f} min"
+            heard = self._seen.get((run.key, lane.index))
+            if heard is not None and now - heard.since > _TIMES * FIRST_PROGRESS_SECONDS:
+                limit = self._limit(run, lane.job, reports=heard.step is not None)
+                if limit is not None and now - heard.since > _TIMES * limit:
+                    at = "nothing was reported" if heard.step is None else f"the newest is {heard.step}"
+                    stuck[lane.index] = f"{STUCK}: {at}, for {(now - heard.since) / 60:.0f} min"
         return stuck
 
     def _limit(self, run: Run, job: str, *, reports: bool) -> int | None:

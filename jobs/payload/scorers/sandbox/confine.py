@@ -75,15 +75,15 @@ def _own_group(limits: Limits) -> Confinement | None:
     if os.geteuid():
         return None
     name = f"uff-sandbox-{uuid.uuid4().hex[:12]}"
-    made = _one_tree(name, limits) or _tree_each(name, limits)
-    if made is None:
+    groups = _one_tree(name, limits) or _tree_each(name, limits)
+    if groups is None:
         return None
     # The shell enters the groups and becomes the command, so that nothing of it ever runs outside.
-    enter = "".join(f"echo $$ >{group}/cgroup.procs && " for group in made)
-    found = Confinement("cgroup", ("sh", "-c", f'{enter}exec "$@"', "sh"), made)
-    if _works([*found.words, "true"]):
-        return found
-    found.leave()
+    enter = "".join(f"echo $$ >{group}/cgroup.procs && " for group in groups)
+    confinement = Confinement("cgroup", ("sh", "-c", f'{enter}exec "$@"', "sh"), groups)
+    if _works([*confinement.words, "true"]):
+        return confinement
+    confinement.leave()
     return None
 
 
@@ -109,18 +109,18 @@ def _tree_each(name: str, limits: Limits) -> tuple[Path, ...] | None:
 
 
 def _made(figures: dict[Path, dict[str, int]]) -> tuple[Path, ...] | None:
-    made: list[Path] = []
+    groups: list[Path] = []
     try:
         for group, limits in figures.items():
             group.mkdir()
-            made.append(group)
+            groups.append(group)
             for file, value in limits.items():
                 if (group / file).exists():  # without swap accounting there is no such file
                     (group / file).write_text(str(value))
     except OSError:
-        Confinement("cgroup", (), tuple(made)).leave()
+        Confinement("cgroup", (), tuple(groups)).leave()
         return None
-    return tuple(made)
+    return tuple(groups)
 
 
 def _works(command: Sequence[str]) -> bool:

@@ -43,8 +43,8 @@ def run_hidden_tests(sandbox: Sandbox, code: str, tests: str, entry: str = "") -
     expected = count_tests(tests)
     if not expected:
         raise ValueError("the hidden tests have no test_* function, no test case and no check(candidate)")
-    given = code.encode(errors="replace")
-    if len(given) > SOURCE_BYTES_MAX:
+    code_bytes = code.encode(errors="replace")
+    if len(code_bytes) > SOURCE_BYTES_MAX:
         return Exam(0, expected, f"the code has more than {SOURCE_BYTES_MAX:,} bytes")
     token = secrets.token_hex(16)
     asked_read, asked_write = os.pipe()
@@ -52,7 +52,7 @@ def run_hidden_tests(sandbox: Sandbox, code: str, tests: str, entry: str = "") -
     words = [sandbox.python, "-I", "-S"]
     candidate = Program(
         [*words, "/in/run.py", str(asked_read), str(told_write)],
-        {"run.py": inside("inside_candidate"), "candidate.py": given},
+        {"run.py": inside("inside_candidate"), "candidate.py": code_bytes},
         (asked_read, told_write),
     )
     tester = Program(
@@ -87,10 +87,10 @@ def read_result(output: bytes, token: str, expected: int) -> Exam:
     """Return what the last line of an output says of a run, when it has the token of it."""
     lines = output.decode(errors="replace").splitlines()
     try:
-        said = json.loads(lines[-1])
-        if said["token"] != token:
+        result = json.loads(lines[-1])
+        if result["token"] != token:
             raise ValueError("another run's token")
-        passed, failed = int(said["passed"]), [str(why) for why in said["failed"]]
+        passed, failed = int(result["passed"]), [str(why) for why in result["failed"]]
     except (ValueError, LookupError, TypeError):
         return Exam(0, expected, "the tests gave no result")
     if passed != expected and not failed:
@@ -121,17 +121,17 @@ def run_stage_tests(sandbox: Sandbox, files: Mapping[str, str], test_file: str) 
     os.write(token_write, token.encode())
     os.close(token_write)
     os.set_blocking(told_read, False)
-    given = {f"code/{path}": text.encode(errors="replace") for path, text in files.items()}
+    files_in = {f"code/{path}": text.encode(errors="replace") for path, text in files.items()}
     words = [sandbox.python, "-I", "-S", "/in/run.py", "stage", str(told_write), str(token_read), test_file]
     try:
-        program = Program(words, {"run.py": inside("inside_tests"), **given}, (told_write, token_read))
+        program = Program(words, {"run.py": inside("inside_tests"), **files_in}, (told_write, token_read))
         (ended,) = sandbox.run(program)
         try:
-            said = os.read(told_read, _RESULT_BYTES_MAX)
+            answer = os.read(told_read, _RESULT_BYTES_MAX)
         except BlockingIOError:
-            said = b""
+            answer = b""
     finally:
         os.close(told_read)
     if ended.how != "exited":
         return Exam(0, expected, f"no result: {ended.how}")
-    return read_result(said, token, expected)
+    return read_result(answer, token, expected)

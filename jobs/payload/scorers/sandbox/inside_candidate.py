@@ -20,7 +20,7 @@ _LINE_MAX = 1 << 20
 def main() -> None:
     """Answer each request ``{"call": name, "args": text, "kwargs": text}`` with a value or an error, one a line."""
     requests, answers = (int(word) for word in sys.argv[1:3])
-    with os.fdopen(requests, encoding="utf-8") as asked, os.fdopen(answers, "w", encoding="utf-8") as told:
+    with os.fdopen(requests, encoding="utf-8") as questions, os.fdopen(answers, "w", encoding="utf-8") as replies:
         module = ModuleType("candidate")
         sys.modules["candidate"] = module
         broken: BaseException | None = None
@@ -28,9 +28,9 @@ def main() -> None:
             exec(compile(_SOURCE.read_bytes(), str(_SOURCE), "exec"), module.__dict__)  # noqa: S102 - what it is for
         except BaseException as error:  # noqa: BLE001 - SystemExit too: it is one more answer
             broken = error
-        while line := asked.readline(_LINE_MAX):
-            told.write(_answer(json.loads(line), module, broken) + "\n")
-            told.flush()
+        while line := questions.readline(_LINE_MAX):
+            replies.write(_answer(json.loads(line), module, broken) + "\n")
+            replies.flush()
 
 
 def _answer(request: dict[str, str], module: ModuleType, broken: BaseException | None) -> str:

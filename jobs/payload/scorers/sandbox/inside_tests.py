@@ -53,12 +53,12 @@ def main() -> None:
 
 
 def _hidden(requests: int, answers: int, token: str, entry: str) -> None:
-    with os.fdopen(requests, "w", encoding="utf-8") as asking, os.fdopen(answers, encoding="utf-8") as told:
+    with os.fdopen(requests, "w", encoding="utf-8") as asking, os.fdopen(answers, encoding="utf-8") as replies:
 
         def ask(name: str, args: Any, kwargs: Any) -> Any:
             asking.write(json.dumps({"call": name, "args": _literal(args), "kwargs": _literal(kwargs)}) + "\n")
             asking.flush()
-            line = told.readline(_LINE_MAX)
+            line = replies.readline(_LINE_MAX)
             if not line.endswith("\n"):
                 raise AssertionError("the code ended, or answered too much")
             answer = json.loads(line)
@@ -79,7 +79,7 @@ def _hidden(requests: int, answers: int, token: str, entry: str) -> None:
         os._exit(0)  # the other side may be gone, which no longer matters
 
 
-def _stage(told: int, token_from: int, name: str) -> None:
+def _stage(answer_to: int, token_from: int, name: str) -> None:
     token = os.read(token_from, 64).decode()
     os.close(token_from)
     path = _HERE / "code" / name
@@ -90,10 +90,10 @@ def _stage(told: int, token_from: int, name: str) -> None:
             raise ImportError("it cannot be loaded")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        found = _run(_tests_in(vars(module)))
+        outcome = _run(_tests_in(vars(module)))
     except BaseException as error:  # noqa: BLE001 - SystemExit too: it is a failure like any other
-        found = 0, [f"{path.name}: {type(error).__name__}: {error}"[:300]]
-    os.write(told, _result(token, *found).encode())
+        outcome = 0, [f"{path.name}: {type(error).__name__}: {error}"[:300]]
+    os.write(answer_to, _result(token, *outcome).encode())
     os._exit(0)
 
 
@@ -126,8 +126,8 @@ def _method(kind: type[unittest.TestCase], name: str) -> Callable[[], None]:
     def run() -> None:
         result = kind(name).run()
         if result is None or not result.wasSuccessful() or result.skipped:
-            told = [why for _, why in (result.failures + result.errors if result else [])]
-            raise AssertionError(told[0][-200:] if told else "skipped")
+            reasons = [why for _, why in (result.failures + result.errors if result else [])]
+            raise AssertionError(reasons[0][-200:] if reasons else "skipped")
 
     return run
 

@@ -82,12 +82,12 @@ def check_sandbox() -> str:
 
 def _held(sandbox: Sandbox) -> Sandbox:
     """Return the sandbox with the first interpreter that runs inside, when it holds. Raises SandboxMissing."""
-    said = b""
+    output = b""
     for has_proc, python in product((True, False), interpreters()):
         tried = replace(sandbox, python=python, has_proc=has_proc)
         (ended,) = tried.run(Program([python, "-I", "-S", "-c", _PROBE]))
-        said = ended.output
-        words = "".join(said.decode(errors="replace").strip().splitlines()[-1:]).split()
+        output = ended.output
+        words = "".join(output.decode(errors="replace").strip().splitlines()[-1:]).split()
         if words[:1] != ["probe"]:
             continue
         if ended.clean and words[1:] == ["1000", "none"]:
@@ -96,6 +96,6 @@ def _held(sandbox: Sandbox) -> Sandbox:
             f"the sandbox does not hold: {' '.join(words[1:]) or 'it said nothing'}",
             "tested code would not be contained; look at the versions of bubblewrap and of the kernel",
         )
-    text = said.decode(errors="replace").strip()
+    text = output.decode(errors="replace").strip()
     remedy = next((cure for sign, cure in _REMEDIES if sign in text), "try: bwrap --unshare-all --ro-bind / / true")
     raise SandboxMissing(f"bubblewrap cannot make a sandbox here: {text[-300:] or 'it said nothing'}", remedy)

@@ -241,8 +241,8 @@ def free_uid() -> int | None:
     """Return a user id that no account has, for root to change to; None where we are not root."""
     if os.geteuid():
         return None
-    taken = {entry.pw_uid for entry in pwd.getpwall()}
-    return next(uid for uid in range(_FIRST_UID, _FIRST_UID + len(taken) + 1) if uid not in taken)
+    used = {entry.pw_uid for entry in pwd.getpwall()}
+    return next(uid for uid in range(_FIRST_UID, _FIRST_UID + len(used) + 1) if uid not in used)
 
 
 def check_tools() -> None:
