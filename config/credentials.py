@@ -62,7 +62,7 @@ def read_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
 
     ``state_dir`` is the daemon's state folder.
     """
-    return _secret(_found(name, environ, state_dir))
+    return _secret(_credential_path(name, environ, state_dir))
 
 
 def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
@@ -70,7 +70,7 @@ def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> P
 
     ``name`` is that of a credential, or a path with a ``/``. Raises ConfigError, also when others may read it.
     """
-    file = Path(name).expanduser() if "/" in name else _found(name, environ, state_dir)
+    file = Path(name).expanduser() if "/" in name else _credential_path(name, environ, state_dir)
     try:
         status = file.stat()
     except OSError as error:
@@ -107,7 +107,7 @@ def _secret(file: Path) -> str:
     return text
 
 
-def _found(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
+def _credential_path(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
     """Return the file of a credential by its name. Raises ConfigError."""
     folders = secret_folders(environ, state_dir)
     file = next((folder / name for folder in folders if (folder / name).exists()), None)

@@ -19,10 +19,10 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 def describe(settings: Settings) -> list[tuple[str, str, str]]:
     """Return (key, value, source) of every current setting; what may be secret is hidden."""
-    return [(key, _shown(key, text), settings.origin(place)) for key, place, text in _rows(settings, "", "")]
+    return [(key, _value_text(key, text), settings.origin(place)) for key, place, text in _rows(settings, "", "")]
 
 
-def _shown(key: str, text: str) -> str:
+def _value_text(key: str, text: str) -> str:
     if is_secret(key) and text:
         return hidden(key, text)
     return shown_address(text) if "://" in text else text

@@ -69,7 +69,7 @@ class KnownSecrets(Redactor):
         files = (*self._named, *(file for folder in self._folders for file in _inside(folder)))
         states = {file: _state(file) for file in files}
         if states != self._states:
-            # What was replaced a moment ago may still be told of: old values stay known.
+            # A value that was replaced a moment ago may still appear: old values stay known.
             self._fixed |= {secret for file in states for secret in secrets_of_file(file)}
             self.know(self._fixed)
             self._states = states

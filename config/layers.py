@@ -224,7 +224,7 @@ def _absolute(value: Any, folder: Path) -> Any:
         return value  # of a wrong type: the settings model says so
     try:
         return str(folder / Path(value).expanduser())
-    except RuntimeError:  # a home folder that nobody has
+    except RuntimeError:  # there is no home folder
         return value
 
 

@@ -55,12 +55,12 @@ def _problem(details: ErrorDetails, values: Any, origins: Mapping[str, str]) -> 
     if error is not None and (bare := _bare_seconds(location, _written(location, values))):
         why, remedy = f"it has no unit and means {show_duration(bare)}, and {why}", f'write "{bare}h" or "{bare}m"'
     kind = details["type"]
-    value = "" if kind in {"missing", "extra_forbidden"} else _shown(key, kind, _written(location, values))
+    value = "" if kind in {"missing", "extra_forbidden"} else _value_text(key, kind, _written(location, values))
     dotted = ".".join(str(part) for part in location)
     return placed(Problem(origin(dotted, origins), key, value, why, remedy))
 
 
-def _shown(key: str, kind: str, value: Any) -> str:
+def _value_text(key: str, kind: str, value: Any) -> str:
     """Return a wrong value for its message. What may be secret is taken out before anything is cut."""
     if is_secret(key):
         return shown(hidden(key, value)) if isinstance(value, str) else MARK

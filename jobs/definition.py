@@ -350,7 +350,7 @@ class Definition:
 
     def _wrong(self, key: str, value: Any, why: str, remedy: str) -> None:
         full = f"{self.label}.{key}" if self.label else key
-        text = "" if key == "secrets" else shown(value)  # whoever wrote a value there must not find it in a log
+        text = "" if key == "secrets" else shown(value)  # a secret that was written there must not appear in a log
         self.problems.append(Problem(self.file, full, text, why, remedy))
 
 

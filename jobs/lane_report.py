@@ -41,7 +41,7 @@ _WHY_MAX = 500
 _LAST_WORD = ("outcome", "why", "error_class", "trained_seconds", "ended_at", "waits_until")
 
 
-def _said(*reader: Any) -> Any:
+def _answer_of(*reader: Any) -> Any:
     """Return a field that a document may leave out, with the function of bounds that reads it and its bounds."""
     return field(default=None, metadata={"reader": reader})
 
@@ -67,37 +67,37 @@ class LaneReport:
     run: str
     lane: int
     job: str
-    seq: int | None = _said(whole)
-    started_at: int | None = _said(whole, 0, INSTANT_MAX)
-    at: int | None = _said(whole, 0, INSTANT_MAX)
+    seq: int | None = _answer_of(whole)
+    started_at: int | None = _answer_of(whole, 0, INSTANT_MAX)
+    at: int | None = _answer_of(whole, 0, INSTANT_MAX)
     phase: str = ""
-    step: int | None = _said(whole)
-    loss: float | None = _said(measure)
-    held_out_loss: float | None = _said(measure)
-    steps_per_second: float | None = _said(speed)
-    setup_seconds: float | None = _said(number, 0.0, SPAN_MAX)
-    checkpoint_seconds: float | None = _said(number, 0.0, SPAN_MAX)
-    checkpoint_step: int | None = _said(whole)
-    restored_step: int | None = _said(whole)
+    step: int | None = _answer_of(whole)
+    loss: float | None = _answer_of(measure)
+    held_out_loss: float | None = _answer_of(measure)
+    steps_per_second: float | None = _answer_of(speed)
+    setup_seconds: float | None = _answer_of(number, 0.0, SPAN_MAX)
+    checkpoint_seconds: float | None = _answer_of(number, 0.0, SPAN_MAX)
+    checkpoint_step: int | None = _answer_of(whole)
+    restored_step: int | None = _answer_of(whole)
     restored_from: str | None = None
     bad_manifests: tuple[Accusation, ...] = ()
     devices: tuple[str, ...] = ()
-    gpu_memory_bytes: int | None = _said(whole, 0, BYTES_MAX)
-    tokens_per_second: float | None = _said(number, 0.0, TELEMETRY["tokens_per_second"])
-    step_seconds_p90: float | None = _said(number, 0.0, TELEMETRY["step_seconds_p90"])
-    padding: float | None = _said(number, 0.0, TELEMETRY["padding"])
-    gradient_norm: float | None = _said(number, 0.0, TELEMETRY["gradient_norm"])
-    gpu_busy: float | None = _said(number, 0.0, TELEMETRY["gpu_busy"])
+    gpu_memory_bytes: int | None = _answer_of(whole, 0, BYTES_MAX)
+    tokens_per_second: float | None = _answer_of(number, 0.0, TELEMETRY["tokens_per_second"])
+    step_seconds_p90: float | None = _answer_of(number, 0.0, TELEMETRY["step_seconds_p90"])
+    padding: float | None = _answer_of(number, 0.0, TELEMETRY["padding"])
+    gradient_norm: float | None = _answer_of(number, 0.0, TELEMETRY["gradient_norm"])
+    gpu_busy: float | None = _answer_of(number, 0.0, TELEMETRY["gpu_busy"])
     training_data: dict[str, Any] | None = field(default=None, hash=False, metadata={"reader": (training_data,)})
     message: str = ""
-    command_at: int | None = _said(whole, 0, INSTANT_MAX)
-    longest_quiet_seconds: float | None = _said(number, 0.0, SPAN_MAX)
+    command_at: int | None = _answer_of(whole, 0, INSTANT_MAX)
+    longest_quiet_seconds: float | None = _answer_of(number, 0.0, SPAN_MAX)
     outcome: str | None = None
     why: str = ""
-    error_class: str | None = _said(word, ERROR_CLASSES)
-    trained_seconds: int | None = _said(whole, 0, SPAN_MAX)
-    ended_at: int | None = _said(whole, 0, INSTANT_MAX)
-    waits_until: int | None = _said(whole, 0, INSTANT_MAX)
+    error_class: str | None = _answer_of(word, ERROR_CLASSES)
+    trained_seconds: int | None = _answer_of(whole, 0, SPAN_MAX)
+    ended_at: int | None = _answer_of(whole, 0, INSTANT_MAX)
+    waits_until: int | None = _answer_of(whole, 0, INSTANT_MAX)
 
     def document(self) -> dict[str, Any]:
         """Return it as the payload writes it, in plain JSON types."""

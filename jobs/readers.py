@@ -23,7 +23,7 @@ _CORPUS = re.compile(r"[0-9a-f]{16}")
 # A secret's name is its file's as well: in capitals, none is that of a setting or of an account (kaggle, aws, web).
 _SECRET_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 # What a session, its interpreter, its linker or its shell goes by.
-_TAKEN = re.compile(
+_RESERVED = re.compile(
     r"(SCHED|LD|DYLD|LC|BASH)_.*|PYTHON.*|PATH|HOME|SHELL|USER|LOGNAME|LANG|TZ|TMPDIR|TERM|IFS|ENV|VIRTUAL_ENV|"
     r"CUDA_VISIBLE_DEVICES"
 )
@@ -178,7 +178,7 @@ def secrets(value: Any) -> tuple[str, ...]:
     for name in value:
         if not _SECRET_VARIABLE.fullmatch(name):  # the text may be the secret itself, so it is not repeated
             raise Wrong("this is no list of names of secrets", "use capital letters, digits and _; never the value")
-        if _TAKEN.fullmatch(name):
+        if _RESERVED.fullmatch(name):
             raise Wrong(f"{name} is a variable that sessions or their programs go by", "choose another name")
     return tuple(dict.fromkeys(value))
 

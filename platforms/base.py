@@ -311,7 +311,7 @@ class Adapter:
     """What most platforms answer alike."""
 
     def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
-        """Return nothing: the platform keeps no records of what is used, or nobody here can ask it."""
+        """Return nothing: the platform keeps no records of use, or they cannot be read from here."""
         del now
         return ()
 

@@ -128,7 +128,7 @@ class _Unpacking:
         self._limits = limits
         self._packed_bytes = archive.stat().st_size
         self._total_bytes = 0
-        self._seen: set[str] = set()
+        self._names: set[str] = set()
         self.names: list[str] = []
 
     def run(self) -> None:
@@ -197,7 +197,7 @@ class _Unpacking:
 
     def _path(self, name: str) -> Path:
         """Return where a member goes. Every name is used once, whatever its case, and folders stay folders."""
-        if len(self._seen) >= self._limits.files:
+        if len(self._names) >= self._limits.files:
             self._refuse(name, f"is one more than {self._limits.files} files and folders")
         parts = name.removeprefix("./").split("/")
         if len(parts) > self._limits.depth:
@@ -205,9 +205,9 @@ class _Unpacking:
         if not all(_PART.fullmatch(part) for part in parts):
             self._refuse(name, "has a name that is not taken")
         folded = "/".join(parts).casefold()
-        if folded in self._seen:
+        if folded in self._names:
             self._refuse(name, "comes twice")
-        self._seen.add(folded)
+        self._names.add(folded)
         path = self._folder / PurePosixPath(*parts)
         if any(parent.is_file() for parent in path.parents if parent.is_relative_to(self._folder)):
             self._refuse(name, "lies in a file")

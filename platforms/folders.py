@@ -19,7 +19,7 @@ from platforms.record_file import DamagedRecord, unclear
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
 _LOCK = ".lock"
 _NEW = ".new-"  # a folder in the making
-_GONE = ".gone-"  # a folder in removal
+_REMOVED = ".gone-"  # a folder in removal
 _LOCK_PATIENCE_SECONDS = 5.0
 _LOG_CHUNK_BYTES = 1 << 16
 _PAUSE_SECONDS = 0.02
@@ -108,11 +108,11 @@ class Folders:
     def remove(self, keys: Iterable[str]) -> None:
         """Let folders vanish at once, with all that was left in the making. The caller holds the lock."""
         for name in [*keys, *(path.name for path in self.root.glob(f"{_NEW}*"))]:
-            (self.root / name).rename(self.root / f"{_GONE}{name.lstrip('.')}.{os.urandom(4).hex()}")
+            (self.root / name).rename(self.root / f"{_REMOVED}{name.lstrip('.')}.{os.urandom(4).hex()}")
 
     def clear(self) -> None:
         """Free the disk of what was removed, which may take a while and needs no lock."""
-        for leftover in self.root.glob(f"{_GONE}*"):
+        for leftover in self.root.glob(f"{_REMOVED}*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def read(self, key: str, name: str, offset: int, limit_bytes: int) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ _IN_IMAGE_NAME = re.compile(r"[-_]py3(\d{1,2})(?!\d)")
 
 
 class Image(NamedTuple):
-    """``target`` is None where nobody said which Python it has; ``packages`` are patterns of names it surely has."""
+    """``target`` is None if its Python is unknown; ``packages`` are patterns of names that it surely has."""
 
     target: Target | None
     packages: tuple[str, ...]

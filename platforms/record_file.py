@@ -44,7 +44,7 @@ def read_record(root: Path, relative: str, build: Callable[[Any], _Record]) -> _
 
 
 def unclear(key: str, error: DamagedRecord) -> Observed:
-    """Return that nothing can be told of one session, and why."""
+    """Return that the state of one session is unknown, and why."""
     return Observed(key, SessionState.UNCLEAR, "", detail=str(error))
 
 

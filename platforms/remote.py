@@ -67,7 +67,7 @@ class Records:
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
-        self._known: dict[tuple[str, str], Ordered | Started | Ended] = {}  # no record changes once it is there
+        self._record_of: dict[tuple[str, str], Ordered | Started | Ended] = {}  # no record changes once it is there
 
     def order(self, key: str, order: Ordered) -> None:
         """Make the folder of a session. The caller holds the lock."""
@@ -115,15 +115,15 @@ class Records:
 
     def forget(self, keys: Collection[str]) -> None:
         """Let go of what is remembered of sessions whose folders are gone."""
-        self._known = {place: record for place, record in self._known.items() if place[0] not in keys}
+        self._record_of = {place: record for place, record in self._record_of.items() if place[0] not in keys}
 
     def _read(self, key: str, name: str, kind: type[_Record]) -> _Record:
-        record = self._known.get((key, name))
+        record = self._record_of.get((key, name))
         if not isinstance(record, kind):
             record = read_record(self._folders.root, f"{key}/{name}", lambda document: kind(**document))
             if record is None:
                 raise DamagedRecord(f"{self._folders.root / key / name} is gone")
-            self._known[key, name] = record
+            self._record_of[key, name] = record
         return record
 
 

@@ -186,7 +186,7 @@ class LatePlatform(Wrapper):
         self._make = make
         self._mark = mark
         self._turn = threading.Lock()
-        self._made: Platform | None = None
+        self._adapter: Platform | None = None
         self._made_of = ""
 
     @property
@@ -198,14 +198,14 @@ class LatePlatform(Wrapper):
     @property
     def capabilities(self) -> Capabilities:
         """What the platform can do; what it could, or as little as may be, while it cannot be used or is being made."""
-        if self._made is None and self._turn.acquire(blocking=False):
+        if self._adapter is None and self._turn.acquire(blocking=False):
             try:
                 self._newest(anew=False)
             except PlatformError:
                 return Capabilities()
             finally:
                 self._turn.release()
-        return Capabilities() if self._made is None else self._made.capabilities
+        return Capabilities() if self._adapter is None else self._adapter.capabilities
 
     def open(self, *, anew: bool = False) -> str:
         """Make the adapter if it is not made, if its files changed, or ``anew``: what it remembered is forgotten.
@@ -218,18 +218,18 @@ class LatePlatform(Wrapper):
     def _newest(self, *, anew: bool) -> tuple[Platform, str]:
         """Return the adapter and its mark. The caller has the turn."""
         mark = self._mark()
-        if self._made is None or anew or mark != self._made_of:
+        if self._adapter is None or anew or mark != self._made_of:
             # What cannot be made of the new files is not carried over from the old ones: a person removed them.
             self._made_of = ""
             try:
-                self._made = self._make()
+                self._adapter = self._make()
             except PlatformError:
                 raise
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"
                 raise Misconfigured(self._platform, "load", why, "See: schedctl doctor") from error
             self._made_of = mark
-        return self._made, mark
+        return self._adapter, mark
 
     def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
         del action

@@ -122,7 +122,7 @@ class App:
 
     @cached_property
     def platforms(self) -> dict[str, LatePlatform]:
-        """An adapter for each pool, made when it is used: one that cannot be made keeps nobody from the others."""
+        """An adapter for each pool, made when it is used: one that cannot be made does not affect the others."""
         from platforms.registry import late
 
         return {

@@ -31,7 +31,7 @@ class Clock(Protocol):
         """Return scheduled UTC seconds."""
 
     def elapsed(self) -> float:
-        """Return scheduled seconds since some instant, by a clock that nobody can set; it stops in a suspend."""
+        """Return scheduled seconds since some instant, by the monotonic clock, which stops in a suspend."""
 
     def wall_seconds(self, scheduled_seconds: float) -> float:
         """Return how many seconds of real time pass in ``scheduled_seconds``."""
@@ -62,7 +62,7 @@ class ScaledClock:
         return running if self.stopped_at is None else min(running, self.stopped_at)
 
     def elapsed(self) -> float:
-        """Return scheduled seconds since some instant, by a clock that nobody can set; it stops in a suspend."""
+        """Return scheduled seconds since some instant, by the monotonic clock, which stops in a suspend."""
         return time.monotonic() * self.scale
 
     def wall_seconds(self, scheduled_seconds: float) -> float:
@@ -108,7 +108,7 @@ def utc_datetime() -> datetime:
 
 
 class JumpDetector:
-    """Tells when real time was set: the wall clock went otherwise than a clock that nobody can set."""
+    """Detects that real time was set: the wall clock moved by another amount than the monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead = time.time() - time.monotonic()

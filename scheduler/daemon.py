@@ -156,7 +156,7 @@ class Daemon:
     _cycle: Cycle = field(init=False)
     _line: str = ""
     _mail_now: Callable[[], None] = lambda: None
-    _told: int = 0  # up to which event the log has said what ended
+    _logged_up_to: int = 0  # up to which event the log has said what ended
     _needs: int = 0  # how many things wait for a person
     _renewed: bool = True  # whether the newest renewal of the lease was written
     _failure: BaseException | None = None
@@ -265,7 +265,7 @@ class Daemon:
         self._note("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
         self.log.info("daemon.started", pid=os.getpid(), epoch=self._ports.epoch, pools=sorted(self._ports.pools))
         with self._ports.database.read() as tx:
-            self._told = events.newest_id(tx)
+            self._logged_up_to = events.newest_id(tx)
         timer.start()
         try:
             with closing(Waker(self.app.settings.state_dir, look_now)):
@@ -328,8 +328,8 @@ class Daemon:
         elif self._cycle.drain("the rehearsal's time is over"):
             self._ask_to_stop()
         self._crashes = 0
-        told, self._told = self._told, tell_endings(self._ports, self._told)
-        if told != self._told:
+        told, self._logged_up_to = self._logged_up_to, tell_endings(self._ports, self._logged_up_to)
+        if told != self._logged_up_to:
             self._mail_now()
         self._work.note(self._ports, self._ports.clock.now())
         self._tell_progress()
@@ -493,7 +493,7 @@ def reloaded(old: App, load: Callable[[], App]) -> App:
         try:
             platform.open()
         except PlatformError:
-            # A pool that waits for a person keeps nobody from new settings; one that works is not broken by them.
+            # A pool that waits for a person does not prevent new settings; a pool that works is not broken by them.
             if name in old.platforms and _works(old.platforms[name]):
                 raise
     return new

@@ -19,7 +19,7 @@ from jobs.spec import Needs
 
 TRAINER = "trainers/finetune.py"
 REFERENCE = "t4"
-"""The card on which a job's speed is told when nobody told it."""
+"""The card on which a job's speed is given when its owner names none."""
 
 _SYNONYMS = {"--batch-size": "--batch", "--gradient-accumulation-steps": "--accumulate"}
 _OF_ZERO = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--deepspeed-config"})

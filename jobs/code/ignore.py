@@ -22,7 +22,7 @@ _TOKENS = re.compile(
 _ONE_CHARACTER = re.compile(".", re.DOTALL)
 _Name: TypeAlias = "list[re.Pattern[str] | str]"  # a pattern for each character, or _STAR
 _Wanted = TypeVar("_Wanted")
-_Given = TypeVar("_Given")
+_Pattern = TypeVar("_Pattern")
 
 
 class _Rule(NamedTuple):
@@ -116,7 +116,7 @@ def _matches_name(tokens: _Name | str, name: str) -> bool:
 
 
 def _matches(
-    pattern: Sequence[_Wanted], items: Sequence[_Given], star: str, fits: Callable[[_Wanted, _Given], bool]
+    pattern: Sequence[_Wanted], items: Sequence[_Pattern], star: str, fits: Callable[[_Wanted, _Pattern], bool]
 ) -> bool:
     """Return whether ``items`` fit ``pattern``, in which ``star`` stands for any number of items.
 

@@ -144,7 +144,7 @@ def _rules(folder: Path) -> Ignore:
 
 
 def _without_state(names: Collection[bytes]) -> list[bytes]:
-    """Return names without those in a scheduler's own state folder, which changes all the time and is nobody's code."""
+    """Return names without those in a scheduler's own state folder, which changes all the time and is not code."""
     states = tuple(name.removesuffix(_DATABASE) for name in names if name.endswith(b"/" + _DATABASE))
     return [name for name in names if not name.startswith(states)]
 

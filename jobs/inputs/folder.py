@@ -72,7 +72,7 @@ def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lamb
         raise TreeError(
             str(folder), "there is no such folder", "Write its whole path, or one relative to the job's file"
         )
-    entries = _found(folder)
+    entries = _entries(folder)
     total = sum(entry.bytes for entry in entries)
     if total > LIMITS.bytes:
         largest = sorted(entries, key=lambda entry: -entry.bytes)[:3]
@@ -116,7 +116,7 @@ def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None]) -> Tre
     return Tree(tuple(entries), tuple(pieces))
 
 
-def _found(folder: Path) -> list[Entry]:
+def _entries(folder: Path) -> list[Entry]:
     """Return what lies in a folder, by path, its digests not known yet."""
     entries: list[Entry] = []
 

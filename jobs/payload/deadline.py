@@ -27,7 +27,7 @@ class Deadline:
         self._over = self._renewed = False
         self._sockets: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._timer = self._made()
+        self._timer = self._new_timer()
 
     def __enter__(self) -> Self:
         self._timer.start()
@@ -67,7 +67,7 @@ class Deadline:
         """Count the seconds again from the end of those that run now: another part of what is long has come whole."""
         self._renewed = True
 
-    def _made(self) -> threading.Timer:
+    def _new_timer(self) -> threading.Timer:
         timer = threading.Timer(self._seconds, self._end)
         timer.daemon = True
         return timer
@@ -75,7 +75,7 @@ class Deadline:
     def _end(self) -> None:
         if self._renewed:
             self._renewed = False
-            self._timer = self._made()
+            self._timer = self._new_timer()
             self._timer.start()
             return
         self._over = True

@@ -131,7 +131,7 @@ class DirectoryStore:
         return True
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
-        """Return the ``store`` part of the launch contract; whoever starts the session shows it no more than this."""
+        """Return the ``store`` part of the launch contract; the session may see no more than this."""
         writes = [f"runs/{grant.run}", *(f"jobs/{job}" for job in grant.jobs)]
         reads = [*grant.reads, *grant.folders]
         return {"kind": "directory", "root": str(self._root), "reads": reads, "writes": writes}

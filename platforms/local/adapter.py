@@ -365,7 +365,7 @@ class Session:
         return self._read(ORDER, lambda document: Order(**{**document, "devices": tuple(document["devices"])}))
 
     def claim(self) -> Claim | Void | None:
-        """Return who runs the session, or the proof that nobody ever will, or None when it is still open."""
+        """Return who runs the session, or the proof that no process ever will, or None when it is still open."""
         return self._read(CLAIM, lambda document: Void(**document["void"]) if "void" in document else Claim(**document))
 
     def end(self) -> End | None:

@@ -45,12 +45,12 @@ class Terms:
         return self.epoch + (time.time() - self.origin) * self.scale  # noqa: TID251 - the platform's own clock
 
     def ends_in(self, instant: int) -> float:
-        """Return when a scheduled instant comes, by a clock that nobody can set and that stops in a suspend."""
+        """Return when a scheduled instant comes, by the monotonic clock, which stops in a suspend."""
         return real_seconds() + (instant - self.now()) / self.scale
 
 
 def real_seconds() -> float:
-    """Return seconds by a clock that nobody can set."""
+    """Return seconds by the monotonic clock."""
     return time.monotonic()  # noqa: TID251 - the platform's own clock
 
 

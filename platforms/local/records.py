@@ -6,7 +6,7 @@ import os
 
 LAUNCH = "launch.json"  # the document for the agent
 ORDER = "order.json"  # what the adapter must remember of the launch
-CLAIM = "claim.json"  # who runs the session; whoever writes it first owns the session's fate
+CLAIM = "claim.json"  # who runs the session; the first process that writes it owns the session
 END = "ended.json"
 OUTPUT = "output.log"
 KEEPER_LOG = "keeper.log"

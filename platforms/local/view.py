@@ -25,7 +25,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(OSError):
-    """This machine lets nobody have a view: nothing was hidden yet."""
+    """This machine does not allow views: nothing was hidden yet."""
 
 
 def enter(text: str) -> None:

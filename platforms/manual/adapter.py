@@ -91,7 +91,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Nobody can take it any more, and nobody did."""
+    """It can no longer be claimed, and was not."""
 
     at: int
     why: str
@@ -467,7 +467,7 @@ class ManualPlatform(Adapter):
         self._folders.make(request.key, fill)
 
     def _note_lapse(self, hand_over: HandOver) -> None:
-        """Remember that nobody was there, so that the next offer waits a while."""
+        """Remember that no person answered, so that the next offer waits a while."""
         claim, offer = hand_over.claim(), hand_over.offer()
         if isinstance(claim, Withdrawn) and offer is not None and claim.at >= offer.lapses_at:
             lapsed_at = self._lapsed_at()

@@ -60,7 +60,7 @@ _FORGET_SECONDS = 3_600
 def load(settings: Mapping[str, str], context: PlatformContext) -> SageMakerPlatform:
     """Return the SageMaker platform of one pool. Raises Misconfigured."""
     try:
-        import boto3  # noqa: F401 - a missing library is told here, not at the first launch
+        import boto3  # noqa: F401 - a missing library is reported here, not at the first launch
     except ImportError as error:
         raise Misconfigured("sagemaker", "load", str(error), "Install the extra: uff-scheduler[aws]") from error
     return SageMakerPlatform(settings, context)
@@ -355,7 +355,7 @@ class SageMakerPlatform(Adapter):
                 raise
 
     def _learn(self, description: Mapping[str, Any], session: Observed) -> None:
-        """Note what a job that failed says about the next one; a lack of machines is nobody's failed attempt."""
+        """Note what a job that failed says about the next one; a lack of machines counts as no failed attempt."""
         kind, reason = failure(description)
         if session.state != SessionState.ABSENT or not kind:
             return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _GOING = frozenset({"InProgress", "Stopping"})
 TERMINAL = frozenset({"Completed", "Failed", "Stopped", "Deleting"})  # only what is over can be deleted
-NO_MACHINE = "CapacityError"  # the class of a failure that nobody's code had a part in
+NO_MACHINE = "CapacityError"  # the class of a failure without any fault of the code
 _INTERRUPTED = frozenset({"Interrupted", "Restarting"})
 _AWS_FAILED = frozenset({NO_MACHINE, "InternalServerError"})
 # How long after its end a job's bill may take to appear.
@@ -38,7 +38,7 @@ _OPTIONAL: Mapping[str, type] = {
 }
 _RUNTIME_SECONDS = 86_400  # AWS's own limit, where none is set
 GROUP = "/aws/sagemaker/TrainingJobs"
-# A job that is not there is told in either of two ways.
+# A job that is absent is reported in either of two ways.
 MISSING = frozenset({"ResourceNotFound", "ResourceNotFoundException", "ValidationException"})
 IN_USE = frozenset({"ResourceInUse", "ResourceInUseException"})
 UNKNOWN = frozenset({"UnknownOperationException", "NotImplemented"})  # of a server that is not AWS, or not all of it
@@ -63,7 +63,7 @@ CAPACITY_SECONDS = 900
 
 
 # What a description of a training job means. ``Stopped`` is no success: it is what every stop, time limit and lost spot
-# instance ends in. What a session achieved is told by its lanes' results in the artifact store, never from here.
+# instance ends in. What a session achieved is read from its lanes' results in the artifact store, never from here.
 def lacking(description: Mapping[str, Any], key: str) -> str:
     """Return what a description lacks to be an answer about ``key``, nothing when it is one.
 

@@ -73,7 +73,7 @@ def training_job(order: Order, settings: Settings) -> dict[str, Any]:
         "ResourceConfig": _resources(settings),
         "StoppingCondition": stopping,
         "EnableManagedSpotTraining": settings.spot,
-        # Seen by whoever may describe the job: names only, never a secret.
+        # Visible to all who may describe the job: names only, never a secret.
         "Environment": {RUN_VARIABLE: order.key, OWNER_VARIABLE: order.owner, "PYTHONUNBUFFERED": "1"},
         "Tags": [
             {"Key": "sched:run-id", "Value": order.key},

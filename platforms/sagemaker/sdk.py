@@ -25,7 +25,7 @@ def names_image(text: str) -> bool:
 
 
 def image_address(text: str, region: str, instance_type: str) -> str:
-    """Return the address of the training image named like ``sdk:pytorch:2.10``. Asks nobody: the SDK knows a list.
+    """Return the address of the training image named like ``sdk:pytorch:2.10``. Makes no request: the SDK has a list.
 
     Raises Misconfigured when the SDK is missing or does not know the image.
     """

@@ -153,7 +153,7 @@ def script(order: Order) -> str:
     )
 
 
-class _Known(NamedTuple):
+class _Evidence(NamedTuple):
     """What is known of a session before it is judged."""
 
     order: Ordered
@@ -364,9 +364,9 @@ class SlurmPlatform(RemoteSessions):
             self._last_seen[key] = now
         if evidence.claim == "void":
             return self._never(key, "given up before a job of it started", now)
-        return self._judged(key, _Known(order, started, line, evidence), now)
+        return self._judged(key, _Evidence(order, started, line, evidence), now)
 
-    def _judged(self, key: str, evidence: _Known, now: int) -> Observed:
+    def _judged(self, key: str, evidence: _Evidence, now: int) -> Observed:
         """Return what is to be made of a session, and do what that asks for."""
         order, started, line = evidence.order, evidence.started, evidence.line
         verdict = judge(line, evidence.evidence, started.at if started else None)
@@ -403,8 +403,8 @@ class SlurmPlatform(RemoteSessions):
                     return self._over(key, started.at, Over(started.at, last, verdict.detail), now)
                 return self._vanished(key, evidence, verdict, now)
 
-    def _vanished(self, key: str, evidence: _Known, verdict: Vanished, now: int) -> Observed:
-        """Return what to say of a session that Slurm does not know: nothing, until nobody can be at work for it."""
+    def _vanished(self, key: str, evidence: _Evidence, verdict: Vanished, now: int) -> Observed:
+        """Return what to say of a session that Slurm does not know: nothing, until no process can be working for it."""
         order, started = evidence.order, evidence.started
         if verdict.claimed:
             deadline = self._until(evidence)
@@ -438,7 +438,7 @@ class SlurmPlatform(RemoteSessions):
     def _unclear(self, key: str, detail: str) -> Observed:
         return Observed(key, SessionState.UNCLEAR, "", detail=detail)
 
-    def _until(self, evidence: _Known) -> int:
+    def _until(self, evidence: _Evidence) -> int:
         """Return when a session must be over: the deadline of its launch, unless that was moved on while it waited."""
         return evidence.order.deadline if evidence.evidence.until is None else self._scheduled(evidence.evidence.until)
 

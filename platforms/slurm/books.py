@@ -15,7 +15,7 @@ _MINUTES = re.compile(r"(?:^|,)gres/gpu=(\d{1,15})(?:,|$)")
 _FIELDS = 5
 QUOTA = "account"
 _SECONDS = 365 * 86_400  # such a limit renews when an administrator says so
-_SESSIONS = 1_000  # more at a time nobody has
+_SESSIONS = 1_000  # more than any user has at a time
 
 
 # What a quality of service grants, by what the controller's association manager tells of it. Minutes that it has left

@@ -103,7 +103,7 @@ for key; do
 done
 """
 _NO_ANSWER = 75
-# The controller's time comes from its configuration: squeue -v tells it as well, but to nobody who asks for one user.
+# The controller's time comes from its configuration: squeue -v has it as well, but not for one user.
 _POLL = (
     """
 own=$(squeue --noheader --states=all --user="$(id -un)" --format='%i|%T|%r|%S|%V|%e|%N|%j|%k' </dev/null)
@@ -162,7 +162,7 @@ true
 _SPAN = re.compile(r"^(\d+)\|(\d+)$", re.MULTILINE)
 _PLACES = re.compile(r"(\d+):(\d+),")
 _JOB_ID = re.compile(r"^(?P<job>\d+)(;.*)?$", re.MULTILINE)
-_SAID = re.compile(r"sbatch: error: (?:Batch job submission failed: )?(.*)")
+_SBATCH_ERROR = re.compile(r"sbatch: error: (?:Batch job submission failed: )?(.*)")
 _TOLERATED_SECONDS = 30  # of the controller's clock
 
 
@@ -228,7 +228,7 @@ class Commands:
         self._skew = skew(body, began, self._clock.now(), self._skew)
         rows = [text.split("|", FIELDS - 1) for text in queue.split("\n")]
         place_of = {int(job): int(place) for job, place in _PLACES.findall(places)}
-        return Poll(by_key(rows, self._settings.owner, self._skew, place_of), self._told(folders, keys))
+        return Poll(by_key(rows, self._settings.owner, self._skew, place_of), self._evidence_in(folders, keys))
 
     def accounted(self, key: str) -> list[tuple[int, int]]:
         """Return the first and last second of each time that a job of this name ran; nothing without accounting."""
@@ -266,7 +266,12 @@ class Commands:
         match = _JOB_ID.search(output)
         if code.strip() == "0" and match:
             return int(match["job"])
-        if ran.code == 0 and code.strip() == "1" and (ids := _SAID.findall(ran.err)) and not UNSURE.search(ids[-1]):
+        if (
+            ran.code == 0
+            and code.strip() == "1"
+            and (ids := _SBATCH_ERROR.findall(ran.err))
+            and not UNSURE.search(ids[-1])
+        ):
             raise refusal(ids[-1])
         if ran.code == 1:
             raise NotSubmitted(NAME, "submit", ran.last_words, f"Check the disk of {self._settings.folder}")
@@ -328,7 +333,7 @@ class Commands:
             raise Unreachable(NAME, action, _why_of(ran), "Try this command there by hand")
         return ran.out
 
-    def _told(self, folders: str, keys: Sequence[str]) -> dict[str, Evidence]:
+    def _evidence_in(self, folders: str, keys: Sequence[str]) -> dict[str, Evidence]:
         """Return by key what a look at the folders printed."""
         result = dict(map(evidence, filter(None, folders.split("\n"))))
         if set(result) != set(keys):

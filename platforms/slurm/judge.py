@@ -36,7 +36,7 @@ _OVER = frozenset(
         "REVOKED", "TIMEOUT",
     }
 )  # fmt: skip
-# What people are told of the reasons that they meet most; the others stand as Slurm names them.
+# Texts for the most frequent reasons; the others keep Slurm's names.
 _REASONS = {
     "PartitionDown": "its partition takes no jobs at present, by an administrator",
     "PartitionInactive": "its partition is switched off, by an administrator",
@@ -76,7 +76,7 @@ _WORDS = {
     "PREEMPTED": "preempted by a job that comes first",
     "TIMEOUT": "its time limit was reached",
 }
-_TAKEN = frozenset({"BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED"})
+_INTERRUPTED = frozenset({"BOOT_FAIL", "NODE_FAIL", "PREEMPTED", "REVOKED"})
 TOO_LATE = 75  # the exit code of a script whose deadline had passed when it could start
 SLACK_SECONDS = 180  # Slurm ends a job up to so long after its time limit
 
@@ -260,7 +260,7 @@ def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict
             return Over(began, last_word, "requeued; it goes on as a new session", taken=True, latest=line.start)
         if evidence.ended is not None and evidence.ended[2] == TOO_LATE:
             return Over(began, line.end, "its deadline passed before it could start", taken=True)
-        return Over(line.start if began is None else began, line.end, ending(line), taken=line.state in _TAKEN)
+        return Over(line.start if began is None else began, line.end, ending(line), taken=line.state in _INTERRUPTED)
     if began is None:
         began = line.submitted if line.start is None else line.start
     return Runs(began, f"{line.state} on {line.nodes}".lower())

@@ -19,7 +19,7 @@ from platforms.targets.reach import Here, Reach, Ssh, checked_ssh, ssh_words
 NAME = "slurm"
 DOC = "docs/slurm.md"
 # What sbatch gets unchanged, by option.
-_ASKED = {
+_REQUESTS = {
     "partition": "--partition",
     "account": "--account",
     "qos": "--qos",
@@ -72,7 +72,7 @@ class Settings(Options):
     def words(self, devices: int) -> list[str]:
         """Return what sbatch gets of a session with so many devices, which its nodes share evenly."""
         words = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}"]
-        words += [f"{word}={text}" for name, word in _ASKED.items() if (text := getattr(self, name))]
+        words += [f"{word}={text}" for name, word in _REQUESTS.items() if (text := getattr(self, name))]
         words.append(f"--cpus-per-task={self.cpus}")
         if self.nodes > 1:
             words.append("--ntasks-per-node=1")

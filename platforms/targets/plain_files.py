@@ -38,7 +38,7 @@ _ADAPTER = re.compile(r"(.+\.lora_)([AB])(\..+|$)")
 WEIGHTS = (".safetensors", ".npy", ".npz", ".gguf")
 KINDS = (*WEIGHTS, ".json", ".jsonl", ".md", ".txt", ".model", ".jinja", ".tiktoken")
 _NAMES = frozenset({"LICENSE", "NOTICE"})
-# What trainers write beside weights and tokenizer, of no use to whoever has no training to go on with.
+# What trainers write beside weights and tokenizer, of no use where no training goes on.
 _OF_TRAINING = (
     *("optimizer", "scheduler", "rng", "trainer_state", "training_args"),
     *("state.", "fingerprint.", "meta.json"),
@@ -54,7 +54,7 @@ _INDEX = ".safetensors.index.json"
 # at a time, by the standard library alone: a number of a floating type is not finite where all bits of its exponent are
 # set, which whole slices of bytes are asked for at once.
 class BadTensors(Exception):
-    """A file of tensors that nobody should load: why, with the tensor's name where there is one, and what to do."""
+    """A file of tensors that must not be loaded: why, with the tensor's name where there is one, and what to do."""
 
     def __init__(self, why: str, remedy: str = "Save the weights again") -> None:
         super().__init__(why)

@@ -22,7 +22,7 @@ from jobs.child_process import OF_A_PERSON, child_environment
 from platforms.targets.base import BadTargetOption, Release, TargetError, TargetUnreachable
 from platforms.targets.release import SUMS
 
-HEARD_BYTES = 1 << 16  # of what a command says; whoever says more is cut off
+HEARD_BYTES = 1 << 16  # of a command's output; the rest is cut off
 _LAST_WORDS_SECONDS = 2.0
 _BROKEN = 255  # ssh's own exit code: not connected, or not any more
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
@@ -149,7 +149,7 @@ class Here:
                     copy.flush()
                     os.fsync(copy.fileno())
         except OSError as error:
-            shutil.rmtree(root, ignore_errors=True)  # room for whoever else needs the disk
+            shutil.rmtree(root, ignore_errors=True)  # free the disk
             raise TargetError(self.name, "copy the release", str(error), f"Make room on the disk of {root}") from error
 
 
@@ -180,7 +180,7 @@ class Ssh:
         return result
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
-        """See Reach.copy. What arrived in part is kept where nobody looks for files, and the next try goes on."""
+        """See Reach.copy. A partial copy is kept under another name, and the next try goes on from it."""
         # Each side reads whole files to know what is there already, and nothing moves meanwhile.
         size = sum(path.stat().st_size for path in release.folder.rglob("*"))
         still = self.stalled_seconds + size // _READ_BYTES_PER_SECOND

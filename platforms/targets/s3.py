@@ -88,7 +88,7 @@ class S3Target:
 
     def read(self, model: str, *, deep: bool = False) -> Served:
         """See Target.read."""
-        with self._told("read what it serves"):
+        with self._explained("read what it serves"):
             pointer = self._pointer(model)
             if not pointer.releases:
                 return Served()
@@ -99,7 +99,7 @@ class S3Target:
 
     def deploy(self, release: Release) -> Deployed:
         """See Target.deploy."""
-        with self._told(f"deploy {release.model} {release.version}"):
+        with self._explained(f"deploy {release.model} {release.version}"):
             pointer, new = self._pointer(release.model), (release.version, release.digest)
             if pointer.releases[:1] != (new,):
                 if any(number == release.version and digest != release.digest for number, digest in pointer.releases):
@@ -116,7 +116,7 @@ class S3Target:
 
     def go_back(self, model: str, leaving: int) -> Deployed:
         """See Target.go_back."""
-        with self._told(f"go back from {model} {leaving}"):
+        with self._explained(f"go back from {model} {leaving}"):
             pointer = self._pointer(model)
             now = pointer.releases[0][0] if pointer.releases else None
             if now != leaving:
@@ -229,7 +229,7 @@ class S3Target:
         return f"{self.prefix}{model}/current.json"
 
     @contextmanager
-    def _told(self, action: str) -> Iterator[None]:
+    def _explained(self, action: str) -> Iterator[None]:
         """Turn what the store raises into the port's errors."""
         try:
             yield

@@ -61,7 +61,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What is asked, and what was answered at acceptance; None where nobody wrote that down."""
+    """What is asked, and what was answered at acceptance; None where that is not recorded."""
 
     prompt: str = _PROMPT
     expected: Said | None = None
@@ -74,7 +74,7 @@ def probe_of(release: Release) -> Probe:
         return Probe()
     try:
         document = json.loads((release.folder / NAME).read_bytes()[:MAX_BYTES])
-        expected = _said(document["tokens"], document["logprobs"])
+        expected = _answer_of(document["tokens"], document["logprobs"])
         prompt, tolerance = document["prompt"], float(document.get("tolerance", _TOLERANCE))
         if expected is None or not isinstance(prompt, str) or not 0 <= tolerance < 1:
             raise ValueError(NAME)
@@ -109,12 +109,12 @@ def _ask(server: Loopback, probe: Probe, name: str) -> Said | None:
 def _read(answer: Answer) -> Said | None:
     try:
         logprobs = answer.document["choices"][0]["logprobs"]
-        return _said(logprobs["tokens"], logprobs["token_logprobs"]) if answer.status == 200 else None
+        return _answer_of(logprobs["tokens"], logprobs["token_logprobs"]) if answer.status == 200 else None
     except (KeyError, IndexError, TypeError):
         return None
 
 
-def _said(tokens: Any, worth: Any) -> Said | None:
+def _answer_of(tokens: Any, worth: Any) -> Said | None:
     if not (isinstance(tokens, list) and isinstance(worth, list) and 0 < len(tokens) == len(worth) <= 1_000):
         return None
     if not all(isinstance(token, str) for token in tokens):

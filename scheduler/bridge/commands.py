@@ -55,7 +55,7 @@ def submit(surface: Surface, request: Submit) -> dict[str, Any]:
 
 
 def promote(surface: Surface, version: Name, reason: Words = "") -> dict[str, Any]:
-    """Put an accepted version in force; the one before it is retired and stays at hand."""
+    """Promote an accepted version; the previously promoted one is retired and can be promoted again."""
     return surface.commands.run(["models", "promote", *_options(reason=reason), "--", version])
 
 
@@ -68,7 +68,7 @@ def deploy(
 
 
 def sync(surface: Surface, target: Name, *, dry_run: bool = False) -> dict[str, Any]:
-    """Compare a target with what is in force, and bring it there unless ``dry_run``."""
+    """Compare a target with the promoted versions, and deploy them there unless ``dry_run``."""
     return surface.commands.run(["models", "sync", *_options(dry_run=dry_run), "--", target])
 
 

@@ -70,19 +70,19 @@ _DEPTH_MAX = 20
 class Tokens:
     """The previews that were given: each lets the same change with the same arguments be made once, for a while."""
 
-    _given: dict[str, tuple[float, str, str]] = field(default_factory=dict)
+    _pending: dict[str, tuple[float, str, str]] = field(default_factory=dict)
 
     def give(self, verb: str, args: dict[str, Any], fingerprint: str = "") -> str:
         """Return a token for one change, of files with this fingerprint."""
-        while len(self._given) >= _TOKENS_MAX:
-            del self._given[next(iter(self._given))]
+        while len(self._pending) >= _TOKENS_MAX:
+            del self._pending[next(iter(self._pending))]
         token = secrets.token_urlsafe(12)
-        self._given[token] = (stopwatch() + _GOOD_SECONDS, _key(verb, args), fingerprint)
+        self._pending[token] = (stopwatch() + _GOOD_SECONDS, _key(verb, args), fingerprint)
         return token
 
     def take(self, token: str, verb: str, args: dict[str, Any]) -> str | None:
         """Return the fingerprint that a token was given for; None if it is for another change, used or too old."""
-        until, key, fingerprint = self._given.pop(token, (0.0, "", ""))
+        until, key, fingerprint = self._pending.pop(token, (0.0, "", ""))
         return fingerprint if stopwatch() < until and key == _key(verb, args) else None
 
 
@@ -123,7 +123,7 @@ class Tools:
 
             context = args.pop(_CONTEXT, None)
             if verb.changes and not args.get(_CONFIRM) and _can_ask(context):
-                return await self._asked(verb, args, context)
+                return await self._answer_tool(verb, args, context)
             return await to_thread.run_sync(self._call, verb, args)
 
         tool.__name__ = name_of(verb)
@@ -140,7 +140,7 @@ class Tools:
         )
         return tool
 
-    async def _asked(self, verb: Verb, args: dict[str, Any], context: Any) -> Any:
+    async def _answer_tool(self, verb: Verb, args: dict[str, Any], context: Any) -> Any:
         """Make a change if the user agrees: asked within this call, or by the protocol since 2026-07-28 between two."""
         from anyio import to_thread
         from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
@@ -173,7 +173,7 @@ class Tools:
             expected = {"expect": fingerprint} if fingerprint else {}
             result = marked(ask(self.surface, verb.name, {**args, **expected}))
             return {"done": True, **result} if verb.changes else result
-        except Exception as error:  # noqa: BLE001 - every error is told to the agent, as it would be to a person
+        except Exception as error:  # noqa: BLE001 - every error is reported to the agent, as it would be to a person
             document = self.surface.tell(error)
             message = ". ".join(filter(None, [document["message"], document.get("remedy")]))
             words = line(self.surface.app.redact(message))

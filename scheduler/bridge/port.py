@@ -164,7 +164,7 @@ class Port:
 
 
 def _until_unread(work: Any) -> None:
-    """Do work of a thread; when nobody reads any more, the input ends as well, and with it the process."""
+    """Do work of a thread; when the output is closed, close the input as well, which ends the process."""
     try:
         work()
     except OSError:
@@ -259,7 +259,7 @@ class Subscriptions:
                     self._look_for_lines()
                 self._failing = False
             except OSError:
-                raise  # nobody reads any more
+                raise  # the output is closed
             except Exception as error:  # noqa: BLE001 - said to the reader, once; the next look may succeed
                 if not self._failing:
                     self.send({"trouble": self.surface.tell(error)})

@@ -1,4 +1,4 @@
-"""Surface: answers verbs with JSON text, for whoever speaks to it."""
+"""Surface: answers verbs with JSON text, for the port and for MCP."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _loading() -> Iterator[None]:
     gc.disable()
     without_rich = "rich" not in sys.modules
     if without_rich:
-        sys.modules["rich"] = None  # type: ignore[assignment] # how Python is told that there is none
+        sys.modules["rich"] = None  # type: ignore[assignment] # makes an import of it fail
     try:
         yield
     finally:

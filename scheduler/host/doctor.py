@@ -77,7 +77,7 @@ def check_database(database: Database) -> Checked:
     with database.read() as tx:
         live = runs.live(tx)
     with database.write():
-        pass  # nobody holds the lock for long, and the disk may be written
+        pass  # the lock is held for moments only, and the disk can be written
     return Checked("ok", f"{database.where}, runs that are live: {len(live)}")
 
 
@@ -182,7 +182,7 @@ def check_price(pool: Pool, now: float) -> Checked:
 
 
 def check_target(at: ServedAt, models: list[str]) -> Checked:
-    """Open a target and ask what it serves of the models, or of one that nobody has. Raises TargetError."""
+    """Open a target and ask what it serves of the models, or of one that does not exist. Raises TargetError."""
     target = at.open()
     servings = {model: target.read(model) for model in (filter(at.rule.serves, models) if models else [_NOBODY])}
     there = {model: serving for model, serving in servings.items() if serving.version is not None}
@@ -205,7 +205,7 @@ def channel_check(channel: Channel) -> Callable[[], Checked]:
 
 
 def no_channel() -> Checked:
-    """Return what it means that no channel is configured: no fault, but nobody is told anything."""
+    """Return what it means that no channel is configured: no fault, but no message is sent."""
     return Checked("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
 
 

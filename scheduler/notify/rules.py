@@ -180,7 +180,7 @@ def write_letters(ports: Ports, rules: Sequence[Rule], now: int) -> None:
         unread = events.after(tx, read, _READ_AT_ONCE) if rules else []
         names = {event.id: _names(tx, event) for event in unread}
     if not rules:
-        if RULES in planned or _READ.format(RULES) in planned:  # what happens before there is a rule is told to nobody
+        if RULES in planned or _READ.format(RULES) in planned:  # events before the first rule are not sent
             with ports.write() as tx:
                 forget_reader(tx, RULES)
         return

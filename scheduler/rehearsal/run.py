@@ -37,7 +37,7 @@ DEFAULT_EPOCH = "2026-11-21T00:00:00Z"
 # What is set for the real scheduler must not reach into a rehearsal: its database above all.
 _NO_ENVIRONMENT: dict[str, str] = {}
 _PROGRESS_WALL_SECONDS = 0.5
-_LEAD_WALL_SECONDS = 1.5  # what the emulators take to start, which is nobody's scheduled time
+_LEAD_WALL_SECONDS = 1.5  # what the emulators take to start; it does not count as scheduled time
 _LINE_EVERY_WALL_SECONDS = 15.0
 _PICTURE_WIDTH = 1_400
 _VERSION = "1.0"

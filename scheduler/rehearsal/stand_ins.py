@@ -55,7 +55,7 @@ class Emulator:
         self._name = name
         self._command = command
         self._log = log
-        self._told = input_text
+        self._input = input_text
         self._left = threading.Event()
         self._process: subprocess.Popen[str] | None = None
 
@@ -96,7 +96,7 @@ class Emulator:
                 start_new_session=True,
             )
         if process.stdin is not None:
-            process.stdin.write(self._told)
+            process.stdin.write(self._input)
             process.stdin.close()
         return process
 
@@ -312,7 +312,7 @@ def _read_bucket(options: Mapping[str, str], folder: Path) -> None:
 
 
 def _write_credentials(file: Path) -> None:
-    """Make credentials for the emulator, which looks at none, so that nobody's own are sent to it.
+    """Make credentials for the emulator, which looks at none, so that a person's own are never sent to it.
 
     They are random: what is a secret is hidden everywhere, and no word that people read may be one.
     """

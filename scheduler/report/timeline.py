@@ -278,7 +278,7 @@ def _bars(
         if detailed and (hue := timeline.hues.get(lane.job)) is not None:
             bar += f'<rect class="h{hue}" x="{frame.x(left)}" width="{_STRIPE}" {box}/>'
         bar += label
-        # The table beside the picture has the same links for the keyboard; two hundred stops here would help nobody.
+        # The table beside the picture has the same links for the keyboard; two hundred stops here would slow it down.
         yield (
             f'<a href={attribute(link + session.key)} tabindex="-1">{bar}</a>'
             if link and session.key and detailed

@@ -31,7 +31,7 @@ class CheckpointRecord:
     pinned: bool
 
 
-_KNOWN = select(checkpoints.c.key).where(checkpoints.c.key == bindparam("key"))
+_SAME_KEY = select(checkpoints.c.key).where(checkpoints.c.key == bindparam("key"))
 _ALL = select(checkpoints).order_by(
     checkpoints.c.job, checkpoints.c.step.desc(), checkpoints.c.attempt.desc(), checkpoints.c.key
 )
@@ -57,7 +57,7 @@ _LONG_EXPIRED = (
 
 def record(tx: Connection, manifest: Manifest, now: int) -> bool:
     """Store a manifest as good, with event ``checkpoint.seen``; return False when it is known already."""
-    if tx.execute(_KNOWN, {"key": manifest.key}).first() is not None:
+    if tx.execute(_SAME_KEY, {"key": manifest.key}).first() is not None:
         return False
     row = codec.row_of(CheckpointRecord(manifest, now, "good", "", pinned=False), manifest=codec.dump(manifest))
     whose = {"key": manifest.key, "job": manifest.job, "step": manifest.step, "attempt": manifest.attempt}

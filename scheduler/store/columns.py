@@ -1,4 +1,4 @@
-"""Column types: values are what was written, so that a damaged row is told apart from a strange one."""
+"""Column types: values are what was written, so that a damaged row differs from an unusual one."""
 
 from __future__ import annotations
 

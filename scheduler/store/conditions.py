@@ -15,7 +15,7 @@ from scheduler.store import codec
 from scheduler.store.schema import conditions
 
 RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
-SILENT_SECONDS = 1_800  # a maintenance window of minutes is nobody's business
+SILENT_SECONDS = 1_800  # a maintenance window of minutes is not reported
 BLIND = "watch.blind"  # an event alone: the votes on a version cannot be read
 RUN_POISONED, JOB_POISONED = "run.poisoned", "job.poisoned"
 RELOAD_REFUSED = "daemon.reload_refused"

@@ -73,7 +73,7 @@ def serving(tx: Connection, model: str, target: str) -> Deployment | None:
 
 
 def intended(tx: Connection, model: str, target: str) -> Deployment | None:
-    """Return what is on its way to a target, or None; after a crash nobody may be at it."""
+    """Return what is on its way to a target, or None; after a crash no process may be working on it."""
     return _there(tx, model, target, "intended")
 
 

@@ -68,7 +68,7 @@ _BEGIN_WRITE = {
 _INSTANTS = ("at", "until", "deadline", "planned_start", "not_before", "booked_start", "booked_end")
 _INSTANT_LEAST, _INSTANT_MOST = -62_135_596_800, 253_402_300_799  # the years 1 to 9999, which can be shown
 _UNKNOWN_ENDS = {("limits", "ends_at")}  # windows without an end have one beyond every calendar
-_SHOWN = 60
+_EXCERPT_LENGTH = 60
 
 
 class Database:
@@ -84,7 +84,7 @@ class Database:
     ) -> None:
         self.url = _parsed(url)
         self.path = Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
-        self.where = str(self.path or _shown(self.url))
+        self.where = str(self.path or _address_text(self.url))
         self._engine = _engine(self.url, busy_seconds)
         snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self._engine.execution_options(**(snapshot if self.path is None else {}))
@@ -287,7 +287,7 @@ def _parsed(url: str) -> URL:
     except ArgumentError:
         # The URL may hold a password, so it is not repeated.
         raise StoreFailure("bad database URL", "the configuration", "it cannot be parsed", _URL_HELP) from None
-    where = _shown(parsed)
+    where = _address_text(parsed)
     if parsed.get_backend_name() not in _TABLES:
         raise StoreFailure("bad database URL", where, "neither SQLite nor PostgreSQL", _URL_HELP)
     if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:
@@ -295,7 +295,7 @@ def _parsed(url: str) -> URL:
     return parsed
 
 
-def _shown(url: URL) -> str:
+def _address_text(url: URL) -> str:
     return shown_address(url.render_as_string(hide_password=False))
 
 
@@ -322,7 +322,7 @@ def _engine(url: URL, busy_seconds: float) -> Engine:
         try:
             engine = create_engine(url, connect_args=connect, pool_pre_ping=True)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
-            where = _shown(url)
+            where = _address_text(url)
             remedy = "Install the extra `postgres`, and write the URL as postgresql+psycopg://"
             raise StoreFailure("no PostgreSQL driver", where, str(error), remedy) from None
     return engine
@@ -467,7 +467,7 @@ def _shown_value(value: object) -> str:
         return f"({value.why})"
     text = value if isinstance(value, str) else repr(value)
     text = "".join(character if character.isprintable() else "?" for character in text)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return text if len(text) <= _EXCERPT_LENGTH else f"{text[: _EXCERPT_LENGTH - 3]}..."
 
 
 def _objects(*names: str) -> dict[str, Callable[[Row], object]]:

@@ -75,17 +75,17 @@ def tail(
     subject: str | None = None,
 ) -> list[Event]:
     """Return up to ``limit`` events, oldest first: those after ``after_id``, or the newest when it is 0."""
-    return _found(tx, after_id or None, limit, kinds, subject)
+    return _matching(tx, after_id or None, limit, kinds, subject)
 
 
 def after(
     tx: Connection, position: int, limit: int = 200, kinds: Collection[str] | None = None, subject: str | None = None
 ) -> list[Event]:
     """Return up to ``limit`` events after the one with the id ``position``, oldest first; after 0 come the oldest."""
-    return _found(tx, position, limit, kinds, subject)
+    return _matching(tx, position, limit, kinds, subject)
 
 
-def _found(
+def _matching(
     tx: Connection, after_id: int | None, limit: int, kinds: Collection[str] | None, subject: str | None
 ) -> list[Event]:
     """Return events after an id, or the newest for None, oldest first."""

@@ -77,7 +77,7 @@ class JobRecord:
 
 _IN_QUEUE = jobs.c.removed_at.is_(None)
 _ALL = select(jobs).order_by(jobs.c.position, jobs.c.name).where(_IN_QUEUE)
-# Most jobs nobody judges; they are not decoded. No text within a definition looks like this: JSON escapes its quotes.
+# Most jobs have no gates; they are not decoded. No text within a definition looks like this: JSON escapes its quotes.
 _JUDGED = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
     checkpoints.c.state == "good",
     jobs.c.state.in_(("queued", "active", "held", "done")),

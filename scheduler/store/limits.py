@@ -46,7 +46,7 @@ def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
 
 
 def forget(tx: Connection, pool: str, source: str, now: int) -> None:
-    """Let go of what a source told of limits that there are no more; event ``limit.gone`` if there was something."""
+    """Delete limits of a source that no longer exist; event ``limit.gone`` if there was one."""
     if tx.execute(delete(limits).where(limits.c.pool == pool, limits.c.source == source)).rowcount:
         events.append(tx, "limit.gone", pool, now, source=source)
 

@@ -111,10 +111,10 @@ def _state(name: str, detail: str) -> JobState:
     return _STATES[name](**json.loads(detail))
 
 
-_Found = tuple["Iterable[Any]", "str | None", "Iterable[Any]"]
+_Listed = tuple["Iterable[Any]", "str | None", "Iterable[Any]"]
 
 
-def _from_sqlite(url: str) -> _Found | None:
+def _from_sqlite(url: str) -> _Listed | None:
     """Return rows and newest plan, or None when the engine has to look."""
     path = url.removeprefix(_SQLITE)
     if path == url or not path.startswith("/") or "?" in path:
@@ -132,7 +132,7 @@ def _from_sqlite(url: str) -> _Found | None:
         return None
 
 
-def _from_engine(url: str) -> _Found:
+def _from_engine(url: str) -> _Listed:
     from sqlalchemy import text
 
     from scheduler.store.engine import open_database

@@ -29,11 +29,11 @@ class Letter:
     why: str
 
 
-_KNOWN = select(outbox.c.id).where(
+_SAME_MESSAGE = select(outbox.c.id).where(
     outbox.c.kind == bindparam("kind"), outbox.c.period == bindparam("period"), outbox.c.channel == bindparam("channel")
 )
 _OF_KIND = select(outbox.c.period, outbox.c.channel, outbox.c.sent_at).where(outbox.c.kind == bindparam("kind"))
-_WORDS = _KNOWN.with_only_columns(outbox.c.sent_at, outbox.c.body)
+_WORDS = _SAME_MESSAGE.with_only_columns(outbox.c.sent_at, outbox.c.body)
 _OLD = (
     select(outbox.c.id)
     .where(outbox.c.sent_at < bindparam("before"), outbox.c.body != "{}")
@@ -55,7 +55,7 @@ _STUCK = (
     )
     .order_by(outbox.c.channel, outbox.c.id)
 )
-_TAKEN = (
+_CLAIMED = (
     select(outbox.c.id).where(outbox.c.channel == bindparam("channel"), outbox.c.sent_at > bindparam("at")).limit(1)
 )
 NEVER = INSTANT_MAX
@@ -65,7 +65,7 @@ NEVER = INSTANT_MAX
 def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str, Any], now: int) -> bool:
     """Put a message in the outbox; return False when this kind, period and channel has one, sent or not."""
     name = {"kind": kind, "period": period, "channel": channel}
-    if tx.execute(_KNOWN, name).first() is not None:
+    if tx.execute(_SAME_MESSAGE, name).first() is not None:
         return False
     row = {"body": codec.dump(dict(body)), "created_at": now, "attempts": 0, "retry_at": now, "why": ""}
     tx.execute(insert(outbox), {**name, **row})
@@ -119,7 +119,7 @@ def stuck(tx: Connection, attempts: int, since: int = 0) -> list[Stuck]:
     result: dict[str, Stuck] = {}
     for row in tx.execute(_STUCK, {"attempts": attempts, "never": NEVER, "since": since}):
         values = {"channel": row.channel, "at": row.created_at}
-        if row.retry_at == NEVER and tx.execute(_TAKEN, values).first() is not None:
+        if row.retry_at == NEVER and tx.execute(_CLAIMED, values).first() is not None:
             continue
         first = result.get(row.channel) or Stuck(row.channel, 0, row.attempts, row.created_at, "")
         result[row.channel] = replace(first, messages=first.messages + 1, why=row.why)

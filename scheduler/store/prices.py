@@ -1,4 +1,4 @@
-"""Prices: what an hour of a pool's sessions costs, as its platform told last. What is told last holds."""
+"""Prices: what an hour of a pool's sessions costs, as its platform reported last. The latest report counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KIND = "price.observed"
 _LAST = select(func.max(events_table.c.id)).where(
     events_table.c.subject.in_(bindparam("pools", expanding=True)), events_table.c.kind == _KIND
 )
-_TOLD = select(events_table.c.subject, events_table.c.data).where(
+_REPORTED = select(events_table.c.subject, events_table.c.data).where(
     events_table.c.id.in_(_LAST.group_by(events_table.c.subject))
 )
 
@@ -35,7 +35,7 @@ def priced(tx: Connection, pools: Mapping[str, Pool]) -> dict[str, Pool]:
     """Return the pools, those without a declared price with what their platforms told."""
     open_ones = sorted(name for name, pool in pools.items() if not pool.price_microdollars_per_hour)
     result = dict(pools)
-    for row in tx.execute(_TOLD, {"pools": open_ones}) if open_ones else ():
+    for row in tx.execute(_REPORTED, {"pools": open_ones}) if open_ones else ():
         price = codec.load_object(row.data)
         # What another platform of that name cost once is no price of this one.
         if price.get("platform") == result[row.subject].platform and isinstance(price.get("microdollars"), int):

@@ -1,4 +1,4 @@
-"""Queue waits: which sessions wait in their platform's queue, why, and until when. What is told last holds."""
+"""Queue waits: which sessions wait in their platform's queue, why, and until when. The latest report counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIVE = select(runs.c.key).where(runs.c.state != "ended")
 _LAST = select(func.max(events_table.c.id)).where(
     events_table.c.subject.in_(bindparam("keys", expanding=True)), events_table.c.kind.in_([_WAITS, _BEGAN])
 )
-_TOLD = select(events_table.c.subject, events_table.c.data).where(
+_REPORTED = select(events_table.c.subject, events_table.c.data).where(
     events_table.c.id.in_(_LAST.group_by(events_table.c.subject)), events_table.c.kind == _WAITS
 )
 
@@ -34,7 +34,7 @@ def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
     """Return the waits of those of the given runs that wait, by launch key."""
     if not keys:
         return {}
-    rows = [(row.subject, codec.load_object(row.data)) for row in tx.execute(_TOLD, {"keys": sorted(keys)})]
+    rows = [(row.subject, codec.load_object(row.data)) for row in tx.execute(_REPORTED, {"keys": sorted(keys)})]
     return {
         key: Wait(str(data.get("why", "")), data.get("starts_at"), data.get("place"), since=data.get("since"))
         for key, data in rows

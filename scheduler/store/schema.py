@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from scheduler.store.columns import Flag, Number, Serial, Whole, Words, key, one_of, optional, required, rows
-from scheduler.store.columns import metadata as metadata  # noqa: PLC0414 - whoever wants all tables asks here
+from scheduler.store.columns import metadata as metadata  # noqa: PLC0414 - all tables are asked for here
 
 
 # Tables of models: versions, evaluations, verdicts, which version is promoted, and where which one is deployed.

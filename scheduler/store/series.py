@@ -1,4 +1,4 @@
-"""Series: what a job's sessions told of its training over its steps, for curves; a few hundred points an attempt."""
+"""Series: what a job's sessions report over its steps, for curves; a few hundred points an attempt."""
 
 from __future__ import annotations
 

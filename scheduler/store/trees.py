@@ -78,7 +78,7 @@ def copies(tx: Connection) -> dict[str, str]:
 
 
 def let_go(tx: Connection, digest: str, now: int) -> None:
-    """Note that it is being deleted: from here on nobody can come to need it."""
+    """Note that it is being deleted: from here on no job can use it."""
     tx.execute(update(trees).where(trees.c.digest == digest).values(delete_at=now, going=True))
 
 

@@ -90,8 +90,8 @@ def _history(tx: Connection) -> Iterator[str]:
         before = states.get((noun, row.subject))
         if data.get("from") != before and not (pruned and before is None):
             yield (
-                f"event {row.id} ({row.kind}) of {noun} {row.subject} begins at {_shown(data.get('from'))}, "
-                f"but the event before it ended at {_shown(before)}"
+                f"event {row.id} ({row.kind}) of {noun} {row.subject} begins at {_state_text(data.get('from'))}, "
+                f"but the event before it ended at {_state_text(before)}"
             )
         states[noun, row.subject] = data["to"]
     for noun, table, name in (("job", jobs, jobs.c.name), ("run", runs, runs.c.key)):
@@ -100,12 +100,12 @@ def _history(tx: Connection) -> Iterator[str]:
             history = states.pop((noun, subject), None)
             kept = {"state": state, **codec.load(detail)}
             if history != kept and not (pruned and history is None):
-                yield f"{noun} {subject} is {_shown(kept)}, but its events say {_shown(history)}"
+                yield f"{noun} {subject} is {_state_text(kept)}, but its events say {_state_text(history)}"
     for noun, subject in states:
         yield f"{noun} {subject} has events but no row"
 
 
-def _shown(state: dict[str, Any] | None) -> str:
+def _state_text(state: dict[str, Any] | None) -> str:
     return "nothing" if state is None else codec.dump(state)
 
 

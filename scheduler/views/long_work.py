@@ -19,7 +19,7 @@ _SHOWN_WALL_SECONDS, _DATA_SHOWN_WALL_SECONDS = 60.0, 5.0
 _KEPT_WALL_SECONDS = 120.0  # work that is begun again within this time after its end goes on as the same piece
 _STANDS_WALL_SECONDS = 1_800.0
 _WHY_CHARACTERS = 300
-# Calls by kind, as people know them. Platforms that do not answer are told of elsewhere (service/faults/places.py).
+# Calls by kind, as people know them. Platforms that do not answer are reported by service/faults/places.py.
 _WORDS = {
     "data": "training data of {}",
     "inputs": "input {}",
@@ -58,7 +58,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Last:
     since: int
     told: str
     changed_at: int
@@ -69,7 +69,7 @@ class LongWork:
     """Watches the long work of one daemon. What it keeps may be lost."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._last: dict[str, _Last] = {}
         self._failed_since: dict[str, int] = {}
         self._written: list[Work] = []
 
@@ -82,15 +82,15 @@ class LongWork:
             ):
                 continue
             began = now - round(one.wall_seconds / second)
-            state = self._seen.setdefault(_named(one.kind, one.name), _Seen(began, one.told, now, now))
+            state = self._last.setdefault(_named(one.kind, one.name), _Last(began, one.told, now, now))
             state.seen_at = now
             if state.told != one.told:
                 state.told, state.changed_at = one.told, now
         going = {(_named(kind, name)) for kind in _WORDS for name in ports.calls.under_way(kind)}
-        for what, state in list(self._seen.items()):
+        for what, state in list(self._last.items()):
             kept = what == _WORDS["reports"] and (now - state.seen_at) * second < _KEPT_WALL_SECONDS
             if what not in going and not kept:
-                del self._seen[what]
+                del self._last[what]
         failures = {_named(kind, name): why for (kind, name), why in ports.calls.failures().items() if kind in _WORDS}
         self._failed_since = {what: self._failed_since.get(what, now) for what in failures}
         running = [
@@ -100,12 +100,12 @@ class LongWork:
                 state.since,
                 state.told,
             )
-            for what, state in sorted(self._seen.items())
+            for what, state in sorted(self._last.items())
         ]
         running += [
             Work(what, "failed", self._failed_since[what], ports.redact(why)[:_WHY_CHARACTERS])
             for what, why in sorted(failures.items())
-            if what not in self._seen
+            if what not in self._last
         ]
         if running != self._written:
             with ports.write() as tx:

@@ -74,7 +74,7 @@ def needs(
         *_offers(tx),
         *_versions(tx),
         *_deployments(tx),
-        *_letters(tx, since),
+        *_messages(tx, since),
         *_settings(tx),
         *_long_work(tx),
         *_alarms(events.tail(tx, kinds=ALARMS) if alarms is None else alarms, since, now),
@@ -306,7 +306,7 @@ def _deployments(tx: Connection) -> Iterator[Need]:
             yield Need("rolled back, still deployed", f"{row.model} at {row.target}", why, remedy, row.served_at)
 
 
-def _letters(tx: Connection, since: int) -> Iterator[Need]:
+def _messages(tx: Connection, since: int) -> Iterator[Need]:
     """Channels that do not take their messages; one line each, or reporting a message by a message would never end."""
     for one in outbox.stuck(tx, _TRIES_SHOWN, since):
         why = f"{counted(one.messages, 'message')}, {counted(one.attempts, 'try', 'tries')}: {one.why}"

@@ -106,7 +106,9 @@ class Actors:
 
     bearer: Bearer
     _key: bytes = field(default=b"", repr=False)
-    _taken: dict[str, int] = field(default_factory=dict, repr=False)  # words of forms, and until when they were good
+    _used_words: dict[str, int] = field(
+        default_factory=dict, repr=False
+    )  # words of forms, and until when they were good
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +120,7 @@ class Actors:
         return f"{begun}.{self._signed('session', begun)}"
 
     def of(self, request: Request) -> str | None:
-        """Return the session that a request belongs to; None when it is nobody's who may act."""
+        """Return the session that a request belongs to; None if it may not act."""
         try:
             cookies = SimpleCookie(request.headers.get("cookie", ""))
         except CookieError:
@@ -149,10 +151,10 @@ class Actors:
         if until <= now:
             raise Refused("the form is older than an hour")
         with self._lock:
-            if begun in self._taken:
+            if begun in self._used_words:
                 raise Refused("this form was sent before; what it asked for was done then, or refused")
-            self._taken = {each: good for each, good in self._taken.items() if good > now}
-            self._taken[begun] = until
+            self._used_words = {each: good for each, good in self._used_words.items() if good > now}
+            self._used_words[begun] = until
 
     def _signed(self, *words: str) -> str:
         text = "\0".join(words).encode("utf-8", "surrogateescape")

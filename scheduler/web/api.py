@@ -57,7 +57,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:
 
     for path, name, answer in _QUESTIONS:
         missing = _MISSING if "{" in path or answer is questions.plan_difference else None
-        api.add_api_route(path, _asked(source, answer, path), name=name, methods=["GET"], responses=missing)
+        api.add_api_route(path, _endpoint(source, answer, path), name=name, methods=["GET"], responses=missing)
 
     @api.get("/revision")
     def revision() -> Revision:
@@ -106,7 +106,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:
     return api, plain
 
 
-def _asked(source: Source, answer: Callable[..., Any], path: str) -> Callable[..., Any]:
+def _endpoint(source: Source, answer: Callable[..., Any], path: str) -> Callable[..., Any]:
     """Return a question of ``source`` as FastAPI takes it; what an address names has the name that stands there."""
     _, *parameters = signature(answer, eval_str=True).parameters.values()
     in_path = re.findall(r"{(\w+)}", path)

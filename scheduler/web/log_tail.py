@@ -23,7 +23,7 @@ _TERMINAL_COMMAND = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _TailState:
     """The last bytes of one log: ``data`` begins at byte ``base``. ``whole``: the session ended and all was read."""
 
     base: int = 0
@@ -41,7 +41,7 @@ class _Known:
 class _Tail:
     """What is known of one log, replaced by the one thread that reads on; ``read`` is set while none does."""
 
-    known: _Known = field(default_factory=_Known)
+    known: _TailState = field(default_factory=_TailState)
     read: Event = field(default_factory=Event)
     read_at: float | None = None
 
@@ -99,12 +99,12 @@ class LogTails:
             fresh = b"".join(platform.logs(key, state.end, _PIECE_BYTES))
             kept = (state.data + fresh)[-_KEPT_BYTES:]
             over = len(fresh) < _PIECE_BYTES
-            tail.known = _Known(state.end + len(fresh) - len(kept), kept, whole=ended and over)
+            tail.known = _TailState(state.end + len(fresh) - len(kept), kept, whole=ended and over)
             read += len(fresh)
             if over:
                 return
 
-    def _answer(self, state: _Known, key: str, after: int, *, answered: bool) -> Log:
+    def _answer(self, state: _TailState, key: str, after: int, *, answered: bool) -> Log:
         end = state.end if state.whole else state.base + state.data.rfind(b"\n") + 1
         # Cut in the middle of a line: what is left of it is not shown.
         first = state.base if state.base == 0 else state.base + (state.data.find(b"\n") + 1 or len(state.data))

@@ -98,7 +98,7 @@ from scheduler.web.shapes import (
 )
 from scheduler.web.source import Source
 
-_SHOWN = 12
+_JOBS_SHOWN = 12
 _FINISHED_SHOWN = 6
 STATES = ("active", "queued", "held", "failed", "done", "cancelled")
 _RUNS_SHOWN = 20
@@ -175,10 +175,10 @@ def training(source: Source) -> TrainingNow:
 
 def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int) -> TrainingNow:
     """Return the jobs that train, then those that wait and those that failed or are held, and what is over."""
-    active, _ = jobs.page(tx, _SHOWN, states={"active"})
+    active, _ = jobs.page(tx, _JOBS_SHOWN, states={"active"})
     records = list(active)
     for wanted in ({"failed", "held"}, {"queued"}, {"done"}):
-        room = _SHOWN - len(records)
+        room = _JOBS_SHOWN - len(records)
         records += jobs.page(tx, room, states=wanted)[0] if room > 0 else []
     # What scored a version and is over says no more than the version does.
     records = [record for record in records if record.spec.role != EVALUATE or not isinstance(record.state, Done)]
@@ -219,7 +219,7 @@ def queue_list(
 
 def job_rows(source: Source, tx: Connection, records: Sequence[JobRecord]) -> list[JobRow]:
     """Return jobs as the API shows them."""
-    return [JobRow(**document) for document in _shown(source, tx, records, listed_job_json)]
+    return [JobRow(**document) for document in _rows_of(source, tx, records, listed_job_json)]
 
 
 def queue_show(source: Source, job: Name) -> JobDetail:
@@ -229,7 +229,7 @@ def queue_show(source: Source, job: Name) -> JobDetail:
         saved = checkpoints.everything(tx, job)
         sessions, _ = runs.page(tx, _RUNS_SHOWN, job=job)
         curve = series.curve(series.of_job(tx, job, record.fenced_attempt + 1))
-        (document,) = _shown(source, tx, [record], job_json)
+        (document,) = _rows_of(source, tx, [record], job_json)
         fields = {
             **document,
             "training": source.trainings(tx, [record], source.now)[0],
@@ -259,7 +259,7 @@ def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
     return sorted(curves.items())
 
 
-def _shown(
+def _rows_of(
     source: Source,
     tx: Connection,
     records: Sequence[JobRecord],

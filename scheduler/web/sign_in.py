@@ -98,7 +98,7 @@ def _add(
                 if len(body) > _BODY_MAX_BYTES:
                     return HTMLResponse(page(next="/", wrong=_WRONG), 413)
         except ClientDisconnect:
-            return HTMLResponse("", 400)  # nobody is there to read it
+            return HTMLResponse("", 400)  # no person reads it
         form = parse_qs(body.decode("utf-8", "replace"))
         back = local_path(form.get("next", ["/"])[0])
         if bearer is None:

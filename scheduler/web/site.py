@@ -120,7 +120,7 @@ def _answer_failures(application: FastAPI, written: pages.Pages, source: Source,
     def refused(request: Request, error: Exception) -> Response:
         code = error.status_code if isinstance(error, StarletteHTTPException) else 500
         why = str(error.detail) if isinstance(error, HTTPException | StarletteHTTPException) else ""
-        if code == 404 and not isinstance(error, HTTPException):  # no route: what the framework says helps nobody
+        if code == 404 and not isinstance(error, HTTPException):  # no route: the framework's message does not help
             why = "there is no such page"
         what = {404: "not found", 405: "not allowed", 422: "bad request"}.get(code, "refused")
         return fault(request, code, what, why, "")
@@ -145,7 +145,7 @@ def router(app: App, actors: Actors, log: Log) -> APIRouter:
 
     @routes.post(PREFIX + "jobs/{name}/{verb}")
     async def on_job(request: Request, name: str, verb: JobVerb) -> Any:
-        form = await _asked(request)
+        form = await _form_values(request)
 
         def act() -> None:
             actors.take(request, request.url.path, form.get("form", ""))
@@ -157,7 +157,7 @@ def router(app: App, actors: Actors, log: Log) -> APIRouter:
 
     @routes.post(PREFIX + "runs/{key}/stop")
     async def on_run(request: Request, key: str) -> Any:
-        form = await _asked(request)
+        form = await _form_values(request)
 
         def act() -> None:
             actors.take(request, request.url.path, form.get("form", ""))
@@ -209,7 +209,7 @@ async def _done(act: Any, back: str) -> RedirectResponse:
     return RedirectResponse(back, 303)
 
 
-async def _asked(request: Request) -> dict[str, str]:
+async def _form_values(request: Request) -> dict[str, str]:
     """Return a form's fields, each once and cut to a sentence. Raises HTTPException 413, 400."""
     body = bytearray()
     try:

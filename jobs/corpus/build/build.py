@@ -424,18 +424,18 @@ class DomainTagger:
             for name, weighted in self._domains.items()
         }
         self._keywords = keywords
-        self._known: dict[int, tuple[str, ...]] = {}
+        self._weights: dict[int, tuple[str, ...]] = {}
 
     def tags(self, held: int) -> tuple[str, ...]:
         """Return the domains, sorted, of a text that holds these words."""
-        if held not in self._known:
+        if held not in self._weights:
             weighed = {
                 name: sum(weight for bit, weight in weighted if held & bit) for name, weighted in self._domains.items()
             }
-            self._known[held] = tuple(
+            self._weights[held] = tuple(
                 name for name, weight in weighed.items() if weight and weight >= self._needed[name]
             )
-        return self._known[held]
+        return self._weights[held]
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return by domain and keyword how many texts hold it."""

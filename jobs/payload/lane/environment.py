@@ -60,12 +60,12 @@ def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Trans
         digest = _digest(packages, image)
         place = launch.cache / FOLDER / digest
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Never closed: while this process lives, nobody sweeps what its command runs from.
+        # Never closed: while this process lives, the sweep leaves what its command runs from.
         hold = os.open(place.with_name(f"{digest}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(hold, fcntl.LOCK_SH)
-        if not _found(place):
-            fcntl.flock(hold, fcntl.LOCK_EX)  # whoever else builds it is waited for
-            if not _found(place):
+        if not _is_there(place):
+            fcntl.flock(hold, fcntl.LOCK_EX)  # waits for another process that builds it
+            if not _is_there(place):
                 scratch = launch.work_dir / f"wheels-{order.lane}"
                 wheels = _wheelhouse(transport, packages, scratch)
                 _Build(place, lock, pins, image, Tool(wheels, hold, order.lane, order.environment)).run()
@@ -100,7 +100,7 @@ def _pins(lock: Lock, packages: Packages) -> Mapping[str, Pin]:
     return {canonical(pin.name): pin for pin in lock.targets[packages.target]}
 
 
-def _found(place: Path) -> bool:
+def _is_there(place: Path) -> bool:
     return (place / MARK).is_file()
 
 

@@ -112,7 +112,7 @@ PATTERNS = (
     _pattern("network", r"connection (was )?(forcibly )?(reset|refused|aborted|closed|lost|error)|connection(reset|refused|aborted)?error|broken ?pipe", "huggingface/huggingface_hub#2822", "follows"),
 )  # fmt: skip
 
-# Raised by whoever started the process that failed; they say nothing of why.
+# Raised by the parent of the process that failed; they do not say why.
 WRAPPERS = re.compile(
     r"childfailederror|calledprocesserror|processraisedexception|processexitedexception|exited unexpectedly|systemexit"
     r"|nonzeroexit|subprocess\w*error|raytaskerror",

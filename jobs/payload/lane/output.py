@@ -84,6 +84,6 @@ def _files(folder: Path) -> Iterator[Path]:
         inner.sort()
         for name in inner:
             if not (here / name).is_symlink():
-                (here / name).chmod(0o700)  # a folder that nobody may read holds results as well
+                (here / name).chmod(0o700)  # an unreadable folder holds results as well
         links = [name for name in inner if (here / name).is_symlink()]
         yield from (here / name for name in sorted([*names, *links]))

@@ -48,7 +48,7 @@ def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line
             judge.append(_judged(address, model, task, labelled)[0])
         verdict, why = _judged(address, model, task, candidate.texts(item.id)[0])
         yield Line(item.id, item.cluster, metric, float(verdict == "good"), why)
-    # A judge that nobody has checked agrees with nobody: an empty table says so.
+    # The agreement of an unchecked judge is unknown: an empty table says so.
     candidate.agreement[metric] = table_of([*people, *LABELS], [*judge, *LABELS]) if people else [[0, 0], [0, 0]]
     if people:
         for place in range(len(LABELS)):  # added above so that both labels have a place

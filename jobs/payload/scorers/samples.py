@@ -20,7 +20,7 @@ from .items import Item, Line, is_name, records
 METRIC = ""  # those that the logs name
 LOG_BYTES_MAX = 1 << 28
 _LINE_BYTES_MAX = 4 << 20
-_LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's: correct, partly, incorrect, no answer
+_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's: correct, partly, incorrect, no answer
 _EXAMPLE_MAX = 300
 Found = dict[str, dict[str, list[tuple[float, str]]]]
 
@@ -87,7 +87,7 @@ def _inspect(path: Path, values: Found) -> None:
 
 def _note(values: Found, name: str, item: str, value: Any, example: str) -> None:
     """Note a value under a name that a metric can have; a value that is not finite is worth 0, and says so."""
-    number = _LETTERS.get(value) if isinstance(value, str) else value
+    number = _GRADES.get(value) if isinstance(value, str) else value
     good = isinstance(number, bool | int | float) and math.isfinite(number)
     example_text = example if good else f"{value!r:.100} is no score"
     metric = re.sub(r"[^a-z0-9_@-]+", "_", name.lower()).strip("_@-")[:60] or "score"

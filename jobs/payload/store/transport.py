@@ -129,7 +129,7 @@ class DirectoryTransport:
 
     def _write(self, path: Path, source: Path | bytes, *, durable: bool) -> Path:
         """Write a temporary file beside ``path``; on failure nothing of it is left."""
-        # Random: machines that share the folder have equal process ids. No suffix: nobody takes it for a document.
+        # Random: machines that share the folder have equal process ids. No suffix: it is never mistaken for a document.
         temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
         try:
             sink = temporary.open("wb")

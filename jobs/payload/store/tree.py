@@ -122,14 +122,14 @@ def make(target: Path, making: Path, entries: tuple[Entry, ...], take: Callable[
             take(entry, files / entry.path)
     make_links(entries, files)
     seal(files, entries)
-    files.chmod(0o755)  # what nobody may write to cannot be moved to another folder
+    files.chmod(0o755)  # a read-only folder cannot be moved to another folder
     files.rename(target)
     target.chmod(0o555)
 
 
 @contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Hold the right to make ``target``; others wait for it, and whoever dies gives it back."""
+    """Hold the right to make ``target``; others wait for it; a process that dies gives it back."""
     lock = _lock(target)
     while True:
         with lock.open("a") as stream:

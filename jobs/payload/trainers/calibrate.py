@@ -133,7 +133,7 @@ def _in_child(setup: dict[str, Any], pipe: Any) -> None:
         for measured in measure(setup):
             pipe.send(measured)
         pipe.send({"done": True})
-    except Exception as error:  # noqa: BLE001 - one set-up that fails must not end the others; what failed is told
+    except Exception as error:  # noqa: BLE001 - one set-up that fails must not end the others; the failure is reported
         pipe.send({"error": f"{type(error).__name__}: {str(error)[:300]}"})
     pipe.close()
 

@@ -22,7 +22,7 @@ else:
 
 
 _ADAPTER, _FINGERPRINT = "adapter_config.json", "fingerprint.json"
-_TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # a tokenizer's files, and what generation is told
+_TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # a tokenizer's files, and the settings of generation
 _TERMS = ("LICENSE", "NOTICE")
 _NOT_COPIED = ("config.json", "version.json", _FINGERPRINT)
 _INDEX = ".index.json"
@@ -55,7 +55,7 @@ def merge(folder: Path, base: str, adapters: Sequence[Path], precision: str | No
     if "quantization_config" in config:
         raise Refused(f"{base} is a base in few bits, which no adapter can be merged into: name the 16 bit model")
     try:
-        import peft  # noqa: F401 - what is missing is told before anything is read
+        import peft  # noqa: F401 - a missing library is reported before anything is read
         import torch
         import transformers
     except ImportError as error:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
-_ASKED = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # what a line of the standard input stands for
+_SIGNALS = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # what a line of the standard input stands for
 _LOOKS, _LOOK_SECONDS = 40, 0.5  # in so long the platform has told that a node is gone
 _RELAY_SECONDS = 0.5
 _SHELL_SIGNAL_BASE = 128
@@ -107,13 +107,13 @@ def start_one(folder: Path, command: Sequence[str]) -> int:
 
 
 def _listen(started: subprocess.Popen[bytes]) -> None:
-    """Pass on to the command what is asked of it; end it when nobody is left who could ask."""
+    """Pass on to the command what is asked of it; end it when its supervisor is gone."""
     line = b""
     while piece := os.read(0, 4096):
         *lines, line = (line + piece).split(b"\n")
         for each in lines:
-            if each in _ASKED:
-                started.send_signal(_ASKED[each])
+            if each in _SIGNALS:
+                started.send_signal(_SIGNALS[each])
     with suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGKILL)
 

@@ -72,8 +72,8 @@ class FreshCredentials:
         self._look_up = look_up
         self._mark = mark
         self._turn = threading.Lock()
-        self._found: Any = None
-        self._found_by = ""
+        self._credentials: Any = None
+        self._credentials_mark = ""
 
     def load_credentials(self) -> FreshCredentials:
         """Return the credentials, as a provider of botocore's does."""
@@ -89,7 +89,7 @@ class FreshCredentials:
         return lambda: getattr(self._newest(), name, None)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field of the credentials, for whoever does not freeze them first."""
+        """Return a field of the credentials, for a caller that does not freeze them first."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._newest(), name)
@@ -97,9 +97,9 @@ class FreshCredentials:
     def _newest(self) -> Any:
         with self._turn:
             mark = self._mark()
-            if self._found is None or mark != self._found_by:
-                self._found, self._found_by = self._look_up(), mark
-            return self._found
+            if self._credentials is None or mark != self._credentials_mark:
+                self._credentials, self._credentials_mark = self._look_up(), mark
+            return self._credentials
 
 
 def connect(service: str, *, region: str, endpoint: str = "", profile: str = "", credentials: str = "") -> Any:

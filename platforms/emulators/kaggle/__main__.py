@@ -59,7 +59,7 @@ def main() -> None:
     rules = Rules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
     place = Place(folder, clock, options.owner, key, rules)
     over = ending()
-    server = Server(place, options.port)  # nobody is answered yet
+    server = Server(place, options.port)  # it answers no request yet
     if recall(place):
         # A session that waits has no folder yet, whatever an earlier start began.
         live = [session for session in place.sessions() if session.live and session.started_at is not None]

@@ -165,7 +165,7 @@ class Place:
         return self.storage.attach(f"{owner}/{slug}", target)
 
     def attach_model(self, source: str, target: Path) -> bool:
-        """Put a model before a kernel; return whether there is such a one: nobody has published any here."""
+        """Put a model before a kernel; return whether it exists: none is published here."""
         del source, target
         return False
 

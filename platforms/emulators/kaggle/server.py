@@ -28,7 +28,7 @@ _PIECE_BYTES = 1 << 16
 _REQUESTS_KEPT = 5_000
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 _Thing = TypeVar("_Thing")
-_DATASETS_PAGE = 20  # the place asks nobody how many are wanted
+_DATASETS_PAGE = 20  # the client cannot choose another size
 
 
 class Server(ThreadingHTTPServer):

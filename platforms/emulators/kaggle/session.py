@@ -139,7 +139,7 @@ class Session:
 
     def _run(self) -> None:
         folder = self.terms.folder
-        (folder / "tmp").mkdir(exist_ok=True)  # a place that died just before it told of this has been here
+        (folder / "tmp").mkdir(exist_ok=True)  # it exists if the emulator died just before it reported this
         (folder / "source.py").write_text(self.terms.source)
         environment = {
             **{name: text for name, text in os.environ.items() if SUMS.fullmatch(name)},
@@ -187,7 +187,7 @@ class Session:
                 start_new_session=True,
             )
             handed.close()  # from here on only the process holds them, so their end is its end
-            # Nobody hears that it runs before that is written down, and nobody hears that it waits once the meter runs.
+            # It is written down before any answer says that it runs; once the meter runs, no answer says that it waits.
             with self.changed:
                 self.pid, self.ticks = process.pid, start_ticks(process.pid) or 0
                 self.status, self.started_at = "RUNNING", self.clock.now()
@@ -236,7 +236,7 @@ class Session:
         """Take in output until the process closes it; return how it was cut short, if it was."""
         with selectors.DefaultSelector() as selector:
             for name, reader in readers.items():
-                # A pipe that nobody writes to any more looks quiet to whoever opens it now: only reading tells.
+                # A pipe without a writer looks quiet when it is opened: only reading shows its end.
                 with suppress(BlockingIOError):
                     data = os.read(reader, _PIECE_BYTES)
                     if not data:

@@ -257,7 +257,7 @@ class Job:
             return ("Stopped", "Stopped", "")
         if exit_code == 0:
             return ("Completed", "Completed", "")
-        return ("Failed", "Failed", f"AlgorithmError: {self._said()}, exit code: {exit_code}")
+        return ("Failed", "Failed", f"AlgorithmError: {self._output()}, exit code: {exit_code}")
 
     def _wait_for_another_instance(self) -> tuple[str, str, str] | None:
         """Wait until another instance is there, and start again on its empty disk; or return how the job ended."""
@@ -363,7 +363,7 @@ class Job:
             start_new_session=True,
         )
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         try:
             return (self.folder / "output" / "failure").read_text(errors="replace")[:_FAILURE_CHARACTERS]
         except FileNotFoundError:

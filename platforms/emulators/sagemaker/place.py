@@ -122,7 +122,7 @@ class Place:
         self._records.mkdir(parents=True, exist_ok=True)
         for record in sorted(self._records.glob("*.json")):
             document = json.loads(record.read_text())
-            job = self._made(document["request"])
+            job = self._new_job(document["request"])
             job.recall(document)
             self.jobs[job.name] = job
 
@@ -152,11 +152,11 @@ class Place:
                 )
             if self.cloud is None:
                 raise Refusal("InternalFailure", "the place is closed")
-            self.jobs[name] = job = self._made(request)
+            self.jobs[name] = job = self._new_job(request)
             job.start(self.cloud)
         return {"TrainingJobArn": job.arn}
 
-    def _made(self, request: Mapping[str, Any]) -> Job:
+    def _new_job(self, request: Mapping[str, Any]) -> Job:
         name = request["TrainingJobName"]
         arn = f"arn:aws:sagemaker:{self.region}:{ACCOUNT}:training-job/{name}"
         return Job(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)

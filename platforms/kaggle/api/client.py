@@ -18,7 +18,7 @@ from platforms.base import Misconfigured, QuotaReading, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer, nothing_wrong
 from platforms.kaggle.api.wire import Denied, Throttled, TooLarge, Wire, plain
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 _WAIT_SECONDS_MAX = 30.0  # a longer wait is the next look's
 _DATASETS = "datasets.DatasetApiService"
 _MODELS = "models.ModelApiService"
@@ -80,7 +80,7 @@ class Caller:
         *_, owner, slug = ["", "", *str(ref or "").split("/")]
         return slug if owner.lower() == self.owner().lower() else None
 
-    def read(self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Found]) -> _Found:
+    def read(self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]) -> _Result:
         """Make a call that changes nothing, repeated while there is no answer. Raises as Wire.call."""
         for round_number in range(self._tries - 1):
             try:
@@ -91,8 +91,8 @@ class Caller:
         return self.wire.call(service, name, fields, read)
 
     def found(
-        self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Found]
-    ) -> _Found | None:
+        self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]
+    ) -> _Result | None:
         """Make a call that changes nothing about one thing; None: it is missing, or not ours. Raises Unreachable."""
         try:
             return self.read(service, name, fields, read)

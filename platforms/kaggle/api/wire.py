@@ -33,7 +33,7 @@ _MODULES = (
 )
 PIECE_BYTES = 1 << 16
 _ANSWER_BYTES_MAX = 64 << 20  # a finished session's log comes inside an answer
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 _MESSAGE_CHARACTERS = 300
 _DOWNLOAD_TRIES = 5  # without a byte of progress
 _RATE_MIN = 10_000  # bytes a second
@@ -239,9 +239,9 @@ class Wire:
         service: str,
         name: str,
         fields: Mapping[str, Any],
-        read: Callable[[Answer], _Found],
+        read: Callable[[Answer], _Result],
         seconds: int | None = None,
-    ) -> _Found:
+    ) -> _Result:
         """Make one remote call with the ``fields`` of its request, and return what ``read`` makes of its answer.
 
         Raises Denied for a no, Unreachable when nothing can be concluded, as from a body that lacks what ``read``
@@ -392,7 +392,7 @@ class Wire:
         response = error.response
         if response is None:
             return Unreachable("kaggle", name, _reason(error))
-        status, message = _told(response)
+        status, message = _refusal_of(response)
         if status == 401:
             return Misconfigured(
                 "kaggle", name, f"the credentials from {self._credentials.origin} are refused", "Make new ones"
@@ -422,7 +422,7 @@ def plain(text: object) -> str:
     return "".join(c if c.isprintable() else " " for c in str(text or "")[:_MESSAGE_CHARACTERS])
 
 
-def _told(response: Any) -> tuple[int, str]:
+def _refusal_of(response: Any) -> tuple[int, str]:
     """Return the status and the message of a refusal; a body may name a worse status than its HTTP line."""
     try:
         body = response.json()

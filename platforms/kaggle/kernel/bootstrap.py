@@ -115,7 +115,7 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
 
 
 def secrets_of(wanted: dict[str, Any] | None, working: Path) -> dict[str, str]:
-    """Return the session's secrets by name: what cannot be had is left out, and told by whoever needs it."""
+    """Return the session's secrets by name: one that cannot be read is left out; the lane that needs it reports it."""
     if not wanted:
         return {}
     if "names" not in wanted:
@@ -152,7 +152,7 @@ def run_agent(order: dict[str, Any], scratch: Path, store: Path, secrets: dict[s
 
 
 def pass_on(stream: Any) -> None:
-    """Print what a stream says, up to a limit; the rest is read and dropped, so that whoever talks never waits."""
+    """Print what a stream says, up to a limit; the rest is read and dropped, so that the writer never waits."""
     left = _PRINTED_BYTES_MAX
     while line := stream.readline(_LINE_BYTES_MAX):
         if left > 0:

@@ -30,11 +30,11 @@ from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.relay import pack_objects
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 _GENERATIONS_MAX = 100
 _SLUG_DIGITS = 24
 _OVER = {"DELETED", "FAILED"}
-_GONE = "gone-"  # a note of a name that is used up: Kaggle need not tell a deleted dataset from one that never was
+_USED_UP = "gone-"  # a note of a name that is used up: Kaggle need not tell a deleted dataset from one that never was
 _SECRETS = "secret"
 _STRANGE_SECRETS_SECONDS = 86_400
 _AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
@@ -49,14 +49,14 @@ class Unfinished(Exception):
         self.told = progress
 
 
-class BackgroundTasks(Generic[_Found]):
+class BackgroundTasks(Generic[_Result]):
     """The tasks of one adapter, which any thread may ask for. What they do must be safe to cut short and repeat."""
 
     def __init__(self) -> None:
-        self._running: dict[str, tuple[Future[_Found], deque[str]]] = {}
+        self._running: dict[str, tuple[Future[_Result], deque[str]]] = {}
         self._turn = threading.Lock()
 
-    def run(self, name: str, work: Callable[[Callable[[str], None]], _Found], patience_seconds: float) -> _Found:
+    def run(self, name: str, work: Callable[[Callable[[str], None]], _Result], patience_seconds: float) -> _Result:
         """Return what ``work`` returns, or raise what it raises, once it is over; joins an task of that name.
 
         ``work`` is handed a function that it tells how far it has come. Raises Unfinished when ``patience_seconds``
@@ -76,7 +76,7 @@ class BackgroundTasks(Generic[_Found]):
         return future.result()
 
 
-def _settle(future: Future[_Found], work: Callable[[], _Found]) -> None:
+def _settle(future: Future[_Result], work: Callable[[], _Result]) -> None:
     try:
         future.set_result(work())
     except BaseException as error:  # noqa: BLE001 - it is raised in the thread of the caller
@@ -93,12 +93,12 @@ class Input:
     into: str
 
     def order(self) -> dict[str, str]:
-        """Return what the bootstrap program is told."""
+        """Return the settings of the bootstrap program."""
         return {"name": self.name, "sha256": self.sha256, "into": self.into}
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _Note:
     used_at: int
     sha256: str = ""
     key: str = ""  # of the launch whose secrets it holds
@@ -178,7 +178,7 @@ class Inputs:
     def take_back(self, is_over: Callable[[str], bool]) -> None:
         """Delete the datasets with secrets of the launches that are over. Raises Unreachable, Denied, OSError."""
         for path in sorted(self._folder.glob(f"{self._prefix}-{_SECRETS}-*")):
-            record = self._noted(path.name)
+            record = self._note_of(path.name)
             if record is not None and record.key and is_over(record.key):
                 self._client.datasets.delete(path.name)
                 path.unlink()
@@ -207,15 +207,15 @@ class Inputs:
         """
         kept = set(in_use)
         for path in sorted(self._folder.glob(f"{self._prefix}-*")):
-            record = self._noted(path.name)
+            record = self._note_of(path.name)
             if record is None:
                 self._note(path.name, {"used_at": now})  # it ages from now on
             elif path.name not in kept and not record.key and now - record.used_at > _kept(path.name, keep_seconds):
                 self._client.datasets.delete(path.name)
-                self._note(f"{_GONE}{path.name}", {"used_at": now})
+                self._note(f"{_USED_UP}{path.name}", {"used_at": now})
                 path.unlink()
         for path in self._folder.glob("made-*"):
-            record = self._noted(path.name)
+            record = self._note_of(path.name)
             if record is None or now - record.used_at > keep_seconds:
                 path.unlink()
 
@@ -239,7 +239,7 @@ class Inputs:
     ) -> tuple[str, str, str]:
         """Return slug, name and digest of a READY dataset; what was made before is neither made nor sent again."""
         target = self._folder / f"made-{kind}-{identity[:_SLUG_DIGITS]}"
-        record = self._noted(target.name)
+        record = self._note_of(target.name)
         sha256 = record.sha256 if record else ""
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             archive = Path(folder) / "archive"
@@ -252,7 +252,7 @@ class Inputs:
             for generation in range(_GENERATIONS_MAX):
                 slug = f"{stem}-{generation}"
                 status = self._client.datasets.status(slug)
-                if status in _OVER or (status is None and (self._folder / f"{_GONE}{slug}").exists()):
+                if status in _OVER or (status is None and (self._folder / f"{_USED_UP}{slug}").exists()):
                     continue
                 fresh = True
                 if status is None:
@@ -264,7 +264,7 @@ class Inputs:
                     self._wait_ready(slug, status, tell)
                 except Refused:
                     if not fresh and self._client.datasets.status(slug) is None:
-                        self._note(f"{_GONE}{slug}", {"used_at": now})
+                        self._note(f"{_USED_UP}{slug}", {"used_at": now})
                     raise
                 return slug, name, sha256
         raise Refused("kaggle", "create a dataset", f"{stem} was deleted {_GENERATIONS_MAX} times", permanent=True)
@@ -298,10 +298,10 @@ class Inputs:
             waited, pause = waited + pause, min(10.0, pause * 1.5)
             status = self._client.datasets.status(slug)
 
-    def _noted(self, name: str) -> _Noted | None:
+    def _note_of(self, name: str) -> _Note | None:
         """Return a note; None when there is none, or it is damaged."""
         with suppress(DamagedRecord):
-            return read_record(self._folder, name, lambda fields: _Noted(**fields))
+            return read_record(self._folder, name, lambda fields: _Note(**fields))
         return None
 
     def _note(self, name: str, document: dict[str, object]) -> None:

@@ -17,7 +17,7 @@ from platforms.kaggle.session.tail import Tail
 # How long a session must be gone before it counts as deleted; real seconds too, where a scheduled hour may be one.
 _MISSED_SECONDS, _MISSED_WALL_SECONDS = 300, 2.0
 _LOG_SECONDS = 3_600  # how long the log of a session that is over is asked for
-DELETED = "deleted"  # by us or by a person: what is told of such a session
+DELETED = "deleted"  # by us or by a person: the detail of such a session
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 _LOOK_BACK_SECONDS = 13 * 3_600  # no session lasts longer
 _LIVE = {"QUEUED": SessionState.QUEUED, "RUNNING": SessionState.RUNNING, "CANCEL_REQUESTED": SessionState.RUNNING}

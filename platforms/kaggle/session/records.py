@@ -116,7 +116,7 @@ class Records:
         return read_record(self._root, f"{key}.said", lambda fields: Said(**fields)) or Said()
 
     def note_said(self, key: str, report: Said) -> None:
-        """Write down what a session has said of itself; its log is the only place where that is told."""
+        """Write down what a session has said of itself; its log is the only source of that."""
         write_whole(self._root / f"{key}.said", json.dumps(asdict(report)), sync=True)
 
     @contextmanager

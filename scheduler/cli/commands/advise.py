@@ -120,7 +120,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "one machine is asked about by --on",
             "Several: put --compare before",
         )
-    measurements = _seen(cli, read)
+    measurements = _measurements(cli, read)
     if not model:
         _say_read(cli, read, len(measurements))
         return
@@ -260,7 +260,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
     return card, pool.devices_per_session, wishes, measurements
 
 
-def _seen(cli: Cli, read: Path | None) -> tuple[Seen, ...]:
+def _measurements(cli: Cli, read: Path | None) -> tuple[Seen, ...]:
     """Return what this machine and others saw; ``read`` is added to the own file."""
     from jobs.advice.seen import read_seen, write_seen
 

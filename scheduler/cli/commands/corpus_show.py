@@ -161,7 +161,7 @@ def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
     )
     if changes.parameters:
         cli.out.line()
-        rows = [(name, _shown(was), _shown(now)) for name, (was, now) in changes.parameters.items()]
+        rows = [(name, _cell_text(was), _cell_text(now)) for name, (was, now) in changes.parameters.items()]
         cli.out.table(("parameter", "~from", "~to"), rows)
     if changes.now_held_out:
         cli.out.say("A model that was trained on the old version knows these texts: their loss flatters it.")
@@ -210,7 +210,7 @@ def _by_source(counts: Mapping[str, int]) -> str:
     return f"{sum(counts.values()):,}" + (f": {parts}" if parts else "")
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     import json
 
     return "" if value is None else json.dumps(value)

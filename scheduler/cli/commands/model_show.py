@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scheduler.views.models import ListedVersion, Model
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
-_SHOWN = 16  # characters of a digest
+_DIGEST_CHARACTERS = 16  # characters of a digest
 _WORDS_SHOWN = 100
 
 
@@ -204,7 +204,9 @@ def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
             )
     for note in evidence.get("notes", ()):
         cli.out.line(f"  scored so: {note}")
-    cli.out.line(f"  test set {verdict.set_digest[:_SHOWN]}, used for {evidence.get('set_uses', 1)} decisions so far")
+    cli.out.line(
+        f"  test set {verdict.set_digest[:_DIGEST_CHARACTERS]}, used for {evidence.get('set_uses', 1)} decisions so far"
+    )
 
 
 def _finding_row(finding: Mapping[str, Any]) -> tuple[str, ...]:
@@ -223,7 +225,7 @@ def _measured(facts: VersionFacts) -> dict[str, float]:
 
 def _plain(value: Any) -> str:
     text = "" if value is None else str(value)
-    return text[:_SHOWN] if len(text) == 64 and text.isalnum() else text  # a digest
+    return text[:_DIGEST_CHARACTERS] if len(text) == 64 and text.isalnum() else text  # a digest
 
 
 def _cost(cost: Cost) -> str:

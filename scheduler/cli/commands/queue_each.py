@@ -78,7 +78,7 @@ def change_each(
 
 
 def _name_cancelled(cli: Cli) -> None:
-    """Say which cancelled jobs stay so: whoever cancelled all and thinks better of it looks for them here."""
+    """Say which cancelled jobs stay so, for a person who cancelled all and changes their mind."""
     with cli.app.database.read() as tx:
         names = [record.spec.name for record in jobs.everything(tx) if _is_cancelled(record.state)]
     if names:

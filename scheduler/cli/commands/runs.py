@@ -41,7 +41,7 @@ RunOrJob = Annotated[
 _LOOK_AGAIN_SECONDS = 1.0
 
 
-def _said(proof: str) -> str:
+def _proof_text(proof: str) -> str:
     if not proof.strip():
         raise typer.BadParameter("say how you know that it is dead")
     return proof
@@ -203,7 +203,7 @@ def lost(
     cli: Cli,
     key: Key,
     proof: Annotated[
-        str, typer.Option("--proof", callback=_said, help="How you know that the session is dead; kept for ever.")
+        str, typer.Option("--proof", callback=_proof_text, help="How you know that the session is dead; kept for ever.")
     ],
     ended: Annotated[
         int | None,

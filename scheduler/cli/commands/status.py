@@ -34,7 +34,7 @@ def status(
     overview = look(cli)
     cli.out.data(overview_json(overview))
     lines = [verdict_line(overview, cli.out), headline(overview, cli.out)]
-    for line in reversed(lines) if overview.daemon.problem else lines:  # nothing goes well that nobody looks after
+    for line in reversed(lines) if overview.daemon.problem else lines:  # the daemon's problem comes first
         cli.out.line(line)
     for warning in overview.plan_warnings:
         cli.out.warn(f"the newest plan: {warning}", in_data=True)

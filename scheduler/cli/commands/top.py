@@ -85,7 +85,7 @@ class _Picture:
         self.view = View(cli, order)
         self.shown: list[str] = []
         self._cli = cli
-        self._found: Overview | None = None
+        self._overview: Overview | None = None
         self._trouble = ""
 
     def draw(self, *, fresh: bool = True) -> Group:
@@ -95,7 +95,7 @@ class _Picture:
 
         from scheduler.cli.parts.screen import headline, verdict_line
 
-        overview = self._look() if fresh or self._found is None or self.view.said else self._found
+        overview = self._look() if fresh or self._overview is None or self.view.said else self._overview
         lines, out, view = shutil.get_terminal_size().lines, self._cli.out, self.view
         head = self._trouble or headline(overview, out)
         parts = [
@@ -116,12 +116,12 @@ class _Picture:
         from scheduler.cli.parts.screen import look
 
         try:
-            self._found, self._trouble = look(self._cli), ""
+            self._overview, self._trouble = look(self._cli), ""
         except Exception as error:
-            if code_of(error) is Exit.BUG or self._found is None:
+            if code_of(error) is Exit.BUG or self._overview is None:
                 raise
             self._trouble = f"Nothing new since: {error}"
-        return self._found
+        return self._overview
 
     def _foot(self, overview: Overview) -> str:
         view = self.view

@@ -9,7 +9,7 @@ from typing import Any
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 _KINDS = {"integer": "a whole number", "float": "a number", "number": "a number", "boolean": "true or false"}
 # What the parser says, and our words for it.
-_SAID = {
+_MESSAGES = {
     r"Got unexpected extra argument\S* \((.*)\)": '{command} has no use for the argument "{0}"',
     r"Option '(.*)' requires (?:an argument|\d+ arguments)": "{0} needs a value",
     r"Option '(.*)' does not take a value": "{0} takes no value",
@@ -31,7 +31,7 @@ def sentence(error: Any) -> str:
         case "BadParameter":
             return f"{_hint(error)} cannot be used: {_value(error.message)}"
     message = str(error.message).rstrip(".")
-    for theirs, ours in _SAID.items():
+    for theirs, ours in _MESSAGES.items():
         if match := re.fullmatch(theirs, message):
             return ours.format(*match.groups(), command=command)
     return message

@@ -29,7 +29,7 @@ from scheduler.store import checkpoints, due, events, jobs, ledger, runs
 from scheduler.store.jobs import JobRecord
 
 AHEAD = 50  # launches of one job that may have been made since the backup, beyond the newest found
-_Found = tuple[str, "Observed"]  # pool and session
+_PoolSession = tuple[str, "Observed"]  # pool and session
 _NotedLanes = dict[int, tuple[str, int]]  # job and attempt by lane
 
 
@@ -53,7 +53,7 @@ def catch_up(ports: Ports, now: int) -> bool:
     if not recorded or sessions is None:
         ports.log.warning("restore.waits", next="nothing is launched until everything has answered")
         return False
-    lanes_by_key = _noted(ports, [session for _, session in sessions.values()])
+    lanes_by_key = _noted_lanes(ports, [session for _, session in sessions.values()])
     if lanes_by_key is None:
         ports.log.warning("restore.waits", next="nothing is launched until it is known who has a lane where")
         return False
@@ -76,7 +76,7 @@ def catch_up(ports: Ports, now: int) -> bool:
     return True
 
 
-def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str, int], _Found] | None:
+def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str, int], _PoolSession] | None:
     """Return the sessions of the next run IDs of each job, by job and attempt; None if a platform did not answer."""
     wanted = {
         launch_key(ports.policy.launch_prefix, name, attempt): (name, attempt)
@@ -99,7 +99,7 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str,
     question = hashlib.sha256("\n".join(sorted(wanted)).encode()).hexdigest()[:16]
     names = {pool: f"{pool} {question}" for pool in sorted(ports.platforms)}
     answers = ports.calls.gather("catch up", {name: partial(ask, pool) for pool, name in names.items()})
-    sessions: dict[tuple[str, int], _Found] = {}
+    sessions: dict[tuple[str, int], _PoolSession] = {}
     for pool, name in names.items():
         answer = answers.get(name)
         if answer is None:
@@ -110,7 +110,7 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str,
     return sessions
 
 
-def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _NotedLanes] | None:
+def _noted_lanes(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _NotedLanes] | None:
     """Return the jobs that share each session, by run ID; None if that is unknown for one that may still run."""
     lanes_by_key: dict[str, _NotedLanes] = {}
     for session in sessions:
@@ -169,7 +169,7 @@ def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> li
 def _enter(ports: Ports, tx: Connection, pool: str, session: Observed, lanes: Sequence[Lane], now: int) -> None:
     """Write a run that the backup does not have: its hold, its lanes, and the state Submitting."""
     place = ports.pools[pool]
-    if place.device_counts:  # nobody noted how many it was given: as many as it can have been
+    if place.device_counts:  # how many it was given is not recorded: assume the most
         lanes = [replace(lane, devices=tuple(range(place.device_counts[-1]))) for lane in lanes]
     start = session.started if session.started is not None else now
     deadline = start + place.session_cap_seconds

@@ -67,13 +67,13 @@ _PLAN_AGAIN_SECONDS = 600  # something due could not be launched
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
 _AWAITED = ("data", "inputs", "wheels", "quota", "components")  # for these launches wait: one came, a plan is made
 _EVENTS_MAX = 200
-# An expected start moves with each pass of a scheduler. It is told again once it moved by this or a tenth of the wait.
+# An expected start moves with each pass of a scheduler. It is stored again once it moved by this or a tenth of the wait.
 _TENTH = 10
 _MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Planned:
     """A plan, what was left out of it, and the newest event that it knows; perhaps of a question some cycles ago.
 
     ``changes_at`` is when time alone lets something start that could not start before.
@@ -105,13 +105,13 @@ class _Loaded:
 
 
 class Cycle:
-    """Runs cycles. Keeps only what may be lost: when to plan next, the plan in force, what it has heard and flagged."""
+    """Runs cycles. Keeps only what may be lost: when to plan next, the current plan, what it has heard and flagged."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._plan_at = 0
         self._planned_event = -1
-        self._planning = False  # a plan is under way that nobody has taken yet
+        self._planning = False  # a plan is being made
         self._incumbent: Plan | None = None
         self._heard: dict[tuple[str, int], LaneReport] = {}
         self._complaints = border.Complaints(ports)
@@ -202,7 +202,7 @@ class Cycle:
         self._untold = untold
         observed.results = self._stuck.judged(observed.results)
         steps = self._stops.fenced(self._decided(loaded, observed, faults, now), faults)
-        # What is asked for and has not come yet is as it was.
+        # What has not answered yet is unchanged.
         heard = {
             lane: heartbeat for lane, heartbeat in self._heard.items() if lane[0] in observed.late
         } | observed.heartbeats
@@ -339,8 +339,8 @@ class Cycle:
         self._plan_at = now if again else min([*later, *changes, now + patience])
         self._planned_event = self._after_launch(newest) if reserved and as_planned else newest
 
-    def _wanted_plan(self, now: int) -> Callable[[], _Made] | None:
-        """Return how a plan is made, without what no plan can be made with; None when the one in force still holds."""
+    def _wanted_plan(self, now: int) -> Callable[[], _Planned] | None:
+        """Return how a plan is made, without what no plan can be made with; None while the current plan holds."""
         from scheduler.planner.model.urgency import with_urgency  # as in the snapshot
 
         ports = self._ports
@@ -353,7 +353,7 @@ class Cycle:
                 self._postponements.end_early(now)
             left_out = LeftOut()
             snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
-            if self._incumbent is None:  # a daemon that starts again carries on the plan in force
+            if self._incumbent is None:  # a daemon that starts again carries on the stored plan
                 self._incumbent = plans.newest(tx)
             poisoned = told_before(tx, snapshot)
         incumbent = self._incumbent
@@ -363,11 +363,11 @@ class Cycle:
             snapshot, {*poisoned.jobs, *(name for name in self._left_out.jobs if name in trains)}, poisoned.pools
         )
 
-        def make() -> _Made:
+        def make() -> _Planned:
             plan, not_planned = plan_around(lambda some: ports.plan(with_urgency(some), incumbent), plannable)
             left_out.add(not_planned)
             planned = {view.name for view in plannable.jobs} - left_out.jobs.keys()
-            return _Made(plan, left_out, newest, planned, next_change(plannable))
+            return _Planned(plan, left_out, newest, planned, next_change(plannable))
 
         return make
 
@@ -388,15 +388,15 @@ class QueueWaits:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._told: dict[str, Wait] | None = None  # by launch key, as it was last written; None: not read yet
+        self._stored: dict[str, Wait] | None = None  # by launch key, as last written; None: not read yet
 
     def note(self, live: Sequence[Run], observed: Observation, now: int) -> None:
         """Store the waits that changed. A run without a sighting is unchanged."""
         keys = {run.key for run in live}
-        if self._told is None:
+        if self._stored is None:
             with self._ports.database.read() as tx:
-                self._told = queue_waits.of(tx, keys)
-        waits = {key: wait for key, wait in self._told.items() if key in keys}
+                self._stored = queue_waits.of(tx, keys)
+        waits = {key: wait for key, wait in self._stored.items() if key in keys}
         changed: dict[str, Wait | None] = {}
         for key, sighting in observed.sightings.items():
             if key not in keys:
@@ -409,7 +409,7 @@ class QueueWaits:
             with self._ports.write() as tx:
                 for key, wait in changed.items():
                     queue_waits.note(tx, key, wait, now)
-        self._told = {key: wait for key, wait in (waits | changed).items() if wait is not None}
+        self._stored = {key: wait for key, wait in (waits | changed).items() if wait is not None}
 
     def _differs(self, before: Wait, wait: Wait, now: int) -> bool:
         if before != replace(wait, starts_at=before.starts_at, place=before.place):

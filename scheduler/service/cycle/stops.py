@@ -190,7 +190,7 @@ _AT_WORK = frozenset({"starting", "training", "saving"})
 _Lane = tuple[str, int]
 
 
-class _Seen(NamedTuple):
+class _Heard(NamedTuple):
     step: int | None
     checkpoint_step: int | None
     since: int
@@ -201,23 +201,23 @@ class Stuck:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._seen: dict[_Lane, _Seen] = {}
+        self._heard: dict[_Lane, _Heard] = {}
 
     def look(
         self, live: Sequence[Run], heard: Mapping[_Lane, LaneReport], faults: dict[str, str], now: int
     ) -> list[AskStop]:
         """Return the stops of stalled lanes, given the heartbeats ``heard`` now; ``faults`` gets errors by run."""
         fresh = now - self._ports.policy.overdue_seconds
-        held: dict[_Lane, _Seen] = {}
+        held: dict[_Lane, _Heard] = {}
         for lane, report in heard.items():
             # Without a step only a started command can be stalled: before that the runner prepares the session.
             at_work = report.phase in _AT_WORK and (report.step is not None or report.command_at is not None)
             if not at_work or report.at is None or report.at < fresh:
                 continue
-            before = self._seen.get(lane)
+            before = self._heard.get(lane)
             same = before is not None and (before.step, before.checkpoint_step) == (report.step, report.checkpoint_step)
-            held[lane] = before if before and same else _Seen(report.step, report.checkpoint_step, now)
-        self._seen = held
+            held[lane] = before if before and same else _Heard(report.step, report.checkpoint_step, now)
+        self._heard = held
         stuck: dict[str, dict[int, str]] = {}
         for run in live:
             with isolated_run(faults, run.key):
@@ -262,7 +262,7 @@ class Stuck:
         opened = [lane for lane in run.lanes if lane.outcome is None]
         stuck = {}
         for lane in opened:
-            heard = self._seen.get((run.key, lane.index))
+            heard = self._heard.get((run.key, lane.index))
             if heard is not None and now - heard.since > _TIMES * FIRST_PROGRESS_SECONDS:
                 limit = self._limit(run, lane.job, reports=heard.step is not None)
                 if limit is not None and now - heard.since > _TIMES * limit:

@@ -67,7 +67,7 @@ class Deployer:
 
 
 # Targets of the settings, each opened when it is used, with credentials looked up when they are needed.
-_Found = TypeVar("_Found")
+_Opened = TypeVar("_Opened")
 
 
 def targets_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, ServedAt]:
@@ -84,7 +84,7 @@ def targets_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, Serv
 def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -> Target:
     from platforms.targets.base import open_target
 
-    def told(read: Callable[[str, Mapping[str, str], Path], _Found], name: str) -> _Found:
+    def told(read: Callable[[str, Mapping[str, str], Path], _Opened], name: str) -> _Opened:
         try:
             return read(name, environ, state_dir)
         except ConfigError as error:

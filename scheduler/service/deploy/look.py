@@ -64,16 +64,16 @@ class Deployments:
         """Write down what is due, and begin or go on with all that is written down."""
         if not self._deployer.targets:
             return
-        self._mend(now)
+        self._redeploy(now)
         ports = self._ports
         with ports.database.read() as tx:
             due = [one for one in decisions(tx, self._deployer, now) if isinstance(one, Due)]
             intended = [row for row in deployments.live(tx) if row.state == "intended"]
         for one in due:
             intended += self._intend(one, now)
-        self._carry([row for row in intended if not self._gone(row, now)], now)
+        self._carry([row for row in intended if not self._is_absent(row, now)], now)
 
-    def _mend(self, now: int) -> None:
+    def _redeploy(self, now: int) -> None:
         """Ask automatic targets now and then whether they serve what they should, and bring it there where not."""
         ports = self._ports
         with ports.database.read() as tx:
@@ -109,7 +109,7 @@ class Deployments:
         except Refused:  # a person was faster
             return []
 
-    def _gone(self, row: Deployment, now: int) -> bool:
+    def _is_absent(self, row: Deployment, now: int) -> bool:
         """End what is on its way to a target that the settings do not name any more."""
         if row.target in self._deployer.targets:
             return False

@@ -36,8 +36,8 @@ class Priors:
     """Speeds of jobs on pools where they never ran: the adviser's, corrected by what runs of the same kind showed."""
 
     def __init__(self, measurements: Sequence[Seen] = ()) -> None:
-        self._seen = tuple(measurements)
-        self._known: dict[tuple[Setup, str], tuple[float, float]] = {}
+        self._measurements = tuple(measurements)
+        self._predictions: dict[tuple[Setup, str], tuple[float, float]] = {}
 
     def of(self, spec: JobSpec, pools: Iterable[Pool]) -> dict[str, tuple[float, float]]:
         """Return steps per second on one device of each pool, and their relative error.
@@ -59,15 +59,15 @@ class Priors:
         setup = setup_of_job(spec.command, _inputs(spec), card)
         if setup is None:
             return guess
-        estimate = self._known.get((setup, card.name))
+        estimate = self._predictions.get((setup, card.name))
         if estimate is None:  # many jobs are of one kind
-            estimate = self._known[setup, card.name] = self._advised(setup, card)
+            estimate = self._predictions[setup, card.name] = self._advised(setup, card)
         return estimate
 
     def _advised(self, setup: Setup, card: Card) -> tuple[float, float]:
         from jobs.advice.seen import pace_seen, same
 
-        rows = same(setup, self._seen, None)
+        rows = same(setup, self._measurements, None)
         pace = pace_seen(setup, card, rows)
         if pace.seen:
             return 1 / pace.step, max(ALIKE_SIGMA, pace.sigma)

@@ -263,7 +263,7 @@ def quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> No
 
 
 def _note(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now: int) -> None:
-    """Keep what a lane told of a step, for the job's curve."""
+    """Store what a lane reported about a step, for the job's curve."""
     if report.step is not None:
         at = now if report.at is None else min(now, report.at)
         data = {name: getattr(report, name) for name in series.FIGURES}

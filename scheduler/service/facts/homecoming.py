@@ -28,7 +28,7 @@ class Homecoming:
         self._ports = ports
         self._next: dict[str, tuple[int, int, str]] = {}  # by run: pause, when it is over, why
         self.read: set[str] = set()  # runs that are home, about which the store has not told all yet
-        self.told: dict[str, Observation] = {}  # by question: what it has told of them
+        self.told: dict[str, Observation] = {}  # by question: the answers of earlier cycles
         self.fresh: dict[str, Observation] = {}  # the same of the look that is going on
 
     def is_due(self, run: Run, observation: Observation, now: int) -> bool:

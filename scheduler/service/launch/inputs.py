@@ -61,7 +61,7 @@ def note(tx: Connection, spec: JobSpec) -> None:
 
 def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     """Return what has its inputs where its sessions can get them; those of the others are brought there meanwhile."""
-    with ports.database.read() as tx:  # a job that was removed since is told of when it is reserved
+    with ports.database.read() as tx:  # a job that was removed since is reported when it is reserved
         records = [jobs.find(tx, lane.job) for placement in due for lane in placement.lanes]
     inputs = {record.spec.name: record.spec.inputs for record in records if record is not None}
 

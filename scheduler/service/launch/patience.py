@@ -56,7 +56,7 @@ def patience(
 
     own, stall = measured.get((spec.name, pool.name)), spec.stall
     speed = own.steps_per_second if own is not None and own.samples else spec.steps_per_hour / HOUR * pool.speed
-    if spec.whole:  # it tells nothing and saves nothing until its end; one that had all its time and was cut is told
+    if spec.whole:  # it reports and saves nothing until its end; one that was cut after all its time is reported
         ended = _bound(None, 1 / speed, _SAVE_WALL, scale)
         return {
             "first_progress_seconds": None,
@@ -82,7 +82,7 @@ def patience(
 
 
 def quiet_seconds(reports: Iterable[LaneReport]) -> float:
-    """Return the longest time between two steps that sessions told of."""
+    """Return the longest time between two steps that sessions reported."""
     return max((report.longest_quiet_seconds or 0.0 for report in reports), default=0.0)
 
 

@@ -28,7 +28,7 @@ class Calls(Protocol):
 
     def begin(self) -> None:
         """Begin a turn of this thread: all that it gathers from now on shares one patience."""
-        del self  # where nobody waits there is none to share
+        del self  # nothing to share without waiters
 
     def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
         """Do work by name and return the answers that are there in time, perhaps of work that began earlier.
@@ -80,7 +80,7 @@ class _Call:
         self.failed = ""
         self.passed_over = 0
         self.told_of = False
-        self.given_up = False  # whoever began it waits no more
+        self.given_up = False  # the caller waits no longer
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
@@ -96,7 +96,7 @@ class _Call:
 
 
 def tell(how_far: str) -> None:
-    """Say how far the work has come that runs in this thread; nobody hears it outside of such work."""
+    """Report how far the work of this thread has come; outside of such work nothing happens."""
     call = getattr(_here, "call", None)
     if call is not None:
         call.told = how_far
@@ -161,7 +161,7 @@ class ThreadedCalls(Calls):
         return over
 
     def forget(self, kinds: Collection[str]) -> None:
-        """Leave what is under way of these kinds to itself: it was asked of what is no longer in use."""
+        """Abandon the calls under way of these kinds: the platforms that they ask are no longer in use."""
         with self._lock:
             for key in [key for key in self._calls if key[0] in kinds]:
                 del self._calls[key]

@@ -45,16 +45,16 @@ class PlannerHost:
         with self._turn:
             self._plans += 1
             try:
-                return self._asked(snapshot, incumbent)
+                return self._request(snapshot, incumbent)
             except ChildFailed:
                 if self._closed:
                     raise
                 try:
-                    return self._asked(snapshot, incumbent)
+                    return self._request(snapshot, incumbent)
                 except ChildFailed as error:
                     return self._plain(snapshot, incumbent, str(error))
 
-    def _asked(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
+    def _request(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         return loaded(self.child.ask((self._options, snapshot, incumbent), self._patience_seconds))
 
     def _plain(self, snapshot: Snapshot, incumbent: Plan | None, why: str) -> Plan:

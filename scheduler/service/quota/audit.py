@@ -125,7 +125,7 @@ def _read_one(ports: Ports, name: str) -> int | None:
 
 
 def _known_price(ports: Ports, name: str, price: HourPrice | None) -> None:
-    """Raise Unreachable when a pool's budget is in money, and nobody knows what its hours cost."""
+    """Raise Unreachable when a pool's budget is in money and the price of its hours is unknown."""
     pool = ports.pools[name]
     if price is None and not pool.price_microdollars_per_hour and _in_money(pool):
         why, remedy = "the platform does not tell what an hour costs", "Set price_per_hour of the pool"

@@ -163,7 +163,7 @@ def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator
         number = wanted.number if wanted else None
         compared = Compared(model, number, live.version, live.proven, drift, still=bool(drift))
         if drift and wanted is not None and not look_only and not live.damaged:
-            compared = _mended(deployer, compared, wanted, name, by)
+            compared = _redeployed(deployer, compared, wanted, name, by)
         if drift or live.version is not None or wanted is not None:
             yield compared
 
@@ -178,7 +178,7 @@ def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
     return kept
 
 
-def _mended(deployer: Deployer, compared: Compared, wanted: Version, target: str, by: str) -> Compared:
+def _redeployed(deployer: Deployer, compared: Compared, wanted: Version, target: str, by: str) -> Compared:
     try:
         done = deploy_now(deployer, wanted, target, by, f"sync: {compared.drift}")
     except TargetError as error:

@@ -79,7 +79,7 @@ def probe(spec: JobSpec, bundle: Path, seconds: int) -> Probed:
                 _wait(agent, store, spec.name, seconds)
             finally:
                 _end(agent)
-        return _found(_heard(store, spec.name, "result"), (folder / "log").read_bytes()[-_TAIL_BYTES:])
+        return _probed(_heard(store, spec.name, "result"), (folder / "log").read_bytes()[-_TAIL_BYTES:])
 
 
 def _launch(spec: JobSpec, code: str, seconds: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _end(agent: subprocess.Popen[bytes]) -> None:
             agent.wait()
 
 
-def _found(report: LaneReport | None, log: bytes) -> Probed:
+def _probed(report: LaneReport | None, log: bytes) -> Probed:
     """Return what the last word of the session comes to, and else why there is no speed in it."""
     if report is None:
         lines = log.decode(errors="replace").strip().splitlines()

@@ -36,7 +36,7 @@ class Models:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._seen = -1
+        self._looked_at = -1
         self._judging = False
         self._not_due: dict[str, _Saved] = {}  # by model, with what no version was to be made of it
         self._refused: dict[str, str] = {}  # by model, why no version could be made or evaluated, as reported
@@ -46,11 +46,11 @@ class Models:
         ports = self._ports
         with ports.database.read() as tx:
             newest = events.newest_id(tx)
-            if newest == self._seen and not self._judging:
+            if newest == self._looked_at and not self._judging:
                 return
             trained = self._trained(tx)
             opened = evaluations.open_ones(tx)
-        self._seen = newest
+        self._looked_at = newest
         begin = {
             job: partial(apart, ports, "version.failed", partial(_begin, ports, job, now), None, job=job)
             for job in trained
@@ -58,7 +58,7 @@ class Models:
         answers = ports.calls.gather("version", begin)
         self._tell({job: refused for job, refused in answers.items() if refused is not None})
         if any(answers.get(job) is None for job in begin):
-            self._seen = -1  # it failed or goes on: nothing else need happen before it is looked at again
+            self._looked_at = -1  # it failed or goes on: nothing else need happen before it is looked at again
         cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
         judge = {
             name: partial(apart, ports, "verdict.waits", partial(_judged, ports, case), otherwise=False, version=name)

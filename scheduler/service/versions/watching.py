@@ -74,7 +74,7 @@ def read_watch(version: Version, path: Path, usual: float) -> Watch:
 
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe would keep whoever reads it for ever
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading a pipe could block for ever
             raise VotesError(0, f"{path} is no plain file", "name a file that votes are added to")
         votes = Votes(stream, version.name)
         watched = watch(votes, usual)
@@ -135,7 +135,7 @@ class Watches:
                 self._take_back(case.version, result, now)
 
     def _tell(self, name: str, why: str, now: int) -> None:
-        """Write down once why nothing can be told of a version: nobody watches it."""
+        """Store once why a version is not watched."""
         if self._blind.get(name) != why:
             with self._ports.write() as tx:
                 events.append(tx, BLIND, name, now, why=why)

@@ -94,7 +94,7 @@ def _one_tree(name: str, limits: Limits) -> tuple[Path, ...] | None:
     except OSError:
         return None
     figures = {"memory.max": limits.total_bytes, "memory.swap.max": 0, "pids.max": 2 * limits.processes}
-    return _made({_TREE / name: figures})
+    return _make_groups({_TREE / name: figures})
 
 
 def _tree_each(name: str, limits: Limits) -> tuple[Path, ...] | None:
@@ -105,10 +105,10 @@ def _tree_each(name: str, limits: Limits) -> tuple[Path, ...] | None:
         },
         _TREE / "pids" / name: {"pids.max": 2 * limits.processes},
     }
-    return _made(figures) if all(group.parent.is_dir() for group in figures) else None
+    return _make_groups(figures) if all(group.parent.is_dir() for group in figures) else None
 
 
-def _made(figures: dict[Path, dict[str, int]]) -> tuple[Path, ...] | None:
+def _make_groups(figures: dict[Path, dict[str, int]]) -> tuple[Path, ...] | None:
     groups: list[Path] = []
     try:
         for group, limits in figures.items():

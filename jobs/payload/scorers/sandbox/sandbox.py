@@ -40,7 +40,7 @@ if kernel.syscall(number, 1, None) < 0 and ctypes.get_errno() not in (errno.ENOS
     sys.exit("no session keyring: " + os.strerror(ctypes.get_errno()))
 os.execvpe(sys.argv[1], sys.argv[1:], {"PATH": os.environ["PATH"]})
 """
-_TMP = "/tmp"  # noqa: S108 - the one inside, which nobody shares
+_TMP = "/tmp"  # noqa: S108 - the one inside, which is not shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Sandbox:
             *(("--proc", "/proc") if self.has_proc else ()),
             *("--dev", "/dev"),
             *("--size", str(limits.file_bytes), "--tmpfs", _TMP, "--size", str(limits.file_bytes), "--tmpfs", "/box"),
-            *_given(files),
+            *_options_of(files),
             # Last, so that nothing is writable but the two above.
             *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/box"),
             *("--setenv", "PATH", "/usr/bin", "--setenv", "HOME", _TMP, "--setenv", "LANG", "C.UTF-8", "--"),
@@ -278,7 +278,7 @@ def _system(python: str) -> list[str]:
     return words
 
 
-def _given(files: Mapping[str, int]) -> list[str]:
+def _options_of(files: Mapping[str, int]) -> list[str]:
     words = ["--dir", "/in"]
     for path, number in files.items():
         words += ["--perms", "0444", "--file", str(number), f"/in/{path}"]

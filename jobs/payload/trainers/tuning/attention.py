@@ -58,7 +58,7 @@ def _runs(card: Card, size: int) -> bool:
 
 
 def tell_apart(model: Any) -> None:
-    """Let a model of transformers attend by documents' ends where it is told them."""
+    """Let a model of transformers attend within documents where it gets their ends."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attend)

@@ -26,7 +26,7 @@ _OPEN, _CLOSE = "\ue000", "\ue001"  # around the number of a special token that 
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _DATA = {".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", ".gz", ".zst", ".bz2", ".xz"}
 _WHY_MAX = 120  # characters of what a template says
-_ASKED = 40  # characters at the end of a prompt that may begin an answer: <think>
+_PROMPT_TAIL = 40  # characters at the end of a prompt that may begin an answer: <think>
 _WRITE = "take a model whose template writes it, or give records of prompt and completion as texts"
 
 
@@ -246,7 +246,7 @@ def check_written(message: dict[str, Any], learned: str, before: str) -> None:
     calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
     parts = [(name, message.get(name)) for name in ("content", *THOUGHTS)]
     parts += [("tool_calls", call.get("name")) for call in calls if isinstance(call, dict)]
-    bare = _bare(before[-_ASKED:] + learned)
+    bare = _bare(before[-_PROMPT_TAIL:] + learned)
     for name, text in parts:
         if isinstance(text, str) and not _holds(bare, text):
             raise LostPart(f"the chat template leaves out what the assistant said ({name}): {_WRITE}")

@@ -34,10 +34,10 @@ class FirstSteps:
             return False
         self._seconds.append(seconds)
         if len(self._seconds) == STEPS:
-            self._whole(self._told(loss))
+            self._whole(self._warning(loss))
         return not math.isfinite(loss)
 
-    def _told(self, loss: float) -> str:
+    def _warning(self, loss: float) -> str:
         memory = ""
         if self._card.accelerated:
             peak = torch.cuda.max_memory_reserved() / _GIB

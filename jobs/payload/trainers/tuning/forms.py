@@ -30,8 +30,8 @@ _SPEAKERS = {
 # What frameworks call the flag of a message that says whether it is learned.
 _FLAGS = ("weight", "train", "training", "trainable", "loss", "loss_mask", "loss_weight")
 _BESIDE = ("system", "history", "tools", "chat_template_kwargs")  # of a record, and part of what is learned
-_SEEN = ("image", "images", "video", "videos", "audio", "audios")
-_REPEATED = 16  # characters of a prompt that nobody answers by repeating them
+_MEDIA_KEYS = ("image", "images", "video", "videos", "audio", "audios")
+_REPEATED = 16  # characters of a prompt that no answer repeats
 _ALPACA = (
     "Below is an instruction that describes a task{}. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{}\n\n{}### Response:\n"
@@ -103,7 +103,9 @@ def without_given(read: Record) -> Record:
 def readable(record: Record) -> str:
     """Return a record as plain text, as a corpus counts, tags and compares it."""
     if record.messages:
-        return "\n\n".join(f"{message.get('role')}: {_said(message.get('content'))}" for message in record.messages)
+        return "\n\n".join(
+            f"{message.get('role')}: {_content_text(message.get('content'))}" for message in record.messages
+        )
     return record.text or record.prompt + record.answer
 
 
@@ -124,7 +126,7 @@ def is_marked(message: dict[str, Any]) -> bool:
 
 def _with_what_is_beside(record: dict[str, Any], read: Record) -> Record:
     """Return a record with what stands beside its form. Raises LostPart for what has no place in it."""
-    if key := next((name for name in _SEEN if record.get(name)), ""):
+    if key := next((name for name in _MEDIA_KEYS if record.get(name)), ""):
         raise LostPart(
             f'its {key} would be lost: name each in the content of its message, {{"type": "image", "image": ...}}'
         )
@@ -133,7 +135,7 @@ def _with_what_is_beside(record: dict[str, Any], read: Record) -> Record:
         return read
     if not read.messages:
         raise LostPart(f"its {next(iter(beside))} would be lost beside a prompt that is text: give messages")
-    read = read._replace(fields={**read.fields, **beside}, given=_given(beside))
+    read = read._replace(fields={**read.fields, **beside}, given=_other_fields(beside))
     if (system := beside.get("system")) and read.messages[0]["role"] != "system":
         if not isinstance(system, str):
             raise LostPart("its system is no string")
@@ -142,7 +144,7 @@ def _with_what_is_beside(record: dict[str, Any], read: Record) -> Record:
     return read
 
 
-def _given(beside: dict[str, Any]) -> dict[str, Any]:
+def _other_fields(beside: dict[str, Any]) -> dict[str, Any]:
     """Return tools, as a list of functions, and variables of the chat template."""
     tools, more = beside.get("tools"), beside.get("chat_template_kwargs", {})
     try:
@@ -314,7 +316,7 @@ def check_messages(messages: Any) -> None:
             raise OddRecord("a part of a message's content is no object")
 
 
-def _said(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if isinstance(content, list):
         return " ".join(part["text"] for part in content if isinstance(part.get("text"), str))
     return content or ""

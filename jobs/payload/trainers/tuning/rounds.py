@@ -52,12 +52,12 @@ class Rounds:
         self._stops = some_stops(options.model, tokenizer)
         self.highest_token = -1  # of the prompts
         tally = Tally()
-        self._prompts = list(self._asked(paths, tally))
+        self._prompts = list(self._read_prompts(paths, tally))
         size = {"rows": len(self._prompts), "tokens": tally.tokens, "length": 0}  # rows are as long as what it writes
         self.facts: dict[str, Any] = {**size, "data": tally.facts()}
         self._round = -1
         self._kept: list[dict[str, Any]] = []
-        self._told: list[dict[str, Any]] = []
+        self._history: list[dict[str, Any]] = []
         self._rows: Rows | None = None
 
     def __len__(self) -> int:
@@ -77,21 +77,21 @@ class Rounds:
     @property
     def metrics(self) -> Mapping[str, float]:
         """What came of the newest round's texts."""
-        return {name: self._told[-1][name] for name in ("reward", "passed")} if self._told else {}
+        return {name: self._history[-1][name] for name in ("reward", "passed")} if self._history else {}
 
     def begin(self, model: Model, card: Card, resume: Path | None) -> None:
         """Take the model that is to write, and what it wrote before ``resume``."""
         self._model, self._card = model, card
         if resume is not None and (resume / WRITTEN).exists():
             state = json.loads((resume / WRITTEN).read_bytes())
-            self._kept, self._told = state["records"], state["rounds"]
+            self._kept, self._history = state["records"], state["rounds"]
             self._keep()
 
     def step(self, step: int) -> list[int]:
         """Return the rows of a step, which may be the first of a round."""
         number, within = divmod(step, self._options.round_steps)
         if number != self._round:
-            while not self._kept or self._told[-1]["round"] < number:
+            while not self._kept or self._history[-1]["round"] < number:
                 self._write(number, step)
             self._round, self._rows = number, self._packed()
             seed = draw_seed(self._training.seed, number, 0)
@@ -117,14 +117,14 @@ class Rounds:
             raise RuntimeError("no round has begun")
         return self._rows
 
-    def _asked(self, paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
+    def _read_prompts(self, paths: Sequence[Path], tally: Tally) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield records with their prompts as text; what has none is counted."""
         marks = special_texts(self._tokenizer)
         for record, place in records(paths, tally):
             try:
                 read = read_prompt(record)
                 check_words(list(read.messages) or read.prompt, marks)
-                prompt = self._said(read)
+                prompt = self._prompt_text(read)
                 check_words(prompt, ())
             except OddRecord as odd:
                 tally.leave(place, str(odd))
@@ -152,7 +152,7 @@ class Rounds:
         tokens: list[int] = self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
         return [*tokens_before(self._tokenizer), *tokens] if isinstance(record["prompt"], str) else tokens
 
-    def _said(self, read: Record) -> str:
+    def _prompt_text(self, read: Record) -> str:
         if not read.messages:
             return read.prompt
         if not self._tokenizer.chat_template:
@@ -168,7 +168,7 @@ class Rounds:
 
     def _write(self, number: int, step: int) -> None:
         """Write and judge texts of a round; each process writes for its part of the prompts."""
-        tries, options = len(self._told), self._options
+        tries, options = len(self._history), self._options
         order = Order(len(self._prompts), min(options.prompts, len(self._prompts)), self._training.seed)
         chosen = order.step(tries)
         mine = chosen[self._group.rank :: self._group.size]
@@ -190,7 +190,7 @@ class Rounds:
                 kept_names.add(_named(record))
                 self._kept.append(record)
         mean = sum(one["reward"] for one in answers) / len(answers)
-        self._told.append(
+        self._history.append(
             {
                 "round": number,
                 "step": step,
@@ -242,7 +242,7 @@ class Rounds:
 
     def _keep(self) -> None:
         """Let the next checkpoint have what was written so far."""
-        self._model.beside[WRITTEN] = json.dumps({"rounds": self._told, "records": self._kept}).encode()
+        self._model.beside[WRITTEN] = json.dumps({"rounds": self._history, "records": self._kept}).encode()
 
     def _packed(self) -> Rows:
         """Return what is learned in this round as rows. Each process packs for itself: it is little."""

@@ -162,7 +162,7 @@ def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> No
     try:
         if folder.exists():
             print(f"finetune: the rows in {folder} are not whole, and are made again", file=sys.stderr)
-            folder.rename(partial / "broken")  # whoever has its files open goes on reading them
+            folder.rename(partial / "broken")  # a process that has its files open goes on reading them
             shutil.rmtree(partial / "broken")
         seal(partial, {"format": FORMAT, **write(partial)})
         partial.rename(folder)

@@ -188,13 +188,13 @@ def _fingerprint(
 def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
     """Return the model, or this process' part of it."""
     torch.manual_seed(training.seed)
-    model = _made(options, training, source, group, card)
+    model = _make_model(options, training, source, group, card)
     if options.apart:
         tell_apart(model.root)
     return model
 
 
-def _made(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
+def _make_model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
     if not options.shared:
         return make_model(options, source, training.parent_dir, training.resume_dir, card)
     by = f"ZeRO-{options.zero}{' and the machine' if options.offload else ''}" if options.zero else "FSDP2"

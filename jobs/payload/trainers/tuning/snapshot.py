@@ -110,7 +110,7 @@ class Snapshot:
 
 
 def _mapped(value: Any, place: tuple[Any, ...], each: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
-    """Return nested states with ``each`` of their tensors and parts, which is told its place among them."""
+    """Return nested states with ``each`` of their tensors and parts, which gets its place among them."""
     if isinstance(value, torch.Tensor) or is_part(value):
         return each(value, place)
     if isinstance(value, dict):

@@ -9,7 +9,7 @@ from .errors import UnreadableData
 
 _REASONS_MAX = 20  # kept; more are counted as one
 _MORE = "another reason"
-_SHOWN = 5
+_EXAMPLES = 5
 SKIP_AT_MOST = 1.0  # percent of the records
 
 
@@ -49,8 +49,8 @@ class Tally:
 def left_out(facts: dict[str, Any]) -> str:
     """Return which records are left out and why, in words; "" where none is."""
     left = sorted(facts["left_out"], key=lambda part: -part[1])
-    reasons = [f"{count:,}: {why} (first: {place})" for why, count, place in left[:_SHOWN]]
-    return "; ".join(reasons + ["..."] * (len(left) > _SHOWN))
+    reasons = [f"{count:,}: {why} (first: {place})" for why, count, place in left[:_EXAMPLES]]
+    return "; ".join(reasons + ["..."] * (len(left) > _EXAMPLES))
 
 
 def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
@@ -69,8 +69,8 @@ def check(facts: dict[str, Any], skip_at_most: float, where: str) -> None:
 def training_data(facts: dict[str, Any], size: tuple[int, int], places: int) -> dict[str, Any]:
     """Return what a session reports of its data, of ``size`` rows and tokens, with room for ``places`` tokens."""
     most = sorted(facts["left_out"], key=lambda part: -part[1])
-    reasons = [list(part) for part in most[:_SHOWN]]
-    if rest := most[_SHOWN:]:
+    reasons = [list(part) for part in most[:_EXAMPLES]]
+    if rest := most[_EXAMPLES:]:
         reasons.append([_MORE, sum(count for _, count, _ in rest), rest[0][2]])
     rows, tokens = size
     padding = round(1 - tokens / places, 4) if places else None

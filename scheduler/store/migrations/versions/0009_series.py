@@ -1,4 +1,4 @@
-"""What sessions told of a job's training over its steps."""
+"""What sessions report about a job's training over its steps."""
 
 from __future__ import annotations
 

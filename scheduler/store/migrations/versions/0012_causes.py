@@ -57,7 +57,7 @@ def upgrade() -> None:
 
 
 def _cause(tx: sa.Connection, pool: str, why: str) -> str:
-    """Return the cause of a closure; what nobody but a person can have written is a person's."""
+    """Return the cause of a closure; what only a person can have written is a person's."""
     newest = list(tx.execute(_WHOSE, {"pool": pool}))
     by = next((row.by for row in newest if row.kind == "pool.closed"), "")
     if by == "the scheduler":
