@@ -31,7 +31,7 @@ def _value_text(key: str, text: str) -> str:
 def _rows(section: BaseModel, key: str, place: str) -> Iterator[tuple[str, str, str]]:
     """Yield (key for people, key of the origin, text).
 
-    Entries of lists go by name for people and by index in origins; a value nobody set has no place.
+    Entries of lists go by name for people and by index in origins; a value that was not set has no place.
     """
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)

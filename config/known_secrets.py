@@ -1,7 +1,7 @@
 """Known secrets: the values that no line, error or page may show, gathered from settings, environment and files.
 
-Files of credentials are looked at again when they change, so that a token that replaces another is known at once.
-Standard library only, and nothing here raises: a file that cannot be read is told about by whoever needs it.
+Files of credentials are looked at again when they change, so that a new token is known at once.
+Standard library only, and nothing here raises: the code that needs a file reports that it cannot be read.
 """
 
 from __future__ import annotations

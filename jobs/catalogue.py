@@ -196,7 +196,7 @@ def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], domains: Mapping[str, 
 def wrong_share(name: str, shares: Mapping[str, Share | None]) -> str:
     """Return why the share of the job ``name`` cannot be kept, and what to do; empty when it can, or it has none.
 
-    ``shares`` has all jobs. Who shares with a job leaves it the rest, so nobody shares with one that shares itself.
+    ``shares`` has all jobs. A job that shares with another leaves it the rest; the partner cannot share with a third.
     """
     share = shares.get(name)
     if share is None:

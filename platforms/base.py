@@ -148,11 +148,11 @@ class InQueue:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One session as the platform reports it. Times are UTC seconds; None means "not told".
+    """One session as the platform reports it. Times are UTC seconds; None means "not reported".
 
     ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state. ``told`` is False
     when the platform does not say when a session ended: ``ended`` is then the latest that it can have been. ``waits``
-    is told of sessions that are QUEUED behind those of others: plans reckon with it. ``price_microdollars_per_hour`` is
+    is set for sessions that are QUEUED behind those of others: plans reckon with it. ``price_microdollars_per_hour`` is
     what an hour of an ended session cost, by the platform's own reckoning. ``deadline`` is set for a RUNNING session
     whose deadline may have moved while it waited: until when it may run. ``taken`` is True for an ENDED session that
     the platform itself interrupted (a failed node, a preemption), so its end says nothing about its job.
@@ -286,11 +286,11 @@ class Platform(Protocol):
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring home what an ended session left on the platform: checkpoints and reports become objects of ``into``.
 
-        Called before an end is believed, so that whoever judges a session sees all of it. Idempotent; does nothing for
+        Called before an end is believed, so that a session is judged by all that it left. Idempotent; does nothing for
         unknown keys, for sessions that have not ended, and where payloads write to the artifact store themselves.
         Raises Unreachable to be called again, Unfinished while it gets on, Refused when what was left is not taken and
         never will be. What comes damaged is Unreachable like what does not come. It is asked again, also after it has
-        succeeded, when what a session claims is not there: whoever asks loses patience, not the adapter.
+        succeeded, when what a session claims is not there: the caller gives up at some point, not the adapter.
         """
 
     def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:

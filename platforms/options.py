@@ -1,6 +1,6 @@
 """Options of a pool: a platform declares its own as a dataclass, and one reader holds what a person wrote against it.
 
-A field's name is the option's, its default what counts where nobody wrote it; one without a default must be written.
+A field's name is the option's, its default the option's; one without a default must be written.
 Whole numbers are at least zero, lists are separated by commas. ``Written`` says what a type cannot.
 """
 

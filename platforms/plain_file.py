@@ -1,6 +1,6 @@
 """Plain files below a folder that others write to as well: no link leads out of it, and no pipe or device holds us up.
 
-Every part of the way is opened on its own, from the folder before it, so that nobody can change it under our feet.
+Every part of the way is opened on its own, from the folder before it, so that no other process can change it meanwhile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Wrappers that implement the platform port around another platform: deadline, notes, redaction, late making.
 
-Nothing is repeated here: a read is repeated by whoever speaks to the platform, which says how long to wait, then by
+Nothing is repeated here: a read is repeated by the platform's client, which says how long to wait, then by
 the next cycle; a launch without an answer is the daemon's to find again by key.
 """
 
@@ -172,8 +172,8 @@ class Guarded(Wrapper):
         return answers[0]
 
 
-# So a pool that cannot be used, because its credentials, a library or a folder are missing, keeps nobody from using the
-# others, and whoever replaces a token need not tell anybody. Until the adapter can be made, each call raises what is
+# So a pool that cannot be used, because its credentials, a library or a folder are missing, does not affect the
+# others, and a replaced token is noticed without a command. Until the adapter can be made, each call raises what is
 # wrong; nothing is concluded from that, as from any call without an answer.
 class LatePlatform(Wrapper):
     """The platform that ``make`` makes; ``mark`` tells of what, and changes when it must be made again.

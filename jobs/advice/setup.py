@@ -71,7 +71,7 @@ class Setup:
     """One way to train: ``batch`` rows of ``seq`` tokens at a time on each of ``devices``, ``accumulate`` times a step.
 
     ``master`` keeps full weights in 32 bits (AMP). ``image_tokens`` of each row are an image's. ``probed`` are bytes
-    that a layer was found to keep for each token, in place of the formula's (0: nobody looked).
+    that a layer was found to keep for each token, in place of the formula's (0: not measured).
     """
 
     shape: Shape

@@ -92,9 +92,9 @@ def resolve(tools: Tools, demands: Demands, target: Target, variables: Mapping[s
 
 
 def sizes(tools: Tools, pins: Sequence[Pin], target: Target, variables: Mapping[str, str]) -> dict[str, int]:
-    """Return how many bytes each package of a lock has on a target, by canonical name, where uv and the index tell it.
+    """Return how many bytes each package of a lock has on a target, by canonical name, where uv and the index know it.
 
-    It is told to people and nothing rests on it, so that what goes wrong leaves it untold. Raises OSError.
+    It is only shown to people: an error leaves it out. Raises OSError.
     """
     if not tools.uv:
         return {}

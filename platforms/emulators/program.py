@@ -43,7 +43,7 @@ def ending() -> threading.Event:
 def serve(server: Server, over: threading.Event, idle_seconds: float, busy: Callable[[], bool]) -> None:
     """Print the address and wait until it is ``over``; with ``idle_seconds``, also until nothing happened for so long.
 
-    Nothing happens while nobody calls and it is not ``busy``.
+    Nothing happens while no request comes and it is not ``busy``.
     """
     sys.stdout.write(f"{server.address}\n")
     sys.stdout.flush()

@@ -74,7 +74,7 @@ class Collector:
     def collect(self, slug: str, store: BlobStore, tell: Callable[[str], None]) -> None:
         """Import everything that is ours to take; ``tell`` hears how far it has come.
 
-        Blobs come first, then manifests, then reports: whoever sees a later one can rely on the earlier. What comes
+        Blobs come first, then manifests, then reports: each may rely on the earlier ones. What comes
         damaged is left, and what does not rely on it is taken. Raises Unreachable to be tried again, Refused when what
         was left breaks a limit, StoreError, OSError.
         """

@@ -289,7 +289,7 @@ def _translate(lane: Mapping[str, Any], share: Sequence[int]) -> dict[str, Any]:
 
 
 def sweep_environments(folder: Path, before: float) -> list[str]:
-    """Remove what no session has begun with since ``before`` (real UTC seconds), and what nobody finished building.
+    """Remove what no session has begun with since ``before`` (real UTC seconds), and what was never finished.
 
     What a session runs from, or builds, is locked and stays. Returns the names. Raises OSError.
     """

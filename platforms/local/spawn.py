@@ -1,6 +1,6 @@
 """Spawn: starts the keeper of a session, as a child that leaves us, or in a unit of its own through the runner.
 
-A child lives in the control group and the sandbox of whoever starts it. The daemon of a service must therefore not
+A child lives in the control group and the sandbox of its parent. The daemon of a service must therefore not
 have any: sessions would lose their devices, and would end with it.
 """
 
@@ -152,7 +152,7 @@ def as_child(python: str, folder: Path, arguments: Sequence[str], environment: M
 def through_runner(runner: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Have the service manager start a keeper in a unit of its own; return whether it claimed the session.
 
-    Raises OSError when nobody waits at ``runner``; then nothing was started.
+    Raises OSError when no runner listens at ``runner``; then nothing was started.
     """
     (folder / KEEPER_LOG).touch()
     order = {"folder": str(folder), "arguments": list(arguments), "environment": dict(environment)}

@@ -1,7 +1,7 @@
 """The adapter: the platform port on top of five calls of SageMaker, a bucket and CloudWatch. It keeps only a name.
 
 Of the three stops of a session two are SageMaker's: StopTrainingJob, asked for by the daemon, and MaxRuntimeInSeconds,
-which ends a job even when nobody is left to ask.
+which ends a job even when no daemon is left to ask.
 """
 
 from __future__ import annotations

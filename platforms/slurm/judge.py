@@ -206,7 +206,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Ended, or never started when nobody holds its claim.
+    """Ended, or never started when no process holds its claim.
 
     ``cancel`` is a job that must not run once more. When no last word tells that its first run is over, a controller
     that lost its newest state may still have to end that. ``taken``: Slurm took it away.

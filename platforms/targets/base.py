@@ -69,7 +69,7 @@ class Served:
     """What a target says of one model.
 
     ``version`` is what it points at and ``digest`` that release's; None and "" when it serves none. ``proven`` is
-    False while nobody has seen it answer: a deployment was cut off, and is to be finished or taken back. ``before`` are
+    False until it was seen to answer: a deployment was cut off, and is to be finished or taken back. ``before`` are
     the versions that served earlier and are kept, newest first. ``damaged`` tells what is not as the digests say; it is
     looked for only when read() was asked to.
     """

@@ -67,7 +67,7 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Tar
 class _Pointer:
     """What ``current.json`` says: versions with their digests, the one that serves first; and the mark it bears.
 
-    ``proven`` is False while nobody has seen the first one answer.
+    ``proven`` is False until the first one was seen to answer.
     """
 
     releases: tuple[tuple[int, str], ...] = ()

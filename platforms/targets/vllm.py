@@ -287,7 +287,7 @@ class VllmTarget:
         return fault(self.server, probe, name, self.base)
 
     def _unload(self, model: str, versions: set[int]) -> None:
-        """Let the server forget versions that answer nobody any more. One that it does not know is no fault.
+        """Unload versions that serve no requests any longer. It is no error if the server does not know one.
 
         One that still answers when the time is over stays, and is forgotten with the next deployment.
         """

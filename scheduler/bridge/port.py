@@ -1,7 +1,7 @@
 """Port: serves one program over its standard input and output until the input ends. docs/bridges.md has the protocol.
 
 Standard output carries frames and nothing else: what a library prints goes to standard error. The port starts no
-training and owns none; whoever kills it stops nothing but the answers.
+training and owns none; killing it only ends the answers.
 """
 
 from __future__ import annotations

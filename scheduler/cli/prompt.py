@@ -16,7 +16,7 @@ _SETTINGS_MAX = 1 << 16  # characters in which the plainest way has to come
 
 
 def show_line(config: str | None) -> int:
-    """Write the line of the daemon that the settings mean; one that does not run is shown. No output if nothing is known."""
+    """Write the line of the settings' daemon; one that does not run is shown. No output if nothing is known."""
     for folder, has_pipe in _folders(config):
         try:
             text = line.read(folder)

@@ -1,4 +1,4 @@
-"""Gates that compare a version with the one in force: shown to be better, no harm shown, not worse by a margin."""
+"""Gates that compare a version with the promoted one: shown to be better, no harm shown, not worse by a margin."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _better(result: Finding, changed: int) -> Finding:
     if _p(result) <= ALPHA:
         return result.decided("passed", f"{metric} is better by {gain:.4g}, p {_p(result):.2g}")
     if gain <= 0:
-        return result.decided("failed", f"{metric} is no better: {_gain(gain)}")
+        return result.decided("failed", f"{metric} is no better: {_diff(gain)}")
     if changed < clusters_needed():
         why = (
             f"{metric} differs in {changed:,} of {result.clusters:,} clusters, and with fewer than {clusters_needed()} "
@@ -93,8 +93,8 @@ def _better(result: Finding, changed: int) -> Finding:
 def _not_worse(result: Finding) -> Finding:
     metric, gain, margin = result.gate.metric, _gain(result), result.gate.margin
     if _p(result) <= ALPHA:
-        return result.decided("passed", f"{metric} is worse by less than {margin:g}, p {_p(result):.2g}: {_gain(gain)}")
-    unsure = f"{metric} is not shown to be worse by less than {margin:g} (p {_p(result):.2g}): {_gain(gain)}"
+        return result.decided("passed", f"{metric} is worse by less than {margin:g}, p {_p(result):.2g}: {_diff(gain)}")
+    unsure = f"{metric} is not shown to be worse by less than {margin:g} (p {_p(result):.2g}): {_diff(gain)}"
     if gain <= -margin or (result.smallest_effect is not None and result.smallest_effect <= margin):
         return result.decided("failed", unsure)
     return result.decided("not_enough_items", f"{unsure}; this set shows {_effect(result)} or more")
@@ -108,9 +108,9 @@ def _guard(result: Finding, level: float, *, harmed: bool) -> Finding:
         why = f"{metric} is worse by {-gain:.4g}; {result.clusters} clusters are too few to tell harm from chance"
         return result.decided("harm_unclear", why)
     if margin and result.smallest_effect is not None and result.smallest_effect > margin:
-        why = f"{metric}: {_gain(gain)}; this set shows {_effect(result)} or more, so harm of {margin:g} may hide in it"
+        why = f"{metric}: {_diff(gain)}; this set shows {_effect(result)} or more, so harm of {margin:g} may hide in it"
         return result.decided("harm_unclear", why)
-    return result.decided("passed", f"{metric} shows no harm: {_gain(gain)}, p {_p(result):.2g}")
+    return result.decided("passed", f"{metric} shows no harm: {_diff(gain)}, p {_p(result):.2g}")
 
 
 def _worst(new: Mapping[str, Score], before: Mapping[str, Score], sign: int) -> tuple[Example, ...]:
@@ -131,7 +131,7 @@ def _gain(result: Finding) -> float:
     return result.gain or 0.0
 
 
-def _gain(gain: float) -> str:
+def _diff(gain: float) -> str:
     return f"better by {gain:.4g}" if gain > 0 else f"worse by {-gain:.4g}" if gain < 0 else "the same"
 
 

@@ -27,10 +27,10 @@ class Example:
 class Finding:
     """What one gate found, and what this set could have shown.
 
-    ``value`` is the version's mean, ``before`` of the one in force, ``gain`` their difference, positive where good.
+    ``value`` is the version's mean, ``before`` of the promoted one, ``gain`` their difference, positive where good.
     ``differing`` (p_d) is the share of items that differ at all, ``design_effect`` how many of the items are worth one
     independent one. ``low`` and ``high`` are one-sided 95 % bounds of the gain, or of the value for a threshold.
-    ``smallest_effect`` would have shown in four of five such sets. ``not_asked``: there is no version in force.
+    ``smallest_effect`` would have shown in four of five such sets. ``not_asked``: no version is promoted.
     """
 
     gate: QualityGate

@@ -1,8 +1,8 @@
 """The rollback watch: evidence of harm that may be looked at after every request, and still errs in 1 of 20 cases.
 
-A plain test that is looked at again and again will alarm some day. Here evidence is a bet against "no harm": whoever
-makes it cannot expect to win, so that being 20 times as rich ever happens to one in twenty at most, however often one
-looks. It holds for independent votes only, hence one vote a cluster: the first that its cluster gave.
+A plain test that is looked at again and again will alarm some day. Here evidence is a bet against "no harm": on average
+the bet wins nothing, so that the stake ever grows to 20 times its size in one of twenty cases at most, however often
+one looks. It holds for independent votes only, hence one vote a cluster: the first that its cluster gave.
 """
 
 from __future__ import annotations

@@ -94,9 +94,10 @@ def events_since(tx: Connection, since: int) -> list[Event]:
 
 
 def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
-    """Return the events after the one ``read`` to tell, but for those told of the same subject in the six hours before.
+    """Return the events after the one ``read`` that are to be sent.
 
-    An action required is reported where no other event of its subject is: a job that failed is one line.
+    An event is left out if one was sent about the same subject in the six hours before. An action
+    required is reported where no other event of its subject is: a job that failed is one line.
     """
     data: dict[tuple[str, str], int] = {}
     news = []

@@ -25,7 +25,7 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
     marks: Sequence[int] = (),
     log: bool = False,
 ) -> str:
-    """Return the picture of (step, held-out loss), nothing for fewer than two points; what is no number is left out.
+    """Return the picture of (step, held-out loss), nothing for fewer than two finite points.
 
     ``training`` is (step, loss) of training, drawn raw and smoothed; the sessions began at the steps ``marks``.
     It spans all steps from 0 to the target, or if not ``whole`` those of its points alone. Without ``axes`` it is the

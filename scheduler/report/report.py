@@ -330,7 +330,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         if not share:
             continue
         sessions += 1
-        # What a session over the end of the week did not train is reported when it ends; its set-up counts where it began.
+        # What a session across the week's end did not train is reported when it ends; its set-up counts where it began.
         if run.key in live or not isinstance(run.state, Ended):
             continue
         untrained = max(0, share - round(trained[run.key]))

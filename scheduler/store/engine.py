@@ -358,7 +358,7 @@ def _forbid_writes(connection: sqlite3.Connection, record: Any) -> None:
 #
 # SQLite keeps what it is given, and a disk or a careless hand may leave anything in a column. Readers stop at the
 # first value that cannot be; here every value of every row is held against its column's type, and what is written in
-# JSON against the decoder that its readers use. So whoever stumbled gets the name of the row, and `db verify` lists
+# JSON against the decoder that its readers use. So the error names the row, and `db verify` lists
 # them all.
 @dataclass(frozen=True, slots=True)
 class Damage:

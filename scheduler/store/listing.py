@@ -45,7 +45,7 @@ _REVISION = "SELECT version_num FROM alembic_version"
 class ListedJob:
     """One job of the queue. ``waits`` is the reason of the newest plan as stored (see core.reasons), if it has one.
 
-    ``waiting`` is what its platform told of a session in its queue: why, since when, until when, and at which place.
+    ``waiting`` is what its platform reports about a session in its queue: why, since when, until when, at which place.
     """
 
     name: str

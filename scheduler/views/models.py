@@ -124,7 +124,7 @@ def cost(tx: Connection, version: ListedVersion) -> Cost:
 
 
 def tree(listed: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
-    """Return the lineage of versions as lines of a text: whoever began with a version stands below it, moved right.
+    """Return the lineage of versions as lines of text: a version initialised from another stands below it, indented.
 
     ``marks`` are words behind a version's name.
     """

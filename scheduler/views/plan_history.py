@@ -39,7 +39,7 @@ class PlanDiff:
 def compare(
     database: Database, pools: Mapping[str, Pool], now: int, horizon_seconds: int, since: int | None = None
 ) -> PlanDiff:
-    """Compare the newest plan with the one before it, or with the one in force at ``since``. Raises NotFound."""
+    """Compare the newest plan with the one before it, or with the one current at ``since``. Raises NotFound."""
     with database.read() as tx:
         after = plans.newest(tx)
         if after is None:

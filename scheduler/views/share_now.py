@@ -12,7 +12,7 @@ from scheduler.store import jobs
 
 @dataclass(frozen=True, slots=True)
 class ShareNow:
-    """``part`` of the device hours that the job has together with ``partners`` is its own; None so far: nobody had any.
+    """``part`` of the device hours that the job has together with ``partners`` is its own; None without any hours.
 
     Sessions that run count in full.
     """

@@ -41,9 +41,9 @@ _DRAWN = 60  # points of a curve as small as a word
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How the training of a job stands; instants are UTC seconds, None is what nobody told.
+    """How the training of a job stands; instants are UTC seconds, None means unknown.
 
-    ``saved_step`` lies in a checkpoint, ``step`` is the newest that its live session told. ``loss`` is the newest;
+    ``saved_step`` lies in a checkpoint, ``step`` is the newest that its live session reported. ``loss`` is the newest;
     ``trend`` is by which share the mean of the last tenth of its points lies above (or, negative, below) that of the
     tenth before. ``losses`` are (step, loss), held-out ones as soon as two are known. ``steps_per_hour`` is
     measured, ``guessed`` tells that it never was. ``week_change`` is by how much the last of ``losses`` differs from

@@ -300,8 +300,8 @@ _DISK = ("no space left on device", "disk quota exceeded")
 class Tool(NamedTuple):
     """How it is installed: from ``wheels`` alone if given, for ``lane``, whose job's ``variables`` may name an index.
 
-    ``hold`` is a lock that the tool keeps too: should this process be killed, nobody builds here while the tool still
-    writes.
+    ``hold`` is a lock that the tool keeps too: if this process is killed, no other process builds here while the
+    tool still writes.
     """
 
     wheels: Path | None

@@ -1,4 +1,4 @@
-"""A judging model: another model says of each answer whether it is good, and how far it agrees with people is told.
+"""A judging model: another model says of each answer whether it is good; its agreement with people is reported.
 
 Items that people have labelled (``label``: good or bad) are what its agreement is measured on. It is one metric among
 others: with an agreement below 0.6 nothing is accepted on its word alone.

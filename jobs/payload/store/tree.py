@@ -146,7 +146,7 @@ def note_use(target: Path, seconds: float) -> None:
 
 
 def sweep_trees(cache: Path, before: float) -> list[str]:
-    """Remove the trees of a cache that nobody was to read after ``before`` (wall seconds UTC); return their names.
+    """Remove the trees of a cache that no session was to read after ``before`` (wall seconds UTC); return their names.
 
     What is being made is left alone, and what a killed process left in the making goes too. Raises OSError.
     """

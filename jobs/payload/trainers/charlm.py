@@ -168,7 +168,7 @@ class Stream:
 
 
 def records(path: Path, start: int, length: int) -> Iterator[str]:
-    """Yield the texts of the lines that begin in ``path[start:start + length]``; what is no record is passed over."""
+    """Yield the texts of the lines that begin in ``path[start:start + length]``; others than records are skipped."""
     with path.open("rb") as stream:
         if start:
             stream.seek(start - 1)

@@ -2,7 +2,7 @@
 
 ``python merge.py FOLDER --base BASE --adapter CHECKPOINT``. An adapter that was trained on the base in 4 bits is merged
 into the same base in 16 bit. One that began with another's adapter holds that one's part as well. Several adapters of
-one base, each trained by itself, are added up; nobody has judged what comes of that. Needs torch, transformers, peft.
+one base, each trained by itself, are added up; the result has not been evaluated. Needs torch, transformers, peft.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Without a key file the API key is the first line of the standard input, and it ends when that is closed, so that it does
 not outlive its parent process. It ends with SIGTERM and SIGINT in any case. With --idle-seconds it goes on, as the real
-place does, until no session has run and nobody has asked for that long. Started again on the same folder and clock, it
+place does, until no session has run and no request has come for so long. Started again on the same folder and clock, it
 goes on with the account and the sessions that ran meanwhile; on another clock the account begins empty.
 """
 

@@ -29,11 +29,11 @@ class Rules:
 
     ``timeout_ignored`` is the wedged kernel that outlives its limit; ``quota_cuts`` ends running sessions when the week
     is used up; ``reserves`` fills timeReserved with what live sessions may still use; ``lets_kernels_in`` hands kernels
-    with internet a token of their own, with which they may look at what their account may. What nobody has measured
+    with internet a token of their own, with which they may look at what their account may. What has not been measured
     is a choice too: ``last_run_is_push`` tells as a kernel's last run when it was pushed, not when it began,
     ``last_run_is_end`` tells when it ended once it is over, and ``bills_queue`` bills the time in which it waited.
     Where the protocol leaves a choice: ``page_max`` caps what a list hands out at once, ``pages_by_token`` goes on by
-    token alone, ``output_redirects`` sends whoever follows a link on to another address,
+    token alone, ``output_redirects`` sends the request for a link on to another address,
     ``kernel_hidden_wall_seconds`` is how long a new kernel is not shown; without ``tells_landing`` the answer to a push
     names neither kernel nor version, without ``tells_deleted`` a deleted dataset is denied like one that never was.
     """

@@ -73,7 +73,7 @@ def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Ca
     """Return a client to be used in a ``with`` block; it has ``call``, ``session`` and ``url``.
 
     ``heard`` is given every good answer.
-    ``emulator`` is the address of a stand-in, used as a proxy; without one the environment decides, as for the library.
+    ``emulator`` is the address of an emulator, used as a proxy; None: the environment decides, as for the library.
     """
     from kagglesdk.kaggle_env import KaggleEnv
     from kagglesdk.kaggle_http_client import KaggleHttpClient

@@ -203,7 +203,7 @@ class Inputs:
     def sweep(self, in_use: Iterable[str], now: int, keep_seconds: int) -> None:
         """Delete datasets that no session in ``in_use`` needs and that were last given ``keep_seconds`` ago.
 
-        Secrets that nobody remembers to have given go after a day, when whoever was given them is over.
+        Secrets without a record of their session go after a day, when that session is over.
         """
         kept = set(in_use)
         for path in sorted(self._folder.glob(f"{self._prefix}-*")):

@@ -1,6 +1,6 @@
 """Observer: what Kaggle shows of each launch, held against our records, and what is final written down.
 
-Also kernels of ours that run and that nobody's books name, told by their own source.
+Also kernels of ours that run without a record, recognised by their own source.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Observer:
 
         Kaggle's ``lastRunTime`` is not asked for: of what is over it may be the end. Without the session's own word,
         time counts until this look, but for no longer than Kaggle was asked to let it run, unless it was seen to run
-        on: nobody may have looked for hours.
+        on: the last look may be hours ago.
         """
         if record.over_at is None:
             record = self._records.write(record.having(over_at=now))

@@ -1,7 +1,7 @@
 """A session's output: streamed into a file of ours while it runs, replaced by the whole when it is over.
 
-A stream starts over with every connection, so a reader skips as much output as the file holds already: where it was
-is never lost and nothing is reported twice, whoever read before.
+A stream starts over with every connection, so a reader skips as much output as the file holds already: the position
+is never lost and nothing is reported twice.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def mcp(
 ) -> None:
     """Serve a coding agent over the Model Context Protocol (extra mcp).
 
-    Without --allow-changes it only reads. docs/bridges.md says how agents are told of it.
+    Without --allow-changes it only reads. docs/bridges.md says how to configure agents.
     """
     from scheduler.bridge.mcp_server import server
 

@@ -93,7 +93,8 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with; an unknown one is answered with names like it.
 
-        What asks before it does something (--yes) is named only to whoever began to type it: "start" is no "restart".
+        A command that asks for a confirmation (--yes) is suggested only for the beginning of its own name: "start" does
+        not suggest "restart".
         """
         if args[0] == "ls" and "list" in self.commands:
             args = ["list", *args[1:]]

@@ -2,7 +2,7 @@
 
 Launch keys are a job and an attempt, so those that the restored database would use next can be looked for by name. Each
 one that a platform knows becomes a run with its hold; the ordinary cycle then adopts it or charges it. Nothing is
-planned before every platform and the artifact store have answered: a job might have its lane where nobody looked.
+planned before every platform and the artifact store have answered: a job might run on one that has not answered.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _lanes(
 def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> list[tuple[str, int]]:
     """Return which sessions can be entered now: of each job the lowest attempt, once no other has the job.
 
-    Entering a later one first would count its job's attempts beyond the earlier ones, which nobody would look for then.
+    Entering a later one first would count its job's attempts beyond the earlier ones, which would never be found then.
     """
     lowest: dict[str, int] = {}
     for lane in (lane for planned_lanes in lanes.values() for lane in planned_lanes):

@@ -67,7 +67,7 @@ _PLAN_AGAIN_SECONDS = 600  # something due could not be launched
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
 _AWAITED = ("data", "inputs", "wheels", "quota", "components")  # for these launches wait: one came, a plan is made
 _EVENTS_MAX = 200
-# An expected start moves with each pass of a scheduler. It is stored again once it moved by this or a tenth of the wait.
+# An expected start moves with each pass of a scheduler. It is stored again if it moved by this or a tenth of the wait.
 _TENTH = 10
 _MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
 

@@ -1,6 +1,6 @@
-"""Endings: the log says when sessions and jobs end, and why, whoever ended them; at warning level when it went badly.
+"""Endings: the log says when and why sessions and jobs end, at warning level when it went badly.
 
-It is told from the event log, after what happened was committed: a line is never about something that was rolled back.
+It is read from the event log, after what happened was committed: a line is never about something that was rolled back.
 """
 
 from __future__ import annotations

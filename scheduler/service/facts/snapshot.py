@@ -130,7 +130,7 @@ def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: 
     """Yield the views; until the last day before its deadline an evaluation takes only hours that training leaves.
 
     From then on, and as soon as a job waits for its verdict, it weighs what its model does, and its deadline is kept.
-    A deadline that is told earlier would be: whatever has one goes before all that has none.
+    With its deadline it would be planned before all jobs that have none.
     """
     patient = {
         record.spec.name: record.spec.start_from.parent

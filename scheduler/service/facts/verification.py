@@ -1,7 +1,7 @@
 """Verification: check every byte of a saved state, for people and for the daemon.
 
-What a session could not start from may be damaged, and other jobs may be about to start from it too. So nobody is given
-it until the daemon has read all of it: damaged it is quarantined for all jobs, whole it is given out again.
+What a session could not start from may be damaged, and other jobs may be about to start from it too. So no session
+gets it until the daemon has read all of it: if it is damaged it is quarantined for all jobs, else it is used again.
 """
 
 from __future__ import annotations

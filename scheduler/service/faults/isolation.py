@@ -1,6 +1,6 @@
 """Isolation: a fault of one run, job or pool is recorded and reported, and everything else continues.
 
-What the database raises is nobody's fault here: it passes. So does what no single run, job or pool can be blamed for.
+Errors of the database are raised unchanged. So is what no single run, job or pool can be blamed for.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def planned_again(tx: Connection, names: Collection[str], now: int) -> None:
 def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, LeftOut]:
     """Return a plan without the jobs and pools with which ``make`` fails; bisection finds them.
 
-    Raises what ``make`` raised when nobody can be blamed.
+    Raises what ``make`` raised if no job or pool causes it.
     """
     left_out = LeftOut()
     plan, error = _tried(make, snapshot)

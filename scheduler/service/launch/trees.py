@@ -28,7 +28,7 @@ def put_tree(
 ) -> PackedFolder:
     """Store all files of a folder, unless they are there; return its listing and ``digest``.
 
-    Sessions find it at ``tree_prefix(kind, digest)``; it goes after ``delete_at`` (UTC seconds) if by then nobody names
+    Sessions find it at ``tree_prefix(kind, digest)``; it goes after ``delete_at`` (UTC seconds) if by then no job names
     it, see :func:`scheduler.store.trees.needed`. May take hours; it may be cut off at any point and repeated, and what
     was sent is not sent again. With ``heal``, what is there is read, and sent again where it is damaged. ``tell`` hears
     how far it is; ``origin`` is the listing of a repository whose files these are. Raises TreeError, Refused,

@@ -27,8 +27,8 @@ def keep(
 ) -> Code:
     """Take a folder or commit as it is now and store it, unless the same is there; return it with its digest.
 
-    With ``heal``, what is there is read, and if it is damaged that is told, and it is sent again. It goes after
-    ``delete_at`` if no job names it by then. Whoever sees the listing may rely on the content: it is sent first. Raises
+    With ``heal``, what is there is read; if it is damaged that is reported, and it is sent again. It is deleted after
+    ``delete_at`` if no job names it by then. The content is sent before the listing. Raises
     CodeError, Refused, StoreError, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:

@@ -1,7 +1,7 @@
 """Concerns: what settings and jobs can be read with, and still cannot work as their author meant it.
 
-Found before anything is launched: a platform that does not exist, a number without its unit, a pool that nobody
-declared, a command that no session will find. Each is told with its place in the file, and with what would be right.
+Found before anything is launched: a platform that does not exist, a number without its unit, an undeclared
+pool, a command that no session will find. Each is reported with its place in the file, and with what would be right.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def of_options(
 ) -> tuple[list[Problem], list[Problem]]:
     """Return the pools and targets with options that cannot be used as written, and those that cannot be made now.
 
-    The latter is for want of credentials or a library, and keeps nobody from the others. ``make`` makes the adapter of
+    The latter lack credentials or a library, and do not affect the others. ``make`` makes the adapter of
     the named pool in a folder and raises PlatformError.
     """
     wrong: list[Problem] = []

@@ -26,8 +26,8 @@ _UPLOAD_SECONDS = 7 * DAY  # real time in which a writer that was cut off may go
 def sweep_sessions(ports: Ports, now: int) -> None:
     """Let platforms forget sessions that ended more than a week ago.
 
-    What may go is named, not what must stay: whoever stood still since, or works on a restored backup, knows nothing of
-    sessions launched meanwhile, and would have them forgotten before they are settled.
+    The sessions to forget are named, not those to keep: a daemon that was suspended, or that works on a restored
+    backup, does not know the sessions launched meanwhile, and they would be forgotten before they are settled.
     """
     with ports.database.read() as tx:
         # What is still watched was given up, or lives on: what it leaves may have to come home yet.

@@ -1,11 +1,11 @@
 """Retention: saved states that are no longer needed leave the artifact store, in two phases.
 
 What may go is marked with its reason and a time; when the time has come it is judged again, and only then deleted. The
-order makes every crash harmless: first the database says that a checkpoint has expired, so that no session is told of
-it; then its manifest goes; its components go last, when no manifest names them and no session of their job runs that
-might be about to name them. Each pass does a bounded amount of work, and repeating it does no harm.
+order makes every crash harmless: first the database says that a checkpoint has expired, so that no session starts
+from it; then its manifest goes; its components go last, when no manifest names them and no session of their job runs
+that might be about to name them. Each pass does a bounded amount of work, and repeating it does no harm.
 
-Jobs' code, inputs and corpora that nobody names any more leave the store likewise, after a grace.
+Code, inputs and corpora that no job names any longer leave the store likewise, after a grace period.
 """
 
 from __future__ import annotations

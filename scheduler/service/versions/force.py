@@ -44,8 +44,8 @@ def promote_by_itself(tx: Connection, version: Version, now: int) -> bool:
 def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
     """Roll back the promoted version: it is barred, and the one before it is promoted again, if there is any.
 
-    No version is promoted by itself any more until a person promotes one. Returns what was taken back, and what is
-    in force now. Raises Refusal.
+    No version is promoted by itself any more until a person promotes one. Returns the version that was rolled back, and
+    the one that is promoted now. Raises Refusal.
     """
     withdrawn = versions.in_force(tx, model)
     if withdrawn is None:

@@ -1,7 +1,7 @@
 """Runs programs in namespaces of their own: no network, no files but given ones, another user, and an end in any case.
 
 Built on bubblewrap. Files go in as bytes through descriptors, never as a folder of this machine, so that there are no
-links to follow and no rights to set. What a program prints is read here and cut; what it claims nobody believes.
+links to follow and no rights to set. What a program prints is read here and cut; what it claims is not trusted.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _REAP_SECONDS = 10
 _COUNT_SECONDS = 0.1
 _PASSED = ("PATH", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")  # to find the tools, and systemd; none gets inside
 _INSIDE_UID = "1000"
-# A process that has joined an empty session keyring of the kernel, and becomes the command. Where nobody has keys, or a
-# container forbids them (ENOSYS, EPERM), there are none to give away. Code inside can read the environment of the
+# A process that has joined an empty session keyring of the kernel, and becomes the command. Where there are no keys, or
+# a container forbids them (ENOSYS, EPERM), none can leak. Code inside can read the environment of the
 # command, which is its first process.
 _WITHOUT_KEYS = """
 import ctypes, errno, os, sys

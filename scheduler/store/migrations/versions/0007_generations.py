@@ -1,4 +1,4 @@
-"""Jobs that start from another's weights, or begin anew: which generation of a job started from which checkpoint."""
+"""Jobs that start from another's weights, or from scratch: which generation of a job started from which checkpoint."""
 
 from __future__ import annotations
 
