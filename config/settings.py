@@ -41,7 +41,7 @@ from config.section import (
 )
 from config.values import BadValue, OpeningHours, Reset, opening_hours, reset
 from jobs.corpus.errors import BadParameter
-from jobs.corpus.options import Rule
+from jobs.corpus.options import CorpusRule
 from jobs.instant import parse_instant
 from jobs.problem import did_you_mean
 
@@ -141,7 +141,7 @@ class TextRuleSettings(Section):
     @model_validator(mode="after")
     def _says_something(self) -> TextRuleSettings:
         try:
-            Rule(**dict(self))
+            CorpusRule(**dict(self))
         except BadParameter as error:
             name, allowed = ("this rule", error.allowed) if error.name == "rule" else (error.name, error.allowed)
             raise BadValue(f"{name} must be {allowed}", "docs/corpus.md has examples") from None

@@ -17,7 +17,7 @@ from jobs.payload.bounds import (
     SPAN_MAX,
     TELEMETRY,
     Reader,
-    Refusal,
+    Rejection,
     Unfit,
     clean,
     measure,
@@ -112,7 +112,7 @@ class LaneReport:
 
 def read_report(
     document: Any, run: str, lane: int, job: str, *, last_word: bool = False
-) -> tuple[LaneReport, Sequence[Refusal]]:
+) -> tuple[LaneReport, Sequence[Rejection]]:
     """Return what the lane of ``job`` says in a document, and what of it is not believed.
 
     A last word that names no outcome stands for a failure. Raises Unfit when the document as a whole is none of this

@@ -42,7 +42,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BundleLimits:
     """What an archive may contain. ``ratio`` bounds unpacked over packed size, once more than a mebibyte is out."""
 
     files: int = 10_000
@@ -84,7 +84,7 @@ def build_bundle(payload: Path, folder: Path) -> Bundle:
     return Bundle(target, digest, target.stat().st_size)
 
 
-def extract(archive: Path, target: Path, limits: Limits | None = None) -> list[str]:
+def extract(archive: Path, target: Path, limits: BundleLimits | None = None) -> list[str]:
     """Unpack a tar, tar.gz or zip into the folder ``target``, which must not exist yet; return the files' names.
 
     Raises BadArchive for anything but plain files and folders within ``limits``, FileExistsError, OSError.
@@ -94,7 +94,7 @@ def extract(archive: Path, target: Path, limits: Limits | None = None) -> list[s
     fresh = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
     fresh.mkdir(parents=True, mode=0o700)
     try:
-        unpacking = _Unpacking(archive, fresh, limits or Limits())
+        unpacking = _Unpacking(archive, fresh, limits or BundleLimits())
         with _readable(archive):
             unpacking.run()
         fresh.rename(target)
@@ -122,7 +122,7 @@ def _readable(archive: Path) -> Iterator[None]:
 class _Unpacking:
     """One archive on its way into one fresh folder."""
 
-    def __init__(self, archive: Path, folder: Path, limits: Limits) -> None:
+    def __init__(self, archive: Path, folder: Path, limits: BundleLimits) -> None:
         self._archive = archive
         self._folder = folder
         self._limits = limits

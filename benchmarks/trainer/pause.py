@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.trainer.cases import WARMING, Case, data_of, make_model, ours_of
-from jobs.payload.trainers.tuning.rows import Order, Rows, pack
+from jobs.payload.trainers.tuning.rows import RowOrder, Rows, pack
 from jobs.payload.trainers.tuning.tokenizer import load_tokenizer, stop_tokens
 
 STEPS, SHORT = 30, 6  # short documents, four to a row
@@ -73,7 +73,7 @@ def _documents(rows: Rows, index: int) -> int:
 def _seed(count: int, batch: int, several: set[int]) -> tuple[int, int]:
     """Return a seed by whose order no row of ``several`` comes before half of the steps, and the step of the first."""
     for seed in range(100_000):
-        order = Order(count, batch, seed)
+        order = RowOrder(count, batch, seed)
         first = next((step for step in range(STEPS) if several & {*order.step(step)}), STEPS)
         if STEPS // 2 <= first < STEPS - WARMING:
             return seed, first + 1

@@ -8,7 +8,7 @@ from typing import Literal
 
 from jobs.advice.card import GIB, Card, cards
 from jobs.advice.memory import Memory, Storage, memory_of, storage_of
-from jobs.advice.seen import Seen, memory_seen, pace_seen
+from jobs.advice.seen import Measurement, memory_seen, pace_seen
 from jobs.advice.setup import RANK, STACKS, Method, Offload, Optimizer, Parallel, Setup, Stack
 from jobs.advice.shape import Shape
 from jobs.advice.speed import Pace
@@ -114,7 +114,7 @@ _LADDER = (
 _BETTER: tuple[Method, ...] = ("full", "lora", "qlora")
 
 
-def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Seen] = ()) -> Advice:
+def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Measurement] = ()) -> Advice:
     """Return the ladder of a model on so many of a card."""
     methods = wishes.methods or ("qlora", "lora", "full")
     rungs = []
@@ -151,7 +151,9 @@ def _preference(one: Choice) -> tuple[bool, int, float]:
     return one.setup.sharded, _BETTER.index(one.setup.method), one.hours
 
 
-def _best(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Seen]) -> Choice:
+def _best(
+    rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, measurements: Sequence[Measurement]
+) -> Choice:
     """Return the quickest micro-batch of a rung that fits, or its smallest if none does."""
     choices = [
         priced(rung.name, setup, card, wishes, measurements)
@@ -201,7 +203,7 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
             batch *= 2
 
 
-def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, measurements: Sequence[Seen] = ()) -> Choice:
+def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, measurements: Sequence[Measurement] = ()) -> Choice:
     """Return what a set-up needs and costs on a card."""
     memory = memory_seen(memory_of(setup), setup, card, measurements)
     storage, pace = storage_of(setup), pace_seen(setup, card, measurements)

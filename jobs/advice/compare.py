@@ -9,14 +9,17 @@ from math import log10
 
 from jobs.advice.card import Card
 from jobs.advice.choice import Advice, Choice, Wishes, advise
-from jobs.advice.seen import Seen
+from jobs.advice.seen import Measurement
 from jobs.advice.shape import Shape
 
 _WIDE, _HIGH, _LEFT, _TOP = 720, 420, 70, 30
 
 
 def compare(
-    shape: Shape, machines: Sequence[tuple[Card, int, float | None]], wishes: Wishes, measurements: Sequence[Seen]
+    shape: Shape,
+    machines: Sequence[tuple[Card, int, float | None]],
+    wishes: Wishes,
+    measurements: Sequence[Measurement],
 ) -> list[Advice]:
     """Return the advice for each machine (card, how many, dollars an hour or None), in the order of their names."""
     return [

@@ -28,7 +28,7 @@ _ELSEWHERE_SIGMA = 0.2  # of another card, scaled by what the model was seen to 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Measurement:
     """Measured steps of one set-up: ``seconds`` of a micro-batch, ``peak`` bytes that the device had in use."""
 
     card: str
@@ -50,7 +50,7 @@ class Seen:
         return self.batch * self.seq
 
 
-def read_seen(path: Path) -> tuple[Seen, ...]:
+def read_seen(path: Path) -> tuple[Measurement, ...]:
     """Return what a file tells; raises NotFound for one that cannot be read, or that tells what no card can do."""
     try:
         document = json.loads(read_bounded(path, _FILE_BYTES_MAX))
@@ -65,7 +65,7 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
         ) from None
 
 
-def write_seen(path: Path, samples: Iterable[Seen]) -> None:
+def write_seen(path: Path, samples: Iterable[Measurement]) -> None:
     """Write a file that others can read in."""
     scratch = path.with_name(path.name + ".part")
     scratch.write_text(
@@ -105,11 +105,11 @@ def _stack(row: dict[str, Any]) -> str:
     return "transformers" if row["autocast"] else "transformers-bare"
 
 
-def _row(row: Any) -> Seen:
+def _row(row: Any) -> Measurement:
     if not isinstance(row, dict):
         raise TypeError("a row is no object")
-    types = {field.name: field.type for field in fields(Seen)}
-    sample = Seen(**{name: value for name, value in row.items() if name in types})
+    types = {field.name: field.type for field in fields(Measurement)}
+    sample = Measurement(**{name: value for name, value in row.items() if name in types})
     for name, kind in types.items():
         value = getattr(sample, name)
         if not isinstance(value, _KINDS[str(kind)]) or (kind != "bool" and isinstance(value, bool)):
@@ -127,7 +127,7 @@ def _row(row: Any) -> Seen:
     return sample
 
 
-def too_quick(sample: Seen) -> str:
+def too_quick(sample: Measurement) -> str:
     """Return why a card cannot have been so quick; empty where it can, or where model or card are not known."""
     card = cards().get(sample.card)
     try:
@@ -140,7 +140,7 @@ def too_quick(sample: Seen) -> str:
     return f"{text} are more than the card can compute"
 
 
-def same(setup: Setup, samples: Sequence[Seen], card: Card | None) -> list[Seen]:
+def same(setup: Setup, samples: Sequence[Measurement], card: Card | None) -> list[Measurement]:
     """Return what was seen of this model trained this way on the card, or on all others if it is None."""
     return [
         row
@@ -151,7 +151,7 @@ def same(setup: Setup, samples: Sequence[Seen], card: Card | None) -> list[Seen]
     ]
 
 
-def pace_seen(setup: Setup, card: Card, samples: Sequence[Seen]) -> Pace:
+def pace_seen(setup: Setup, card: Card, samples: Sequence[Measurement]) -> Pace:
     """Return the pace with what was seen: its own card's by interpolation, else other cards' ratio to their priors."""
     prior = pace_of(setup, card)
     here = same(setup, samples, card)
@@ -168,7 +168,7 @@ def pace_seen(setup: Setup, card: Card, samples: Sequence[Seen]) -> Pace:
     return _scaled(prior, setup, ratio, ratio, min(prior.sigma, _ELSEWHERE_SIGMA), 0)
 
 
-def _fitted(setup: Setup, card: Card, rows: Sequence[Seen], prior: Pace) -> tuple[float, float]:
+def _fitted(setup: Setup, card: Card, rows: Sequence[Measurement], prior: Pace) -> tuple[float, float]:
     """Return by how much the floor and the line of the prior are wrong, by what was seen.
 
     Lengths that take hardly longer than the quickest show the floor, all others the line; without others the longest
@@ -184,12 +184,12 @@ def _fitted(setup: Setup, card: Card, rows: Sequence[Seen], prior: Pace) -> tupl
     return floor, median(row.seconds / _line(setup, card, row) for row in steep)
 
 
-def _line(setup: Setup, card: Card, row: Seen) -> float:
+def _line(setup: Setup, card: Card, row: Measurement) -> float:
     pace = _pace_alone(setup, card, row)
     return pace.fixed + pace.per_token * row.tokens
 
 
-def _pace_alone(setup: Setup, card: Card, row: Seen) -> Pace:
+def _pace_alone(setup: Setup, card: Card, row: Measurement) -> Pace:
     alone = replace(setup, seq=row.seq, batch=row.batch, accumulate=1, devices=1, parallel="none")
     return pace_of(alone, card)
 
@@ -207,7 +207,7 @@ def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, 
     return replace(scaled, step=prior.step + setup.accumulate * more)
 
 
-def memory_seen(memory: Memory, setup: Setup, card: Card, samples: Sequence[Seen]) -> Memory:
+def memory_seen(memory: Memory, setup: Setup, card: Card, samples: Sequence[Measurement]) -> Memory:
     """Return the memory with a part for what was seen beyond the formula, with no more tokens."""
     rows = [row for row in same(setup, samples, card) if row.peak and row.tokens <= setup.tokens]
     if not rows:

@@ -11,7 +11,7 @@ VALUE = "{value}"  # what a rule puts in its place: what stands under its key
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CorpusRule:
     """What people know of their texts: those it fits get a `stage`, `domains`, or both.
 
     `path` is a pattern for a text's source as rows show it (`*` any characters, also `/`; `?` one; `[ab]` one of
@@ -61,7 +61,7 @@ class Options:
     rarity: float = 30.0
     document_characters: int = 16_384
     max_record_bytes: int = 4 << 20
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[CorpusRule, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse values that would make an empty or absurd corpus."""

@@ -40,7 +40,7 @@ class Unfit(ValueError):
     """A value of another type, or outside its range."""
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """One thing that was not believed: which field, why, and the beginning of what it said."""
 
     field: str
@@ -184,7 +184,7 @@ class Reader:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
-        self.refused: list[Refusal] = []
+        self.refused: list[Rejection] = []
 
     def read(self, name: str, reader: Callable[..., _Value], *bounds: Any) -> _Value | None:
         """Return a field as ``reader`` reads it; None when it is missing, null, or does not pass."""
@@ -204,7 +204,7 @@ class Reader:
     def refuse(self, name: str, why: str, value: Any) -> None:
         """Note that a field is not believed."""
         if len(self.refused) < REFUSALS_MAX:
-            self.refused.append(Refusal(name, why, shown(value)))
+            self.refused.append(Rejection(name, why, shown(value)))
 
 
 def _fit(character: str) -> str:

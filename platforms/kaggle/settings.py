@@ -109,7 +109,7 @@ def _wrong(why: str) -> Misconfigured:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class KaggleSettings:
     """A pool's settings; docs/kaggle.md explains each. Seconds are real, except ``keep_inputs_seconds``."""
 
     credentials: str = ""
@@ -148,6 +148,6 @@ def secret_way(settings: Mapping[str, str]) -> SecretWay:
             return SecretWay("none", "what Kaggle is told stays there for a while, so the pool gives none", remedy)
 
 
-def read_settings(settings: Mapping[str, str]) -> Settings:
+def read_settings(settings: Mapping[str, str]) -> KaggleSettings:
     """Return the settings of a pool. Raises Misconfigured for unknown names and bad values."""
-    return read_options("kaggle", Settings, settings)
+    return read_options("kaggle", KaggleSettings, settings)

@@ -66,7 +66,7 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LocalSettings:
     """What a pool may set.
 
     ``devices`` are numbers of the accelerators that it owns; a session gets its share of them, and the ``devices`` of
@@ -89,7 +89,7 @@ class LocalPlatform(Adapter):
     """
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext, runner: str = "") -> None:
-        self._settings = read_options("local", Settings, settings)
+        self._settings = read_options("local", LocalSettings, settings)
         self._context = context
         self._runner = runner
         self._devices = _read_devices(self._settings.devices)
@@ -313,7 +313,7 @@ def sweep_environments(folder: Path, before: float) -> list[str]:
 
 # What its records say, and what the process table says about it.
 @dataclass(frozen=True, slots=True)
-class Order:
+class LocalOrder:
     """What the adapter wrote at launch. ``claim_by`` (UTC seconds) is when it gives up on the keeper."""
 
     launched_at: int
@@ -360,9 +360,9 @@ class Session:
     key: str
     folder: Path
 
-    def order(self) -> Order | None:
+    def order(self) -> LocalOrder | None:
         """Return what was ordered, or None when there is no such session."""
-        return self._read(ORDER, lambda document: Order(**{**document, "devices": tuple(document["devices"])}))
+        return self._read(ORDER, lambda document: LocalOrder(**{**document, "devices": tuple(document["devices"])}))
 
     def claim(self) -> Claim | Void | None:
         """Return who runs the session, or the proof that no process ever will, or None when it is still open."""

@@ -152,11 +152,11 @@ def _hide_files(folder: str) -> None:
             text = file.read()
     except FileNotFoundError:
         return
-    from platforms.local.view import Refused, enter
+    from platforms.local.view import ViewRefused, enter
 
     try:
         enter(text)
-    except Refused as error:
+    except ViewRefused as error:
         os.write(2, f"this session can read the files of the daemon ({error.strerror}): schedctl doctor\n".encode())
         return
     os.chdir(folder)  # the old one leads to what is hidden, by its parents

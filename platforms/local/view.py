@@ -24,12 +24,12 @@ _CAPABILITIES = 64
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class Refused(OSError):
+class ViewRefused(OSError):
     """This machine does not allow views: nothing was hidden yet."""
 
 
 def enter(text: str) -> None:
-    """Give this process, and all that it starts, the view that ``text`` describes. Raises Refused and OSError.
+    """Give this process, and all that it starts, the view that ``text`` describes. Raises ViewRefused and OSError.
 
     ``text`` has entries that end in NUL: ``hide``, ``read`` or ``write``, a space, and a real absolute path. What is
     not there, or lies behind a link, is passed over. Everything that is not named stays as it is.
@@ -43,7 +43,7 @@ def enter(text: str) -> None:
                 file.write(words)
         _mount("none", "/", _RECURSIVE | _SLAVE)
     except PermissionError as error:  # Ubuntu's AppArmor gives the namespace and forbids every mount in it
-        raise Refused(error.errno, error.strerror) from None
+        raise ViewRefused(error.errno, error.strerror) from None
     visible = [
         (path, kind, _open(path)) for kind, path in sorted(entries, key=lambda entry: entry[1]) if kind != "hide"
     ]

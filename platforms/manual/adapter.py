@@ -31,7 +31,7 @@ from platforms.base import (
     StopChannel,
     Unreachable,
 )
-from platforms.bundle import Limits, build_bundle, extract
+from platforms.bundle import BundleLimits, build_bundle, extract
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.manual import bootstrap
@@ -63,7 +63,7 @@ If the kernel dies, run the cell again: it trains nothing, and packs what was sa
 """
 _LAPSED = ".lapsed"  # when the last offer was not taken
 _REPORT_BYTES = 1 << 20
-_LIMITS = Limits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
+_LIMITS = BundleLimits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Claimed:
     """A person has it, since ``at``: from then on its quota counts."""
 
     at: int
@@ -119,15 +119,15 @@ class HandOver:
             OFFER, lambda fields: Offer(**{**fields, "jobs": tuple(fields["jobs"]), "files": tuple(fields["files"])})
         )
 
-    def claim(self) -> Taken | Withdrawn | None:
+    def claim(self) -> Claimed | Withdrawn | None:
         """Return who decided its fate, or None while it is open."""
-        return self._read(CLAIM, lambda fields: Taken(**fields) if "by" in fields else Withdrawn(**fields))
+        return self._read(CLAIM, lambda fields: Claimed(**fields) if "by" in fields else Withdrawn(**fields))
 
     def end(self) -> End | None:
         """Return how it ended, or None while it has not."""
         return self._read(END, lambda fields: End(**fields))
 
-    def decide(self, claim: Taken | Withdrawn) -> bool:
+    def decide(self, claim: Claimed | Withdrawn) -> bool:
         """Take or withdraw it; return False when somebody was faster."""
         return publish(str(self.folder), CLAIM, json.dumps(asdict(claim)))
 
@@ -150,7 +150,7 @@ class HandOver:
                 return Observed(self.key, SessionState.QUEUED, "", detail=waits, stop_channel=StopChannel.PLATFORM)
             self.decide(Withdrawn(now, f"nobody took it within {offer.lapses_at - offer.offered_at} s"))
             claim = self.claim()
-        if not isinstance(claim, Taken):
+        if not isinstance(claim, Claimed):
             return Observed(self.key, SessionState.ABSENT, "", detail=claim.why if claim else "withdrawn")
         end = self.end()
         if end is None and now > offer.deadline + result_seconds:
@@ -247,7 +247,7 @@ def _lines(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ManualSettings:
     """What a pool may set."""
 
     take_within_seconds: int = 1_800  # then the offer lapses and its jobs go elsewhere
@@ -261,7 +261,7 @@ class ManualPlatform(Adapter):
     capabilities = Capabilities(sees_stop_flag=False, needs_person=True)
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
-        self._settings = read_options("manual", Settings, settings)
+        self._settings = read_options("manual", ManualSettings, settings)
         self._context = context
         self._folders = Folders("manual", context.state_folder.absolute())
 
@@ -308,7 +308,7 @@ class ManualPlatform(Adapter):
                 return
             if hand_over.decide(Withdrawn(now, "withdrawn before anybody took it")):
                 return
-            if isinstance(hand_over.claim(), Taken):
+            if isinstance(hand_over.claim(), Claimed):
                 publish(str(hand_over.folder), STOP, json.dumps({"at": now, "force": force}))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
@@ -373,7 +373,7 @@ class ManualPlatform(Adapter):
         copies = [into / name for name in offer.files]
         for copy in copies:
             shutil.copyfile(hand_over.folder / copy.name, copy)
-        if not hand_over.decide(Taken(now, by)):
+        if not hand_over.decide(Claimed(now, by)):
             for copy in copies:
                 copy.unlink()
             raise Refusal("manual: claim failed", f"{key} was claimed or withdrawn in this moment")
@@ -387,7 +387,7 @@ class ManualPlatform(Adapter):
         """
         hand_over, offer = self._offered("submit", key)
         claim = hand_over.claim()
-        if not isinstance(claim, Taken):
+        if not isinstance(claim, Claimed):
             raise Refusal("manual: submit failed", f"{key} was never claimed", f"Use: schedctl handover claim {key}")
         if (end := hand_over.end()) is not None:
             raise Refusal("manual: submit failed", f"{key} is over already: {end.why}", "See: schedctl handover list")
@@ -421,7 +421,7 @@ class ManualPlatform(Adapter):
         if hand_over.decide(Withdrawn(now, why)):
             return
         claim = hand_over.claim()
-        if isinstance(claim, Taken) and hand_over.close(End(claim.at, max(claim.at, min(now, offer.deadline)), why)):
+        if isinstance(claim, Claimed) and hand_over.close(End(claim.at, max(claim.at, min(now, offer.deadline)), why)):
             return
         over = hand_over.end() or claim
         why = f"{key} is over already: {over.why if isinstance(over, End | Withdrawn) else 'gone'}"

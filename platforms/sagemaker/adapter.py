@@ -44,7 +44,7 @@ from platforms.sagemaker.answers import (
     observed,
     read_logs,
 )
-from platforms.sagemaker.request import ECR, WORK_DIR, Order, is_ours, is_told, training_job, valid_name
+from platforms.sagemaker.request import ECR, WORK_DIR, SageMakerOrder, is_ours, is_told, training_job, valid_name
 from platforms.sagemaker.settings import read_settings
 
 _OWNER_FILE = "owner"
@@ -226,9 +226,9 @@ class SageMakerPlatform(Adapter):
                 swept.append(key)
         return sorted(swept)
 
-    def _order(self, request: LaunchRequest, now: int) -> Order:
+    def _order(self, request: LaunchRequest, now: int) -> SageMakerOrder:
         bucket = f"s3://{self._settings.bucket}/{self._settings.prefix}"
-        return Order(
+        return SageMakerOrder(
             key=request.key,
             owner=self._owner,
             pool=request.pool,

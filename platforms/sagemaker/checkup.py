@@ -13,7 +13,7 @@ from platforms.base import Checked
 from platforms.sagemaker import answers
 from platforms.sagemaker.request import ECR
 from platforms.sagemaker.sdk import image_address, names_image
-from platforms.sagemaker.settings import Settings, read_settings
+from platforms.sagemaker.settings import SageMakerSettings, read_settings
 
 _SKEW_SECONDS = 60
 _VERSION = re.compile(r"\d+\.\d+")
@@ -46,12 +46,12 @@ def checks(
     }
 
 
-def _client(settings: Settings, service: str) -> Any:
+def _client(settings: SageMakerSettings, service: str) -> Any:
     with answers.translated("connect"):
         return settings.client(service)
 
 
-def _identity(settings: Settings) -> Checked:
+def _identity(settings: SageMakerSettings) -> Checked:
     with answers.translated("identify"):
         identity = _client(settings, "sts").get_caller_identity()
     account = settings.role.split(":")[4]
@@ -61,7 +61,7 @@ def _identity(settings: Settings) -> Checked:
     return Checked("ok", str(identity["Arn"]))
 
 
-def _bucket(settings: Settings) -> Checked:
+def _bucket(settings: SageMakerSettings) -> Checked:
     with answers.translated("look at the bucket"):
         # Without a prefix of our own the listing is of one key; both prove the right to list.
         listing = _client(settings, "s3").list_objects_v2(Bucket=settings.bucket, Prefix=settings.prefix, MaxKeys=1)
@@ -72,7 +72,7 @@ def _bucket(settings: Settings) -> Checked:
     return Checked("ok", f"{settings.bucket} in {region} can be listed")
 
 
-def _role(settings: Settings) -> Checked:
+def _role(settings: SageMakerSettings) -> Checked:
     from botocore.exceptions import ClientError
 
     name = settings.role.rpartition("/")[2]
@@ -91,7 +91,7 @@ def _role(settings: Settings) -> Checked:
     return Checked("ok", f"{name} trusts SageMaker")
 
 
-def _jobs(settings: Settings) -> Checked:
+def _jobs(settings: SageMakerSettings) -> Checked:
     from botocore.exceptions import ClientError
 
     with answers.translated("look for a job"):
@@ -103,7 +103,7 @@ def _jobs(settings: Settings) -> Checked:
     return Checked("ok", "can be described")
 
 
-def _quota(settings: Settings) -> Checked:
+def _quota(settings: SageMakerSettings) -> Checked:
     """Look how many instances of each type the account may use; without the rights, say where that is shown."""
     from botocore.exceptions import ClientError
 
@@ -128,7 +128,7 @@ def _quota(settings: Settings) -> Checked:
     return Checked("ok", listing)
 
 
-def _image(settings: Settings, now: float) -> Checked:
+def _image(settings: SageMakerSettings, now: float) -> Checked:
     """Judge the image by its address; that it can be pulled is seen only when a job starts."""
     address = settings.image
     if names_image(address):
@@ -147,7 +147,7 @@ def _image(settings: Settings, now: float) -> Checked:
     return Checked("ok", f"{address}; whether it can be pulled is seen with the first job")
 
 
-def _clock(settings: Settings, now: float) -> Checked:
+def _clock(settings: SageMakerSettings, now: float) -> Checked:
     with answers.translated("ask for the time"):
         answer = _client(settings, "sts").get_caller_identity()
     theirs = header_date(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from platforms.base import Refused
-from platforms.sagemaker.settings import Settings
+from platforms.sagemaker.settings import SageMakerSettings
 
 RUN_VARIABLE = "SCHED_RUN_ID"
 OWNER_VARIABLE = "SCHED_OWNER"
@@ -30,7 +30,7 @@ _ARGUMENT_BYTES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SageMakerOrder:
     """What one training job is to do. ``code`` and ``launch`` are S3 prefixes that end with '/'."""
 
     key: str
@@ -47,7 +47,7 @@ def valid_name(key: str) -> bool:
     return bool(_NAME.fullmatch(key))
 
 
-def training_job(order: Order, settings: Settings) -> dict[str, Any]:
+def training_job(order: SageMakerOrder, settings: SageMakerSettings) -> dict[str, Any]:
     """Return the request. Raises Refused, for good, when AWS would not take it."""
     runtime = min(order.seconds, _SECONDS_MAX)
     stopping = {"MaxRuntimeInSeconds": runtime}
@@ -113,7 +113,7 @@ def _channel(name: str, prefix: str) -> dict[str, Any]:
     }
 
 
-def _resources(settings: Settings) -> dict[str, Any]:
+def _resources(settings: SageMakerSettings) -> dict[str, Any]:
     if len(settings.instance_types) > 1:
         wishes = [{"InstanceType": name, "InstanceCount": 1} for name in settings.instance_types]
         return {"InstancePreferences": wishes, "VolumeSizeInGB": settings.volume_gb}

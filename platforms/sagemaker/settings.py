@@ -1,4 +1,4 @@
-"""Settings of a SageMaker pool, checked as far as that is possible without asking AWS."""
+"""SageMakerSettings of a SageMaker pool, checked as far as that is possible without asking AWS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PENDING_MIN = 1_800
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SageMakerSettings:
     """Where training jobs run and on what.
 
     ``image`` is an address, or a name that SageMaker's SDK knows; ``launcher`` is what sends requests: boto3 or sdk.
@@ -67,9 +67,9 @@ def files(options: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
     return credential_files(options.get("credentials", ""), environ)
 
 
-def read_settings(options: Mapping[str, str]) -> Settings:
+def read_settings(options: Mapping[str, str]) -> SageMakerSettings:
     """Return the settings that a pool's options give. Raises Misconfigured."""
-    settings = read_options("sagemaker", Settings, options)
+    settings = read_options("sagemaker", SageMakerSettings, options)
     if settings.prefix and not (settings.prefix.endswith("/") and is_key(settings.prefix[:-1])):
         raise _bad(f"prefix = {settings.prefix!r}", "Write plain words that end with '/', like uff/")
     image, types = settings.image, settings.instance_types
@@ -96,7 +96,7 @@ def read_settings(options: Mapping[str, str]) -> Settings:
 
 def secret_way(options: Mapping[str, str]) -> SecretWay:
     """Return how sessions get secrets: they ask AWS where the option says. Raises Misconfigured."""
-    if read_options("sagemaker", Settings, options).secrets:
+    if read_options("sagemaker", SageMakerSettings, options).secrets:
         return SecretWay("asked")
     remedy = 'Store them in Systems Manager and set secrets = "ssm:/uff/" among the options; see docs/sagemaker.md'
     return SecretWay("none", "nothing says where at AWS a training job finds secrets", remedy)

@@ -29,7 +29,7 @@ from platforms.registry import PlatformContext
 from platforms.remote import END, ORDER, OUTPUT, STARTED, Ended, Ordered, RemoteSessions, Started
 from platforms.skypilot.server import ApiServer, NoCluster, NotSent, SkyCluster, SkyCost, SkyJob, SkyRequest, dearest
 from platforms.skypilot.settings import NAME, read_settings
-from platforms.skypilot.task import Order, is_key, task
+from platforms.skypilot.task import SkyPilotOrder, is_key, task
 
 _SLACK_SECONDS = 120  # real seconds after the deadline, when the script has ended the runner: the cluster is deleted
 _LOCK_SECONDS = 60.0  # the server is polled under the lock
@@ -71,7 +71,7 @@ class SkyPilotPlatform(RemoteSessions):
             )
         payload = self._payload(request)
         start_by = int(self._real(now)) + self._settings.start_seconds
-        order = Order(key, int(self._real(request.deadline)), start_by, self._settings.python)
+        order = SkyPilotOrder(key, int(self._real(request.deadline)), start_by, self._settings.python)
         with self._folders.answering("launch"):
             packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
             body = task(order, {**request.launch, "work_dir": "work"}, packed, self._resources(request))

@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.payload.deadline import header_date
 from platforms.base import Checked
 from platforms.skypilot.server import ApiServer, offers
-from platforms.skypilot.settings import DOC, Settings, read_settings
+from platforms.skypilot.settings import DOC, SkyPilotSettings, read_settings
 
 _TESTED = re.compile(r"0\.14\.\d+")
 _SKEW_SECONDS = 60
@@ -54,7 +54,7 @@ def _clouds(server: ApiServer, cloud: str) -> Checked:
     return Checked("ok", words)
 
 
-def _price(server: ApiServer, chosen: Settings) -> Checked:
+def _price(server: ApiServer, chosen: SkyPilotSettings) -> Checked:
     """Check the price of an hour with one accelerator in the catalogue."""
     priced, name = offers(server, chosen, 1), chosen.accelerator
     if not priced:

@@ -22,7 +22,7 @@ from urllib.parse import urlencode, urlsplit
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.deadline import Deadline
 from platforms.base import Misconfigured, Refused, Unreachable
-from platforms.skypilot.settings import DOC, NAME, Settings
+from platforms.skypilot.settings import DOC, NAME, SkyPilotSettings
 
 _ID_HEADER = "X-Skypilot-Request-ID"
 _ANSWER_BYTES = 64 << 20
@@ -43,7 +43,7 @@ class PriceOffer(NamedTuple):
     place: str
 
 
-def offers(server: ApiServer, settings: Settings, devices: int) -> list[PriceOffer]:
+def offers(server: ApiServer, settings: SkyPilotSettings, devices: int) -> list[PriceOffer]:
     """Return the offers for a session with ``devices``, cheapest first. Raises Unreachable."""
     infra = settings.infra.split("/")
     cloud, region = infra[0].strip("*"), (infra[1] if len(infra) > 1 else "").strip("*")
@@ -55,7 +55,7 @@ def offers(server: ApiServer, settings: Settings, devices: int) -> list[PriceOff
     )
 
 
-def dearest(server: ApiServer, settings: Settings, devices: int) -> PriceOffer | None:
+def dearest(server: ApiServer, settings: SkyPilotSettings, devices: int) -> PriceOffer | None:
     """Return the most expensive offer up to max_hourly_cost, without that option the cheapest; None without offers.
 
     The price that is booked must not be lower than that of any machine that may be launched. Raises Unreachable.
@@ -140,7 +140,7 @@ class SkyCost:
 class ApiServer:
     """The server as used by one pool. All methods raise Unreachable and Misconfigured."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SkyPilotSettings) -> None:
         self._settings = settings
 
     def health(self) -> tuple[Mapping[str, Any], str]:

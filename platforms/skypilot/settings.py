@@ -23,7 +23,7 @@ _HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SkyPilotSettings:
     """The validated options of one pool."""
 
     infra: _Word = ""
@@ -59,9 +59,9 @@ class Settings:
         return {**requested, **most, "autostop": autostop, **cards}
 
 
-def read_settings(options: Mapping[str, str], state_folder: Path) -> Settings:
+def read_settings(options: Mapping[str, str], state_folder: Path) -> SkyPilotSettings:
     """Return the settings of a pool. Raises Misconfigured."""
-    values = read_options(NAME, Settings, options)
+    values = read_options(NAME, SkyPilotSettings, options)
     if not values.autodown_minutes:
         why = "autodown_minutes = 0: nothing would end a forgotten cluster"
         raise Misconfigured(NAME, "load", why, "Write 1 or more")

@@ -57,7 +57,7 @@ exec timeout --foreground --signal=KILL "$left" "$python" payload/agent.py "$PWD
 """
 
 
-class Order(NamedTuple):
+class SkyPilotOrder(NamedTuple):
     """The values of a session's script; instants are real UTC seconds."""
 
     key: str
@@ -71,7 +71,9 @@ def is_key(key: str) -> bool:
     return bool(_KEY.fullmatch(key))
 
 
-def task(order: Order, launch: Mapping[str, Any], payload: Bundle, resources: Mapping[str, Any]) -> dict[str, Any]:
+def task(
+    order: SkyPilotOrder, launch: Mapping[str, Any], payload: Bundle, resources: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a session's task in SkyPilot's format. Raises Refused if the launch document is too long, and OSError.
 
     The document is passed as a secret of the task, because SkyPilot's pages and lists do not show secrets.

@@ -48,7 +48,7 @@ from platforms.slurm.judge import (
     judge,
     line_of,
 )
-from platforms.slurm.settings import NAME, Settings, read_settings
+from platforms.slurm.settings import NAME, SlurmSettings, read_settings
 
 # The script that Slurm runs for a session. Whatever Slurm does with it, one key runs once. It begins by taking the
 # claim, a folder that is put in its place whole, which on a shared file system only one can do: a second job of the
@@ -128,7 +128,7 @@ _LOG_BYTES = 4 << 20  # of one answer; more is asked for again
 _TERM_SECONDS = 120  # before the time limit
 
 
-class Order(NamedTuple):
+class SlurmOrder(NamedTuple):
     """What a session's script must know; instants are real UTC seconds."""
 
     key: str
@@ -140,7 +140,7 @@ class Order(NamedTuple):
     share: int = 1  # devices of a node
 
 
-def script(order: Order) -> str:
+def script(order: SlurmOrder) -> str:
     """Return the text of the script."""
     return _SCRIPT.format(
         key=shlex.quote(order.key),
@@ -326,7 +326,7 @@ class SlurmPlatform(RemoteSessions):
         limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
         agent = f"../.payload/{digest}/payload/agent.py"
         nodes = self._settings.nodes
-        order = Order(request.key, until, limit, self._settings.python, agent, nodes, request.devices // nodes)
+        order = SlurmOrder(request.key, until, limit, self._settings.python, agent, nodes, request.devices // nodes)
         words = [
             f"--comment={comment(request.key, self._settings.owner, until)}",
             "--no-requeue",
@@ -444,7 +444,7 @@ class SlurmPlatform(RemoteSessions):
 
 
 # Whether a pool's cluster has room for one more session. Pure.
-def admit(request: LaunchRequest, poll: Poll, settings: Settings, caps: Sequence[Cap]) -> None:
+def admit(request: LaunchRequest, poll: Poll, settings: SlurmSettings, caps: Sequence[Cap]) -> None:
     """Raise Refused when there is no room for one more."""
     if request.devices % settings.nodes:
         why = f"{counted(request.devices, 'device')} cannot be shared by {settings.nodes} nodes evenly"

@@ -13,7 +13,7 @@ from pathlib import Path
 from platforms.base import Checked, Unreachable
 from platforms.slurm.books import NoBooks
 from platforms.slurm.commands import Commands, skew
-from platforms.slurm.settings import NAME, Settings, read_settings
+from platforms.slurm.settings import NAME, SlurmSettings, read_settings
 
 _SKEW_SECONDS = 60
 _GPUS = re.compile(r"(?P<name>gpu(:[A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?):(?P<count>\d+)")
@@ -133,7 +133,7 @@ def _nodes(commands: Commands, partition: str) -> Checked:
     return Checked("ok", words)
 
 
-def _job(commands: Commands, chosen: Settings) -> Checked:
+def _job(commands: Commands, chosen: SlurmSettings) -> Checked:
     words = shlex.join(["--time=10", *chosen.words(chosen.nodes)])
     script = f'sbatch --test-only {words} --wrap=true </dev/null 2>&1; echo "== $?"'
     output, _, code = commands.ask("test a job", script).rpartition("== ")

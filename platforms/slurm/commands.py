@@ -21,7 +21,7 @@ from jobs.payload.clock import Clock
 from platforms.base import Misconfigured, Unreachable
 from platforms.slurm.books import Association, NoBooks, Qos, read_qos, tightest
 from platforms.slurm.judge import FIELDS, GONE, UNSURE, Evidence, NotSubmitted, Poll, by_key, evidence, refusal
-from platforms.slurm.settings import DOC, NAME, Settings, read_settings
+from platforms.slurm.settings import DOC, NAME, SlurmSettings, read_settings
 from platforms.targets.base import TargetError, TargetUnreachable
 from platforms.targets.reach import Ran
 
@@ -208,7 +208,7 @@ class Books(NamedTuple):
 class Commands:
     """What a pool asks of Slurm and of its shared folder. All methods raise Unreachable and Misconfigured."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
         self._placed: set[str] = set()
         self._clock = Clock()

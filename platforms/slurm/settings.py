@@ -63,7 +63,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Options):
+class SlurmSettings(Options):
     """What a pool asks of Slurm. ``folder`` lies on a file system that the cluster's nodes and its clients share."""
 
     reach: Reach
@@ -79,7 +79,7 @@ class Settings(Options):
         return [*words, f"--gres={self.gres}:{devices // self.nodes}"] if self.gres and devices else words
 
 
-def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -> Settings:
+def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -> SlurmSettings:
     """Return the settings of a pool. Raises Misconfigured."""
     if dropped := [name for name in _DROPPED if name in options]:
         why = f"{' and '.join(dropped)}: Slurm is no longer asked through slurmrestd"
@@ -102,7 +102,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         "reach": _ssh(options, folder, option_values.command_seconds) if far else Here(NAME, _HEARD_BYTES),
         "owner": hashlib.sha256(f"{option_values.host}:{folder}".encode()).hexdigest()[:16],
     }
-    return Settings(**values)
+    return SlurmSettings(**values)
 
 
 def _ssh(options: Mapping[str, str], folder: str, command_seconds: int) -> Ssh:

@@ -52,7 +52,7 @@ _PAUSE = threading.Event()  # never set: its wait is the pause between two looks
 # both. The adapter's answer must differ from the base's, in words or in what they were worth, and be the one that was
 # written down when the version was accepted, where ``probe.json`` of the release has one.
 @dataclass(frozen=True, slots=True)
-class Said:
+class ProbeAnswer:
     """The first tokens of an answer and their log-probabilities."""
 
     tokens: tuple[str, ...]
@@ -64,7 +64,7 @@ class Probe:
     """What is asked, and what was answered at acceptance; None where that is not recorded."""
 
     prompt: str = _PROMPT
-    expected: Said | None = None
+    expected: ProbeAnswer | None = None
     tolerance: float = _TOLERANCE
 
 
@@ -100,13 +100,13 @@ def fault(server: Loopback, probe: Probe, adapter: str, base: str) -> str:
     return ""
 
 
-def _ask(server: Loopback, probe: Probe, name: str) -> Said | None:
+def _ask(server: Loopback, probe: Probe, name: str) -> ProbeAnswer | None:
     wanted = len(probe.expected.tokens) if probe.expected else _TOKENS
     question = {"model": name, "prompt": probe.prompt, "max_tokens": wanted, "temperature": 0, "logprobs": 1}
     return _read(server.call("POST", "/v1/completions", question))
 
 
-def _read(answer: Answer) -> Said | None:
+def _read(answer: Answer) -> ProbeAnswer | None:
     try:
         logprobs = answer.document["choices"][0]["logprobs"]
         return _answer_of(logprobs["tokens"], logprobs["token_logprobs"]) if answer.status == 200 else None
@@ -114,13 +114,13 @@ def _read(answer: Answer) -> Said | None:
         return None
 
 
-def _answer_of(tokens: Any, worth: Any) -> Said | None:
+def _answer_of(tokens: Any, worth: Any) -> ProbeAnswer | None:
     if not (isinstance(tokens, list) and isinstance(worth, list) and 0 < len(tokens) == len(worth) <= 1_000):
         return None
     if not all(isinstance(token, str) for token in tokens):
         return None
     numbers = tuple(float(one) for one in worth if isinstance(one, int | float) and math.isfinite(one))
-    return Said(tuple(tokens), numbers) if len(numbers) == len(tokens) else None
+    return ProbeAnswer(tuple(tokens), numbers) if len(numbers) == len(tokens) else None
 
 
 def _near(these: tuple[float, ...], those: tuple[float, ...], within: float) -> bool:

@@ -40,7 +40,7 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DeploymentRule:
     """The settings of a target that decide when a version is deployed to it."""
 
     name: str
@@ -75,7 +75,11 @@ class Waits:
 
 
 def decide(
-    rules: Sequence[Rule], in_force: Mapping[str, int], rows: Sequence[Deployment], resumed: Mapping[str, int], now: int
+    rules: Sequence[DeploymentRule],
+    in_force: Mapping[str, int],
+    rows: Sequence[Deployment],
+    resumed: Mapping[str, int],
+    now: int,
 ) -> list[Due | Waits]:
     """Return what is due or waits, by target. By model: ``in_force`` promoted numbers, ``resumed`` newest instants."""
     return [decision for rule in rules if rule.automatic for decision in _at(rule, in_force, rows, resumed, now)]
@@ -102,7 +106,7 @@ def paused_by(
 
 
 def _at(
-    rule: Rule, in_force: Mapping[str, int], rows: Sequence[Deployment], resumed: Mapping[str, int], now: int
+    rule: DeploymentRule, in_force: Mapping[str, int], rows: Sequence[Deployment], resumed: Mapping[str, int], now: int
 ) -> Iterator[Due | Waits]:
     local_rows = [row for row in rows if row.target == rule.name]
     serving = {row.model: row for row in local_rows if row.state == "serving"}
@@ -126,7 +130,9 @@ def _at(
             yield Due(model, number, rule.name)
 
 
-def _staged(rule: Rule, model: str, in_force: Mapping[str, int], serving: Mapping[str, Deployment], now: int) -> str:
+def _staged(
+    rule: DeploymentRule, model: str, in_force: Mapping[str, int], serving: Mapping[str, Deployment], now: int
+) -> str:
     """Return why a model waits for the target's first model; empty if it does not wait."""
     first = rule.first
     if not first or model == first or first not in in_force:

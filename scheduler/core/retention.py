@@ -44,7 +44,7 @@ class SavedState:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetentionVerdict:
     """Whether one checkpoint stays, and the reason."""
 
     stays: bool
@@ -58,7 +58,7 @@ def verdicts(
     target_step: int,
     rule: Retention,
     now: int,
-) -> dict[str, Verdict]:
+) -> dict[str, RetentionVerdict]:
     """Return the verdict on each unexpired checkpoint of one job, by key.
 
     ``resumes_from`` is the checkpoint that the job resumes from. ``needed`` gives the reason for others that must stay:
@@ -74,23 +74,29 @@ def verdicts(
     result = {}
     for state in saved:
         if state.pinned:
-            result[state.key] = Verdict(stays=True, why="pinned")
+            result[state.key] = RetentionVerdict(stays=True, why="pinned")
         elif state.key == resumes_from:
-            result[state.key] = Verdict(stays=True, why="the job goes on from it")
+            result[state.key] = RetentionVerdict(stays=True, why="the job goes on from it")
         elif state.key in needed:
-            result[state.key] = Verdict(stays=True, why=needed[state.key])
+            result[state.key] = RetentionVerdict(stays=True, why=needed[state.key])
         elif state.fenced:
-            result[state.key] = Verdict(stays=False, why="from before the job was restarted")
+            result[state.key] = RetentionVerdict(stays=False, why="from before the job was restarted")
         elif not state.good and now < state.seen_at + rule.damaged_seconds:
-            result[state.key] = Verdict(stays=True, why=f"damaged, kept for a look: {state.why}")
+            result[state.key] = RetentionVerdict(stays=True, why=f"damaged, kept for a look: {state.why}")
         elif not state.good:
-            result[state.key] = Verdict(stays=False, why=f"damaged: {state.why}")
+            result[state.key] = RetentionVerdict(stays=False, why=f"damaged: {state.why}")
         elif state.key in newest:
-            result[state.key] = Verdict(stays=True, why=f"number {newest[state.key]} of the newest {rule.newest}")
+            result[state.key] = RetentionVerdict(
+                stays=True, why=f"number {newest[state.key]} of the newest {rule.newest}"
+            )
         elif state.key in milestones:
-            result[state.key] = Verdict(stays=True, why=f"the first past {milestones[state.key]} of the target")
+            result[state.key] = RetentionVerdict(
+                stays=True, why=f"the first past {milestones[state.key]} of the target"
+            )
         else:
-            result[state.key] = Verdict(stays=False, why=f"{len(newest)} newer ones are good, and it is no milestone")
+            result[state.key] = RetentionVerdict(
+                stays=False, why=f"{len(newest)} newer ones are good, and it is no milestone"
+            )
     return result
 
 

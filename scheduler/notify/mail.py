@@ -12,7 +12,15 @@ from functools import partial
 from scheduler.core.window import Calendar, DailyHours
 from scheduler.notify.deliver import Channel, deliver, share_among_recipients
 from scheduler.notify.letter import letter_of, redacted
-from scheduler.notify.rules import Rule, alerts_in, events_since, letter_about, read_up_to, set_read, write_letters
+from scheduler.notify.rules import (
+    NotificationRule,
+    alerts_in,
+    events_since,
+    letter_about,
+    read_up_to,
+    set_read,
+    write_letters,
+)
 from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox
 from scheduler.store.errors import StoreFailure
@@ -33,7 +41,7 @@ class Mailing:
     weekly: Calendar
     alerts_every_seconds: int
     quiet: DailyHours | None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[NotificationRule, ...] = ()
     webhooks: Mapping[str, Channel] = field(default_factory=dict)  # for rules alone
 
     @property

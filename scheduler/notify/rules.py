@@ -154,7 +154,7 @@ def _printable(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NotificationRule:
     """Events whose kind matches one of ``events`` and whose job one of ``jobs``, patterns like ``job.*``, go ``to``.
 
     ``to`` are names of channels; ``webhook`` sends each event by itself instead of one message about all.
@@ -173,7 +173,7 @@ class Rule:
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.jobs)
 
 
-def write_letters(ports: Ports, rules: Sequence[Rule], now: int) -> None:
+def write_letters(ports: Ports, rules: Sequence[NotificationRule], now: int) -> None:
     """Put into the outbox what happened since the last time. Raises StoreFailure."""
     with ports.database.read() as tx:
         planned = due.next_due(tx)
@@ -205,10 +205,13 @@ def document(event: Event, names: Collection[str]) -> dict[str, Any]:
     return {**asdict(event), "jobs": sorted(names)}
 
 
-def letter_of(rule: Rule, wanted: Sequence[Event]) -> dict[str, Any]:
+def letter_of(rule: NotificationRule, wanted: Sequence[Event]) -> dict[str, Any]:
     """Return one message about all events of a rule, one at least."""
     lines = lines_about(wanted)
-    return {"subject": f"Training: {lines[0]}"[:200], "text": "\n".join([*lines, "", f"Rule {rule.name}.", ""])}
+    return {
+        "subject": f"Training: {lines[0]}"[:200],
+        "text": "\n".join([*lines, "", f"NotificationRule {rule.name}.", ""]),
+    }
 
 
 def read_up_to(tx: Connection, planned: Mapping[str, int], reader: str) -> int:

@@ -18,7 +18,7 @@ from jobs.payload.deadline import exchange
 from jobs.payload.redact import Redactor
 from scheduler.clock import real_now
 from scheduler.notify.deliver import Channel, DeliveryFailed, asked_seconds
-from scheduler.notify.rules import Rule
+from scheduler.notify.rules import NotificationRule
 
 _PREFIX = "webhook-"
 _ANSWER_MAX_BYTES = 1 << 20
@@ -88,12 +88,12 @@ def webhooks_of(wanted: Iterable[WebhookSettings]) -> dict[str, Channel]:
 
 def rules_of(
     rules: Iterable[RuleSettings], webhooks: Iterable[WebhookSettings], channels: Iterable[str]
-) -> tuple[Rule, ...]:
+) -> tuple[NotificationRule, ...]:
     """Return the rules of the settings, each with the names of the ``channels`` that it sends to."""
     names = list(channels)
     chosen = [
         # Apprise's channels are named by their addresses, which the settings keep to themselves.
-        Rule(
+        NotificationRule(
             rule.name,
             rule.events,
             rule.jobs,
@@ -101,5 +101,7 @@ def rules_of(
         )
         for rule in rules
     ]
-    hooks = [Rule(hook.name, hook.events, hook.jobs, (_PREFIX + hook.name,), webhook=True) for hook in webhooks]
+    hooks = [
+        NotificationRule(hook.name, hook.events, hook.jobs, (_PREFIX + hook.name,), webhook=True) for hook in webhooks
+    ]
     return (*chosen, *hooks)

@@ -112,7 +112,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedVersion:
     """A version that was judged in the week, in one sentence why so, and whether it is promoted now."""
 
     version: str
@@ -144,7 +144,7 @@ class ReportFacts:
     since: int | None = None
     later: Sequence[LedgerEntry] = ()
     so_far: bool = False
-    judged: Sequence[Judged] = ()
+    judged: Sequence[JudgedVersion] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class Report:
     broken_rules: tuple[str, ...]
     corrected_seconds: int = 0
     so_far: bool = False
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[JudgedVersion, ...] = ()
 
 
 def report_of(facts: ReportFacts) -> Report:

@@ -101,7 +101,7 @@ def words(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | N
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class StuckMessage:
     """The messages that a channel does not take: how many, how often the first was tried, and why the last failed."""
 
     channel: str
@@ -111,17 +111,17 @@ class Stuck:
     why: str
 
 
-def stuck(tx: Connection, attempts: int, since: int = 0) -> list[Stuck]:
+def stuck(tx: Connection, attempts: int, since: int = 0) -> list[StuckMessage]:
     """Return the channels with messages that failed at least so many times, or were given up ``since``.
 
     A channel that took a message after it had refused one for good is well again.
     """
-    result: dict[str, Stuck] = {}
+    result: dict[str, StuckMessage] = {}
     for row in tx.execute(_STUCK, {"attempts": attempts, "never": NEVER, "since": since}):
         values = {"channel": row.channel, "at": row.created_at}
         if row.retry_at == NEVER and tx.execute(_CLAIMED, values).first() is not None:
             continue
-        first = result.get(row.channel) or Stuck(row.channel, 0, row.attempts, row.created_at, "")
+        first = result.get(row.channel) or StuckMessage(row.channel, 0, row.attempts, row.created_at, "")
         result[row.channel] = replace(first, messages=first.messages + 1, why=row.why)
     return list(result.values())
 

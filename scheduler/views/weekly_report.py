@@ -19,7 +19,7 @@ from scheduler.report.document import document_of
 from scheduler.report.facts import WeekFacts
 from scheduler.report.picture import Picture
 from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
-from scheduler.report.report import Judged, Report, ReportFacts, Speed, report_of
+from scheduler.report.report import JudgedVersion, Report, ReportFacts, Speed, report_of
 from scheduler.service.quota.usage import meters
 from scheduler.store import checkpoints, evaluations, jobs, ledger, plans, rates, versions
 from scheduler.store.engine import Database
@@ -114,11 +114,11 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
     )
 
 
-def _judged(tx: Connection, verdict: StoredVerdict) -> Judged:
+def _judged(tx: Connection, verdict: StoredVerdict) -> JudgedVersion:
     force = versions.in_force(tx, verdict.model)
     name = version_name(verdict.model, verdict.number)
     reason = str(verdict.evidence.get("reason", ""))
-    return Judged(name, verdict.verdict, reason, force is not None and force.name == name)
+    return JudgedVersion(name, verdict.verdict, reason, force is not None and force.name == name)
 
 
 def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> str:

@@ -92,7 +92,7 @@ def _from(file: Path, *, private: bool) -> Bearer:
     return Bearer(token)
 
 
-class Refused(Exception):
+class ActionRefused(Exception):
     """An action that is not done; ``why`` says what was wrong with how it was asked for."""
 
     def __init__(self, why: str) -> None:
@@ -137,22 +137,22 @@ class Actors:
         return f"{begun}.{self._signed('form', session, action, begun)}"
 
     def take(self, request: Request, action: str, word: str) -> None:
-        """Take a form's word. Raises Refused when it is not ours, for something else, too old or was taken before."""
+        """Take a form's word. Raises ActionRefused for one of others, of another form, too old or used."""
         session = self.of(request)
         if session is None:
-            raise Refused("you are not signed in for actions, or no longer")
+            raise ActionRefused("you are not signed in for actions, or no longer")
         if not _is_from_here(request):
-            raise Refused("the form was sent from another site")
+            raise ActionRefused("the form was sent from another site")
         begun, _, signed = word.rpartition(".")
         if not _same(signed, self._signed("form", session, action, begun)):
-            raise Refused("the form is not one of this page's for this action")
+            raise ActionRefused("the form is not one of this page's for this action")
         now = real_now()
         until = int(begun.partition(".")[0])
         if until <= now:
-            raise Refused("the form is older than an hour")
+            raise ActionRefused("the form is older than an hour")
         with self._lock:
             if begun in self._used_words:
-                raise Refused("this form was sent before; what it asked for was done then, or refused")
+                raise ActionRefused("this form was sent before; what it asked for was done then, or refused")
             self._used_words = {each: good for each, good in self._used_words.items() if good > now}
             self._used_words[begun] = until
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """Seconds for a whole request to come in and for its answer to be taken; connections at the same time."""
 
     request_seconds: float = 10.0
@@ -36,7 +36,7 @@ class Limits:
 class Connection(H11Protocol):
     """One connection. ``phase`` says what is waited for: "request", "answer", or nothing."""
 
-    limits = Limits()
+    limits = ServerLimits()
     phase = ""
     _timer: asyncio.TimerHandle | None = None
     since = 0.0
@@ -113,7 +113,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
 
-def bounded(limits: Limits) -> dict[str, Any]:
+def bounded(limits: ServerLimits) -> dict[str, Any]:
     """Return what makes uvicorn's configuration one with ``limits``."""
     return {
         "http": type("Bounded", (Connection,), {"limits": limits}),
@@ -122,7 +122,7 @@ def bounded(limits: Limits) -> dict[str, Any]:
 
 
 _GRACE_SECONDS = 3
-_LIMITS = Limits()
+_LIMITS = ServerLimits()
 
 
 class _Server(uvicorn.Server):
@@ -144,7 +144,7 @@ def serve(
     bearer: Bearer | None,
     log: Log,
     ready: Callable[[str], None],
-    limits: Limits = _LIMITS,
+    limits: ServerLimits = _LIMITS,
     actors: Actors | None = None,
 ) -> None:
     """Serve until stopped; ``ready`` is called with the address once it listens. Raises OSError, StoreFailure."""

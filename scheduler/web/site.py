@@ -24,7 +24,7 @@ from scheduler.service.requests import queue, sessions
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.wake import wake
 from scheduler.web import api, assets, metrics, pages, questions, sign_in
-from scheduler.web.actors import PREFIX, Actors, Bearer, Refused
+from scheduler.web.actors import PREFIX, ActionRefused, Actors, Bearer
 from scheduler.web.guard import PROBLEM, Guard
 from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Health
@@ -198,7 +198,7 @@ def _weight(text: str) -> float:
 async def _done(act: Any, back: str) -> RedirectResponse:
     try:
         await run_in_threadpool(act)
-    except Refused as error:
+    except ActionRefused as error:
         raise HTTPException(403, f"{error.why}. Reload the page and try again") from None
     except Refusal as error:
         raise HTTPException(409, str(error)) from None

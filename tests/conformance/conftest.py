@@ -18,7 +18,7 @@ import pytest
 from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore, open_store
 from platforms.base import LaunchRequest, Platform
-from platforms.emulators.kaggle.storage import Rules
+from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.emulators.sagemaker import job as sagemaker_job
 from platforms.kaggle.session.records import Record, Records
 from platforms.local.processes import MARK
@@ -125,7 +125,7 @@ def kaggle(folder: Path) -> Iterator[Place]:
     (bundle / "payload" / "agent.py").write_text(AGENT)
     (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (folder / "kaggle.json").chmod(0o600)
-    rules = Rules(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02)
+    rules = KaggleRules(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02)
     place = PublishingPlace(folder / "emulator", Clock(), "alice", "the-key", rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 
@@ -171,7 +171,7 @@ def sagemaker(folder: Path) -> Iterator[Place]:
     bundle = folder / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
-    rules = sagemaker_job.Rules(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
+    rules = sagemaker_job.SageMakerRules(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
     place = FaultyPlace(folder / "emulator", Clock(), rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 

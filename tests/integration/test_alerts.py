@@ -16,7 +16,7 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail
-from scheduler.notify.rules import Rule, alerts_in, letter_about
+from scheduler.notify.rules import NotificationRule, alerts_in, letter_about
 from scheduler.service.requests import queue
 from scheduler.store import due, events, jobs, outbox, plans
 from scheduler.store.engine import Database
@@ -299,7 +299,7 @@ def test_what_is_committed_late_under_an_earlier_instant_is_told(database: Datab
 
 def test_mail_that_was_just_set_up_tells_what_happened_in_its_first_minute(database: Database) -> None:
     box, ports = Box(), ports_on(database)
-    rule = Rule("all", ("job.*",), ("*",), ("box",))
+    rule = NotificationRule("all", ("job.*",), ("*",), ("box",))
     mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None, (rule,))
     with database.write() as tx:
         events.append(tx, "job.fail", "before", NOW - 60)

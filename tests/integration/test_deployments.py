@@ -13,7 +13,7 @@ import pytest
 from jobs.payload.store.manifest import blob_key
 from platforms.artifacts.base import StoreUnreachable
 from platforms.targets.base import Outcome, TargetContext, TargetUnreachable, open_target
-from scheduler.core.deployment import Rule
+from scheduler.core.deployment import DeploymentRule
 from scheduler.core.plan import Plan
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.deploy.carry import DAEMON, carry_out
@@ -92,7 +92,7 @@ class World:
         place = self.root / "models" / model / "current" / WEIGHTS
         return place.read_bytes() if place.exists() else None
 
-    def use(self, rule: Rule) -> None:
+    def use(self, rule: DeploymentRule) -> None:
         """Let the settings name this target alone."""
         self.ports = replace(self.ports, targets={rule.name: ServedAt(rule, lambda: self.target)})
 
@@ -102,7 +102,7 @@ def world(make_ports: Callable[..., Ports], hand_clock: HandClock, tmp_path: Pat
     options = {"path": str(tmp_path / "models"), "health": HEALTH}
     target = Shaken(open_target("griffith", "directory", options, TargetContext(tmp_path, Path, str)))
     made = World(make_ports(scratch=tmp_path / "scratch"), hand_clock, tmp_path, target)
-    made.use(Rule("griffith", automatic=True))
+    made.use(DeploymentRule("griffith", automatic=True))
     return made
 
 
@@ -253,7 +253,7 @@ def test_a_checkpoint_that_is_damaged_fails_with_the_file_and_stays_where_it_is(
 
 
 def test_one_manager_goes_first_then_the_rest_one_by_one(world: World) -> None:
-    world.use(Rule("griffith", automatic=True, first="uam", watch_seconds=3_600))
+    world.use(DeploymentRule("griffith", automatic=True, first="uam", watch_seconds=3_600))
     for model in ("ucm", "uam", "ufm"):
         world.version(model, b"one")
     world.cycle()
@@ -269,7 +269,7 @@ def test_a_target_that_the_settings_name_no_more_ends_what_was_on_its_way(world:
     world.version("ufm", b"one")
     world.target.before = lambda _call: (_ for _ in ()).throw(TargetUnreachable("griffith", "reach it", "off"))
     world.cycle()
-    world.use(Rule("elsewhere", automatic=False))
+    world.use(DeploymentRule("elsewhere", automatic=False))
     world.cycle()
     with world.ports.database.read() as tx:
         (row,) = deployments.of_model(tx, "ufm")
@@ -311,7 +311,7 @@ def test_two_targets_of_one_model_take_nothing_from_each_other(world: World, tmp
     """The first to finish removed what was on its way to the other, which then failed."""
     options = {"path": str(tmp_path / "second"), "health": HEALTH}
     second = open_target("second", "directory", options, TargetContext(tmp_path, Path, str))
-    targets = dict(world.ports.targets) | {"second": ServedAt(Rule("second", automatic=True), lambda: second)}
+    targets = dict(world.ports.targets) | {"second": ServedAt(DeploymentRule("second", automatic=True), lambda: second)}
     world.ports = replace(world.ports, targets=targets)
     version = world.version("ufm", b"one")
     with world.ports.write() as tx:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jobs.payload.scorers import samples
-from jobs.payload.scorers.given import Given, NotGiven
+from jobs.payload.scorers.given import NotGiven, ScorerInput
 from jobs.payload.scorers.items import read_items
 
 ITEMS = [
@@ -25,7 +25,7 @@ ITEMS = [
 
 def scored(folder: Path, path: Path) -> dict[tuple[str, str], float]:
     """The values by metric and item, and that clusters are the set's."""
-    given = Given(read_items(item_set(folder)), {}, None, argparse.Namespace(samples=str(path)))
+    given = ScorerInput(read_items(item_set(folder)), {}, None, argparse.Namespace(samples=str(path)))
     lines = list(samples.score(list(given.item_set.items.values()), given, ""))
     assert {line.cluster for line in lines} == {"sum"}
     return {(line.metric, line.item): line.value for line in lines}

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.payload.scorers.sandbox import probe
 from jobs.payload.scorers.sandbox.hidden_tests import Exam, run_hidden_tests, run_stage_tests
-from jobs.payload.scorers.sandbox.limits import Ended, Limits, SandboxMissing
+from jobs.payload.scorers.sandbox.limits import Ended, SandboxLimits, SandboxMissing
 from jobs.payload.scorers.sandbox.probe import check_sandbox, open_sandbox
 from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox
 
@@ -34,7 +34,7 @@ GOOD = "def sort(values):\n    return sorted(values)\n"
 def sandbox() -> Iterator[Sandbox]:
     """Limits are small, so that what does not end by itself is soon ended."""
     try:
-        opened = open_sandbox(Limits(wall_seconds=4.0, cpu_seconds=2, total_bytes=256 << 20, processes=32))
+        opened = open_sandbox(SandboxLimits(wall_seconds=4.0, cpu_seconds=2, total_bytes=256 << 20, processes=32))
     except SandboxMissing as missing:
         pytest.skip(f"no sandbox on this machine: {missing}")
     yield opened
@@ -173,7 +173,7 @@ def test_files_are_bounded_in_number_and_lead_nowhere_else(sandbox: Sandbox) -> 
         with pytest.raises(ValueError, match="no path below"):
             sandbox.run(Program(["true"], {path: b""}))
     with pytest.raises(ValueError, match="wall limit"):
-        Limits(wall_seconds=0)
+        SandboxLimits(wall_seconds=0)
 
 
 def test_descriptors_do_not_pile_up(sandbox: Sandbox) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from jobs.payload.scorers.sandbox.confine import Confinement, seccomp_filter
-from jobs.payload.scorers.sandbox.limits import Limits, SandboxMissing
+from jobs.payload.scorers.sandbox.limits import SandboxLimits, SandboxMissing
 from jobs.payload.scorers.sandbox.probe import open_sandbox
 from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox
 
@@ -176,7 +176,7 @@ print("all well")
 def sandbox() -> Iterator[Sandbox]:
     """A sandbox as the scorers have it."""
     try:
-        opened = open_sandbox(Limits(wall_seconds=20.0))
+        opened = open_sandbox(SandboxLimits(wall_seconds=20.0))
     except SandboxMissing as missing:
         pytest.skip(f"no sandbox on this machine: {missing}")
     yield opened

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from platforms.slurm.adapter import Order, script
+from platforms.slurm.adapter import SlurmOrder, script
 from scheduler.clock import real_now
 from tests.lab.patience import until
 
@@ -23,7 +23,7 @@ SLOW_KILL = 'kill() { builtin kill "$@"; local code=$?; sleep 1; return $code; }
 def test_a_session_that_was_asked_to_leave_and_did_has_not_failed(tmp_path: Path) -> None:
     for name, content in (("order", "one\n"), ("launch.json", "{}"), ("agent.py", AGENT), ("slow", SLOW_KILL)):
         (tmp_path / name).write_text(content)
-    order = Order("one", int(real_now()) + 600, 600, sys.executable, str(tmp_path / "agent.py"))
+    order = SlurmOrder("one", int(real_now()) + 600, 600, sys.executable, str(tmp_path / "agent.py"))
     (tmp_path / "script").write_text(script(order))
     with subprocess.Popen(
         ["bash", "script"],

@@ -235,7 +235,7 @@ def test_messages_that_fail_again_and_again_are_stuck_and_what_was_sent_is_forgo
         for wait in (60, 0):
             outbox.failed(tx, first, NOW + wait, "no route")
         outbox.failed(tx, second, NOW, "no route")
-        assert outbox.stuck(tx, 2) == [outbox.Stuck("mail", 1, 2, NOW, "no route")]
+        assert outbox.stuck(tx, 2) == [outbox.StuckMessage("mail", 1, 2, NOW, "no route")]
         assert counts.letters_waiting(tx) == 3
         for number, letter in enumerate((first, second), start=1):
             outbox.sent(tx, letter, NOW + number)

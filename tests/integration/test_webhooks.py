@@ -19,7 +19,7 @@ from scheduler.clock import system_clock
 from scheduler.core.window import Calendar
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail
-from scheduler.notify.rules import RULES, Rule
+from scheduler.notify.rules import RULES, NotificationRule
 from scheduler.notify.webhook import DELIVERY, SIGNATURE, WebhookChannel, rules_of, standard_signature, webhooks_of
 from scheduler.store import due, events, outbox
 
@@ -98,13 +98,13 @@ def ports_on(database: Database, *secrets: str) -> Any:
     )
 
 
-def mailing(receiver: Receiver, *rules: Rule, **channels: Any) -> Mailing:
+def mailing(receiver: Receiver, *rules: NotificationRule, **channels: Any) -> Mailing:
     hooks = {"webhook-board": WebhookChannel(receiver.address, SECRET, 5)}
     return Mailing(channels, "UTC", Calendar("week", "UTC", 0, 0), 900, None, rules, hooks)
 
 
-def hook(*, kinds: tuple[str, ...] = ("*",), jobs: tuple[str, ...] = ("*",)) -> Rule:
-    return Rule("board", kinds, jobs, ("webhook-board",), webhook=True)
+def hook(*, kinds: tuple[str, ...] = ("*",), jobs: tuple[str, ...] = ("*",)) -> NotificationRule:
+    return NotificationRule("board", kinds, jobs, ("webhook-board",), webhook=True)
 
 
 def happen(database: Database, kind: str, subject: str, at: int, **data: Any) -> int:
@@ -177,7 +177,7 @@ def test_rules_send_the_events_of_some_jobs_to_some_channels_in_one_letter(
             self.sent.append(dict(body))
 
     slack, email = Box(), Box()
-    rule = Rule("managers", ("job.finish", "job.fail"), ("uf?", "uc*"), ("slack",))
+    rule = NotificationRule("managers", ("job.finish", "job.fail"), ("uf?", "uc*"), ("slack",))
     ports, wanted = ports_on(database), mailing(receiver, rule, slack=slack, email=email)
     mail(ports, wanted, NOW)
     for name in ("ufm", "ucm-long", "other"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.sagemaker.job import Rules
+from platforms.emulators.sagemaker.job import SageMakerRules
 from platforms.emulators.sagemaker.place import Place
 from platforms.emulators.sagemaker.server import CREDENTIALS, Server, operation_of, say
 from tests.lab.faults import Fault, Faults
@@ -18,7 +18,7 @@ from tests.lab.faults import Fault, Faults
 class FaultyPlace(Place):
     """A place with which things go wrong on demand."""
 
-    def __init__(self, folder: Path, clock: Clock, rules: Rules | None = None) -> None:
+    def __init__(self, folder: Path, clock: Clock, rules: SageMakerRules | None = None) -> None:
         super().__init__(folder, clock, rules)
         self.faults = Faults()
 

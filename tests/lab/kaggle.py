@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.server import Body, Handler, Server, receive
-from platforms.emulators.kaggle.storage import Refusal, denied
+from platforms.emulators.kaggle.storage import KaggleRefusal, denied
 from tests.lab.faults import Fault, Faults
 
 _JSON = "application/json"
@@ -19,7 +19,7 @@ _HANG_WALL_SECONDS = 30.0
 _LINKED = "published:"  # before the version that a link to one of its files is for
 
 
-class Elsewhere(Refusal):
+class Elsewhere(KaggleRefusal):
     """An answer that sends whoever asks on to another address."""
 
     def __init__(self, address: str) -> None:
@@ -50,7 +50,7 @@ class Published:
         return max((int(folder.name) for folder in numbers if folder.name.isdigit()), default=0)
 
     def files(self, name: str, number: int) -> dict[str, Path]:
-        """Return the files of a version, or of the newest (0), by path. Raises Refusal."""
+        """Return the files of a version, or of the newest (0), by path. Raises KaggleRefusal."""
         folder = self._folder(name, number or self.newest(name))
         if not folder.is_dir():
             raise denied("models.get" if name.count("/") == 3 else "datasets.get")
@@ -217,8 +217,8 @@ class PublishingServer(Server):
     def _download_model(self, body: Body) -> Body:
         raise self._sent_to(name_of_model(body), str(body.get("path", "")))
 
-    def _sent_to(self, version: tuple[str, int], path: str) -> Refusal:
+    def _sent_to(self, version: tuple[str, int], path: str) -> KaggleRefusal:
         """Return the address of a file, which it is handed out from."""
         if path not in self._published.published.files(*version):
-            return Refusal(404, "Not found")
+            return KaggleRefusal(404, "Not found")
         return Elsewhere(self.link(f"{_LINKED}{version[0]}/{version[1]}", path))

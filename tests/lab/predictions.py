@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.advice.card import recognised
 from jobs.advice.choice import MARGIN
 from jobs.advice.memory import memory_of
-from jobs.advice.seen import Seen, pace_seen
+from jobs.advice.seen import Measurement, pace_seen
 from jobs.advice.setup import STACKS, Setup, Stack
 from jobs.advice.shape import find_shape, from_config
 
@@ -72,8 +72,10 @@ def measured(path: Path) -> bool:
         used += [(memory.total, point["reserved"] + point["context"]) for memory, point in memories]
         # Calibrated with every other length, 20 steps in all; judged by the others.
         known = [
-            Seen(card.name, bare.shape.name, bare.method, bare.stack.name, bare.checkpointing, given.batch, given.seq,
-                 point["seconds"], 20 * 2 // (len(points) + 1))
+            Measurement(
+                card.name, bare.shape.name, bare.method, bare.stack.name, bare.checkpointing, given.batch, given.seq,
+                point["seconds"], 20 * 2 // (len(points) + 1),
+            )
             for given, point in points[::2]
         ]  # fmt: skip
         late = [pace_seen(given, card, known).step / point["seconds"] - 1 for given, point in points[1::2]]

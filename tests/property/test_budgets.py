@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from platforms.base import SessionState
 from platforms.sagemaker.answers import observed
-from platforms.sagemaker.request import Order, training_job
+from platforms.sagemaker.request import SageMakerOrder, training_job
 from platforms.sagemaker.settings import read_settings
 from scheduler.core.admission import room
 from scheduler.core.ledger import EntryKind, LedgerEntry, corrections, fold
@@ -108,7 +108,7 @@ class World:
             return
         key, deadline = f"uff-lm-{len(self.sessions)}", self.now + seconds
         self.write(key, EntryKind.HOLD, self.now, deadline + OVERRUN)
-        order = Order(key, "us", "aws", "s3://b/c/", "s3://b/l/", "s3://b/o", deadline - self.now)
+        order = SageMakerOrder(key, "us", "aws", "s3://b/c/", "s3://b/l/", "s3://b/o", deadline - self.now)
         limit = training_job(order, read_settings(OPTIONS))["StoppingCondition"]["MaxRuntimeInSeconds"]
         started = self.now + min(fate.queue, seconds - 1)
         # Told to leave at its deadline, or ended by AWS when it has run for MaxRuntime; then grace and upload.

@@ -13,7 +13,7 @@ from jobs.payload.trainers.tuning.documents import documents, files
 from jobs.payload.trainers.tuning.errors import UnreadableData
 from jobs.payload.trainers.tuning.options import read_options, rows_at_once, unfit_devices
 from jobs.payload.trainers.tuning.packing import place_pieces
-from jobs.payload.trainers.tuning.rows import Order, Rows, pack
+from jobs.payload.trainers.tuning.rows import RowOrder, Rows, pack
 from jobs.payload.trainers.tuning.tally import Tally
 
 
@@ -91,12 +91,12 @@ def test_every_token_is_a_target_once_and_sees_its_own_document_only(
 
 @given(st.integers(1, 50), st.integers(1, 8), st.integers(0, 2**40))
 def test_every_row_comes_once_before_one_comes_again(rows: int, per_step: int, seed: int) -> None:
-    order = Order(rows, per_step, seed)
+    order = RowOrder(rows, per_step, seed)
     steps = 3 * rows
     seen = [row for step in range(steps) for row in order.step(step)]
     for first in range(0, len(seen) - rows + 1, rows):
         assert sorted(seen[first : first + rows]) == list(range(rows))
-    assert Order(rows, per_step, seed).step(steps - 1) == order.step(steps - 1), (
+    assert RowOrder(rows, per_step, seed).step(steps - 1) == order.step(steps - 1), (
         "found at once, without what came before"
     )
 

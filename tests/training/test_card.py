@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 
 from jobs.payload.trainers.tuning.card import find_card
-from jobs.payload.trainers.tuning.errors import Refused
+from jobs.payload.trainers.tuning.errors import TrainingRefused
 
 USUAL = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 OLD = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90a"]
@@ -37,7 +37,7 @@ def test_a_card_is_used_as_it_can_be_or_refused_with_the_remedy(name: str, monke
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, function, lambda *_, answer=answer: answer)
     if isinstance(expected, str):
-        with pytest.raises(Refused, match=expected):
+        with pytest.raises(TrainingRefused, match=expected):
             find_card(0, *precision)
         return
     found = find_card(0, *precision)

@@ -11,7 +11,7 @@ import transformers
 
 from jobs.payload.trainers.tuning import independence
 from jobs.payload.trainers.tuning.base import check_length
-from jobs.payload.trainers.tuning.errors import Refused
+from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.independence import ALONE, separation
 from jobs.payload.trainers.tuning.model import Model, attention_kind
 from jobs.payload.trainers.tuning.packing import BEGINS, LEARNED, seal, write_rows
@@ -119,5 +119,5 @@ def test_rows_are_no_longer_than_a_models_positions(family: str, more: dict[str,
     config = family_config(known(family), **more).to_dict()
     check_length(most or 10**6, config, "here")
     if most is not None:
-        with pytest.raises(Refused, match=f"more than the {most} positions of the model in here"):
+        with pytest.raises(TrainingRefused, match=f"more than the {most} positions of the model in here"):
             check_length(most + 1, config, "here")

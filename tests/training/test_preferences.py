@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 pytest.importorskip("trl")
 from jobs.payload.lane.failure import classify
-from jobs.payload.trainers.tuning.errors import Refused, UnreadableData
+from jobs.payload.trainers.tuning.errors import TrainingRefused, UnreadableData
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
 from jobs.payload.trainers.tuning.rewards import Reward, Spread
@@ -311,9 +311,9 @@ BAD_REWARDS = {
 
 @pytest.mark.parametrize("program", BAD_REWARDS)
 def test_a_reward_that_fails_says_why(program: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=BAD_REWARDS[program]):
+    with pytest.raises(TrainingRefused, match=BAD_REWARDS[program]):
         scored(program, tmp_path, seconds=2 if "sleep" in program else 60)
-    with pytest.raises(Refused, match="cannot be started"):
+    with pytest.raises(TrainingRefused, match="cannot be started"):
         Reward(str(tmp_path / "missing"), 1)(["a"], ["x"], record=["{}"])
 
 
@@ -343,12 +343,12 @@ def test_rewards_that_are_all_equal_are_a_stall() -> None:
         spread.note(step, 0.9)
     for step in (30, 40, 50, 60):
         spread.note(step, 1.0)
-    with pytest.raises(Refused, match="the training stalled: in 50 steps"):
+    with pytest.raises(TrainingRefused, match="the training stalled: in 50 steps"):
         spread.note(70, 1.0)
     spread = Spread()
     for step in range(1, 50):
         spread.note(step, 1.0)
-    with pytest.raises(Refused, match="stalled"):
+    with pytest.raises(TrainingRefused, match="stalled"):
         spread.note(50, 1.0)
 
 

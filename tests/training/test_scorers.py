@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from jobs.payload.scorers import heldout_loss, loads
-from jobs.payload.scorers.given import Given, NotGiven
+from jobs.payload.scorers.given import NotGiven, ScorerInput
 from jobs.payload.scorers.items import Item, ItemSet, Line
 from tests.lab.desk import Desk, source_texts
 
@@ -25,9 +25,9 @@ TEXTS = [*source_texts()[:3], "größer → 漢字\n"]
 ITEMS = [Item(f"i{place}", f"i{place}", "python", {"text": text[:600]}) for place, text in enumerate(TEXTS)]
 
 
-def given(folder: Path, base: str | None = None, **more: str) -> Given:
+def given(folder: Path, base: str | None = None, **more: str) -> ScorerInput:
     options = argparse.Namespace(**{"base": base, "probe": None, "out": None, **more})
-    return Given(ItemSet("0" * 64, {item.id: item for item in ITEMS}), {}, folder, options)
+    return ScorerInput(ItemSet("0" * 64, {item.id: item for item in ITEMS}), {}, folder, options)
 
 
 def losses(folder: Path, base: str | None = None) -> list[float]:

@@ -11,7 +11,7 @@ import torch
 
 from jobs.payload.trainers.trainer_kit import NO_CORPUS, Training
 from jobs.payload.trainers.tuning import session
-from jobs.payload.trainers.tuning.errors import Refused
+from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.start import Start
 from tests.lab.desk import Desk
@@ -31,13 +31,13 @@ def test_the_same_bits_do_not_cost_the_filling_of_memory(
     """Torch fills what it was asked for with NaN by default where it is deterministic."""
 
     def no_card(*_: object) -> None:
-        raise Refused("far enough")
+        raise TrainingRefused("far enough")
 
     monkeypatch.setattr(session, "find_card", no_card)
     monkeypatch.setenv("SCHED_CHECKPOINT_DIR", str(tmp_path))
     options = read_options(["--model", str(model), "--deterministic"])
     try:
-        with pytest.raises(Refused, match="far enough"):
+        with pytest.raises(TrainingRefused, match="far enough"):
             session.train(options, Training(), 0, NO_CORPUS, Start())
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.empty(100_000).isnan().all(), "as it would be if all of it were filled"

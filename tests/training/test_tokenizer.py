@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import tokenizers
 import transformers
 
-from jobs.payload.trainers.tuning.errors import Refused
+from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.tokenizer import PROBES, digest, first_lost, load_tokenizer
 
 
@@ -51,5 +51,5 @@ def test_one_that_loses_white_space_by_itself_is_refused(model: Path, tmp_path: 
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.decoder = tokenizers.decoders.Fuse()
     words.save(str(folder / "tokenizer.json"))
-    with pytest.raises(Refused, match="a model trained on that is lost"):
+    with pytest.raises(TrainingRefused, match="a model trained on that is lost"):
         load_tokenizer(str(folder))

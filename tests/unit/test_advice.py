@@ -12,7 +12,7 @@ from jobs.advice.choice import MARGIN, Wishes, advise
 from jobs.advice.compare import compare, picture
 from jobs.advice.memory import layer_bytes, memory_of, storage_of
 from jobs.advice.recipe import deepspeed, files
-from jobs.advice.seen import Seen, memory_seen, pace_seen, read_seen, write_seen
+from jobs.advice.seen import Measurement, memory_seen, pace_seen, read_seen, write_seen
 from jobs.advice.setup import STACKS, Offload, Parallel, Setup
 from jobs.advice.shape import find_shape, from_config
 from jobs.advice.speed import pace_of
@@ -210,7 +210,9 @@ def test_what_was_seen_replaces_the_prior_and_carries_to_other_cards(tmp_path: P
     setup = Setup(BIG, "lora", seq=2048, batch=2, accumulate=1)
     prior = pace_of(setup, cards()["4090"])
     rows = tuple(
-        Seen("4090", BIG.name, "lora", setup.stack.name, setup.checkpointing, 2, seq, 2 * prior.micro(2 * seq), 200)
+        Measurement(
+            "4090", BIG.name, "lora", setup.stack.name, setup.checkpointing, 2, seq, 2 * prior.micro(2 * seq), 200
+        )
         for seq in (1024, 2048, 4096)
     )
     found = pace_seen(setup, cards()["4090"], rows)
@@ -231,7 +233,7 @@ def test_a_peak_that_was_seen_is_never_told_smaller() -> None:
     setup = Setup(BIG, "lora", seq=2048, batch=2)
     memory = memory_of(setup)
     worst = int(memory.total * 1.2)
-    row = Seen("4090", BIG.name, "lora", setup.stack.name, setup.checkpointing, 1, 2048, 1.0, 5, worst)
+    row = Measurement("4090", BIG.name, "lora", setup.stack.name, setup.checkpointing, 1, 2048, 1.0, 5, worst)
     found = memory_seen(memory, setup, cards()["4090"], [row])
     assert found.total == pytest.approx(worst)
     assert found.parts[-1].name == "as seen"
@@ -247,7 +249,7 @@ def test_a_peak_that_was_seen_is_never_told_smaller() -> None:
     ],
 )  # fmt: skip
 def test_a_file_that_tells_what_cannot_be_is_refused(change: dict[str, object], tmp_path: Path) -> None:
-    row = asdict(Seen("4090", "mine", "lora", "finetune", True, 1, 2048, 1.0, 5)) | change
+    row = asdict(Measurement("4090", "mine", "lora", "finetune", True, 1, 2048, 1.0, 5)) | change
     path = tmp_path / "advice.json"
     path.write_text(json.dumps({"format": 1, "seen": [row]}), encoding="utf-8")
     with pytest.raises(NotFound, match="cannot be used"):

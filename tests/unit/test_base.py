@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.payload.trainers.tuning.base import find_base
-from jobs.payload.trainers.tuning.errors import Refused
+from jobs.payload.trainers.tuning.errors import TrainingRefused
 
 
 @pytest.mark.parametrize("name", ["gpt2", "deepseek-ai/deepseek-coder-1.3b-base"])
@@ -15,7 +15,7 @@ def test_names_on_the_hub_are_left_to_libraries(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["./base", "../nowhere", "~/base", "/nowhere/base", "models/deepseek/base"])
 def test_a_folder_that_is_not_there_is_told(name: str) -> None:
-    with pytest.raises(Refused, match=r"there is no model in .*: no such folder"):
+    with pytest.raises(TrainingRefused, match=r"there is no model in .*: no such folder"):
         find_base(name)
 
 

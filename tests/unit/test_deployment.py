@@ -1,6 +1,6 @@
 """What is due at which target, and why the rest waits."""
 
-from scheduler.core.deployment import Deployment, DeploymentState, Due, Rule, Waits, decide
+from scheduler.core.deployment import Deployment, DeploymentRule, DeploymentState, Due, Waits, decide
 
 NOW = 1_795_000_000
 HOUR = 3_600
@@ -29,12 +29,12 @@ def returned(model: str, number: int, ago: int = HOUR, target: str = "griffith")
 
 
 def decided(
-    rule: Rule, in_force: dict[str, int], *rows: Deployment, resumed: dict[str, int] | None = None
+    rule: DeploymentRule, in_force: dict[str, int], *rows: Deployment, resumed: dict[str, int] | None = None
 ) -> list[Due | Waits]:
     return decide([rule], in_force, rows, resumed or {}, NOW)
 
 
-AUTOMATIC = Rule("griffith", automatic=True)
+AUTOMATIC = DeploymentRule("griffith", automatic=True)
 
 
 def test_what_is_in_force_is_due_where_it_is_not_yet() -> None:
@@ -48,8 +48,8 @@ def test_an_older_version_that_is_in_force_again_is_due_too() -> None:
 
 
 def test_nothing_is_due_where_a_person_deploys_or_the_model_is_not_served() -> None:
-    assert decided(Rule("griffith"), {"ufm": 3}) == []
-    assert decided(Rule("griffith", ("ucm",), automatic=True), {"ufm": 3}) == []
+    assert decided(DeploymentRule("griffith"), {"ufm": 3}) == []
+    assert decided(DeploymentRule("griffith", ("ucm",), automatic=True), {"ufm": 3}) == []
 
 
 def test_one_is_on_its_way_to_a_target_at_a_time() -> None:
@@ -63,12 +63,12 @@ def test_one_is_on_its_way_to_a_target_at_a_time() -> None:
 
 
 def test_two_targets_do_not_wait_for_each_other() -> None:
-    rules = [AUTOMATIC, Rule("here", automatic=True)]
+    rules = [AUTOMATIC, DeploymentRule("here", automatic=True)]
     found = decide(rules, {"ufm": 3}, [past("ufm", 3, "intended")], {}, NOW)
     assert found == [Due("ufm", 3, "here")]
 
 
-STAGED = Rule("griffith", automatic=True, first="uam", watch_seconds=HOUR)
+STAGED = DeploymentRule("griffith", automatic=True, first="uam", watch_seconds=HOUR)
 
 
 def test_the_first_model_goes_before_the_others_whatever_its_name() -> None:
@@ -126,4 +126,4 @@ def test_what_failed_before_anything_was_touched_is_not_tried_again_there_but_th
     assert isinstance(waits, Waits)
     assert waits.paused
     assert decided(AUTOMATIC, {"ufm": 4}, failed) == [Due("ufm", 4, "griffith")]
-    assert decide([Rule("here", automatic=True)], {"ufm": 3}, [failed], {}, NOW) == [Due("ufm", 3, "here")]
+    assert decide([DeploymentRule("here", automatic=True)], {"ufm": 3}, [failed], {}, NOW) == [Due("ufm", 3, "here")]

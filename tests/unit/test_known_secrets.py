@@ -2,7 +2,6 @@
 
 import base64
 import html
-import importlib
 import json
 import os
 from dataclasses import fields
@@ -16,6 +15,10 @@ from hypothesis import strategies as st
 from config.known_secrets import KnownSecrets, secrets_of_file
 from config.secret import is_secret
 from jobs.payload.redact import LENGTH_MIN, MARK, Redactor
+from platforms.kaggle.settings import KaggleSettings
+from platforms.sagemaker.settings import SageMakerSettings
+from platforms.skypilot.settings import SkyPilotSettings
+from platforms.slurm.settings import SlurmSettings
 
 CANARY = 'canary/7f3&"a b+é'
 
@@ -54,9 +57,8 @@ def test_settings_that_name_the_way_of_a_secret_stay_readable(settings: dict[str
 
 def test_no_platform_has_an_option_that_is_a_secret_and_none_of_its_words_is_replaced() -> None:
     """A new option whose name sounds like a secret must be decided on: it names a way or a file, or it is one."""
-    modules = [importlib.import_module(f"platforms.{name}.settings") for name in ("kaggle", "sagemaker", "skypilot")]
-    modules.append(importlib.import_module("platforms.slurm.settings"))
-    options = {field.name for module in modules for field in fields(module.Settings) if is_secret(field.name)}
+    declared = (KaggleSettings, SageMakerSettings, SkyPilotSettings, SlurmSettings)
+    options = {field.name for settings in declared for field in fields(settings) if is_secret(field.name)}
     assert options == {"credentials", "secrets", "token_file"}
     known = KnownSecrets({"pools": [{"options": {name: f"word-of-{name}" for name in options}}]}, {})
     assert known(" ".join(f"word-of-{name}" for name in sorted(options))).count(MARK) == 0

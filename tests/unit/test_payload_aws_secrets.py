@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.payload.deadline import Answer
-from jobs.payload.lane.secret_values import Refusal, SecretStore, fetch
+from jobs.payload.lane.secret_values import SecretRefusal, SecretStore, fetch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ def test_an_answer_that_will_not_change_is_told_at_once(
     answers: Any, store: SecretStore, answer: Any, why: str
 ) -> None:
     aws = answers(answer)
-    with pytest.raises(Refusal, match=why):
+    with pytest.raises(SecretRefusal, match=why):
         fetch(store, ["A", "B"])
     assert len(aws.asked) == 1
 
@@ -109,7 +109,7 @@ def test_the_role_of_a_container_gives_keys_to_who_proves_itself(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     (tmp_path / "proof").write_text("proof\n")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "proof"))
-    with pytest.raises(Refusal, match=f"no credentials of its role: {CONTAINER} is not set"):
+    with pytest.raises(SecretRefusal, match=f"no credentials of its role: {CONTAINER} is not set"):
         fetch(SSM, ["A"])
     monkeypatch.setenv(CONTAINER, "/role")
     keys = {"AccessKeyId": "ASIA", "SecretAccessKey": "key", "Token": "token"}
@@ -120,5 +120,5 @@ def test_the_role_of_a_container_gives_keys_to_who_proves_itself(
     assert secret.get_header("X-amz-security-token") == "token"
     assert "Credential=ASIA/" in secret.get_header("Authorization")
     answers({"AccessKeyId": "ASIA"})
-    with pytest.raises(Refusal, match="given as credentials of its role are none"):
+    with pytest.raises(SecretRefusal, match="given as credentials of its role are none"):
         fetch(SSM, ["A"])

@@ -6,16 +6,16 @@ import pytest
 
 from jobs.payload.lane.ending import DEADLINE, Stop
 from jobs.payload.lane.meter import Meter
-from jobs.payload.lane.stall import Limits, StallWatch, minutes
+from jobs.payload.lane.stall import StallLimits, StallWatch, minutes
 
-LIMITS = Limits(first_progress_seconds=900, no_progress_seconds=600, checkpoint_seconds=1_200, loss_nan=3)
+LIMITS = StallLimits(first_progress_seconds=900, no_progress_seconds=600, checkpoint_seconds=1_200, loss_nan=3)
 PAUSE = 60.0
 
 
 class Session:
     """A command that began at second 100 and is looked at every 30 s."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: StallLimits = LIMITS) -> None:
         self.meter, self.watch, self.now = Meter(60.0, 75.0), StallWatch(limits, PAUSE), 100.0
         self.watch.begin(self.now)
 
@@ -110,7 +110,7 @@ def test_a_pause_of_the_whole_machine_does_not_count() -> None:
 
 
 def test_every_rule_can_be_switched_off() -> None:
-    session = Session(Limits())
+    session = Session(StallLimits())
     assert session.until(50_000) is None
     for _ in range(10):
         session.say(step=1, loss=math.nan)

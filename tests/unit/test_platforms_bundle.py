@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from platforms.bundle import BadArchive, Limits, build_bundle, extract
+from platforms.bundle import BadArchive, BundleLimits, build_bundle, extract
 from tests.lab.night import share
 
 Make = Callable[[tarfile.TarFile], object]
@@ -84,7 +84,7 @@ def test_plain_files_and_folders_are_taken(tmp_path: Path, mode: str) -> None:
         member("b c.txt", b"b", mode=0o4777),
         mode=mode,
     )
-    assert extract(archive, tmp_path / "out", Limits(ratio=10_000)) == ["b c.txt", "sub/a.bin"]
+    assert extract(archive, tmp_path / "out", BundleLimits(ratio=10_000)) == ["b c.txt", "sub/a.bin"]
     assert (tmp_path / "out" / "sub" / "a.bin").stat().st_size == 3_000_000
     assert stat.S_IMODE((tmp_path / "out" / "b c.txt").stat().st_mode) & (stat.S_ISUID | stat.S_IXUSR) == 0
 
@@ -111,7 +111,7 @@ HOSTILE = {
     "too much in all": [member("a", os.urandom(4000)), member("b", os.urandom(4000)), member("c", os.urandom(4000))],
     "after good ones": [member("good", b"1"), member("../bad", b"2")],
 }
-SMALL = Limits(files=20, file_bytes=5000, total_bytes=10_000, depth=8)
+SMALL = BundleLimits(files=20, file_bytes=5000, total_bytes=10_000, depth=8)
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))

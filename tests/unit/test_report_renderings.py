@@ -24,7 +24,7 @@ from scheduler.report.forecast import forecast
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
 from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
-from scheduler.report.report import Judged, Need, Report, ReportFacts, Speed, report_of
+from scheduler.report.report import JudgedVersion, Need, Report, ReportFacts, Speed, report_of
 from scheduler.views.weekly_report import last_week, week_named
 
 START = 1_794_787_200  # Monday 2026-11-16 00:00 UTC
@@ -104,8 +104,8 @@ def facts(**changes: Any) -> ReportFacts:
             Meter("kaggle", "week", "seconds", 30 * HOUR, 8 * HOUR, 0, 22 * HOUR, START, END, END + DAY, "", "")
         ],
         "judged": [
-            Judged("ufm@2", "rejected", HOSTILE, in_force=False),
-            Judged("uam@1", "accepted", "", in_force=True),
+            JudgedVersion("ufm@2", "rejected", HOSTILE, in_force=False),
+            JudgedVersion("uam@1", "accepted", "", in_force=True),
         ],
         "needs": [Need("job held", HOSTILE, "by daemon: no data", "schedctl queue show ufm")],
         **changes,

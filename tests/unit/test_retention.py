@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from config.load import load
-from scheduler.core.retention import DAY, Retention, SavedState, Verdict, may_be_read, verdicts
+from scheduler.core.retention import DAY, Retention, RetentionVerdict, SavedState, may_be_read, verdicts
 
 NOW = 1_795_000_000
 RULE = Retention(newest=2, milestones=4)
@@ -115,8 +115,8 @@ def test_a_milestone_is_reached_at_its_very_step() -> None:
 def test_of_before_the_job_began_anew_nothing_stays_but_what_is_in_use() -> None:
     fenced = [replace(saved(step), fenced=True) for step in (395, 399)]
     said = verdicts([*fenced, saved(10)], None, {"k399-1": "a job starts from it"}, 400, RULE, NOW)
-    assert said["k395-1"] == Verdict(stays=False, why="from before the job was restarted")
-    assert said["k399-1"] == Verdict(stays=True, why="a job starts from it")
+    assert said["k395-1"] == RetentionVerdict(stays=False, why="from before the job was restarted")
+    assert said["k399-1"] == RetentionVerdict(stays=True, why="a job starts from it")
     assert said["k10-1"].why == "number 1 of the newest 2"
 
 

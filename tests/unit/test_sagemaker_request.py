@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Misconfigured, Refused
-from platforms.sagemaker.request import Order, is_ours, training_job
+from platforms.sagemaker.request import SageMakerOrder, is_ours, training_job
 from platforms.sagemaker.settings import read_settings
 
 OPTIONS = {
@@ -15,7 +15,9 @@ OPTIONS = {
     "image": "account.dkr.ecr.eu-central-1.amazonaws.com/pytorch-training:2.10",
     "instance_types": "ml.g4dn.xlarge",
 }
-ORDER = Order("uff-ufm-0001", "me", "pool", "s3://team/code/ab/", "s3://team/launches/k/", "s3://team/outputs", 13_200)
+ORDER = SageMakerOrder(
+    "uff-ufm-0001", "me", "pool", "s3://team/code/ab/", "s3://team/launches/k/", "s3://team/outputs", 13_200
+)
 
 
 def request(**options: str) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def test_p3_is_taken_when_it_is_forced() -> None:
 
 @pytest.mark.parametrize("key", ["", "a_b", "-a", "a-", "a" * 64, "a\n", "ä"])
 def test_a_name_that_aws_would_refuse_is_refused_here(key: str) -> None:
-    order = Order(key, "me", "pool", "s3://team/code/ab/", "s3://team/l/", "s3://team/outputs", 100)
+    order = SageMakerOrder(key, "me", "pool", "s3://team/code/ab/", "s3://team/l/", "s3://team/outputs", 100)
     with pytest.raises(Refused) as refused:
         training_job(order, read_settings(OPTIONS))
     assert refused.value.permanent

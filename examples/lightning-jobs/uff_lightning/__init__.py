@@ -25,7 +25,7 @@ from platforms.bundle import build_bundle
 from platforms.plugin import CONTRACT, Plugin
 from platforms.registry import read_count, reject_unknown
 from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions
-from platforms.skypilot.task import Order, is_key, task
+from platforms.skypilot.task import SkyPilotOrder, is_key, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class LightningPlatform(RemoteSessions):
             raise Refused(NAME, "launch", f"{key!r} cannot be a job's name", "Use A-Z a-z 0-9 . _ -", permanent=True)
         payload = self._payload(request)
         start_by = int(self._real(now)) + self._start_seconds
-        order = Order(key, int(self._real(request.deadline)), start_by, self._settings.get("python", "python3"))
+        order = SkyPilotOrder(key, int(self._real(request.deadline)), start_by, self._settings.get("python", "python3"))
         with self._folders.answering("launch"):
             packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
             asked = task(order, {**request.launch, "work_dir": "work"}, packed, {})

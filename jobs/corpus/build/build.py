@@ -31,7 +31,7 @@ from jobs.corpus.manifest import (
     publish_by_content,
     staging,
 )
-from jobs.corpus.options import Options, Rule
+from jobs.corpus.options import CorpusRule, Options
 from jobs.corpus.read.decode import clean
 from jobs.corpus.read.records import Document
 from jobs.corpus.read.sources import Loader, Source, label_of
@@ -162,7 +162,7 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
     return open_corpus(target)
 
 
-def _ask(rules: Rules, rule: Rule, spool: Spool, ids: Sequence[str], scratch: Path) -> None:
+def _ask(rules: Rules, rule: CorpusRule, spool: Spool, ids: Sequence[str], scratch: Path) -> None:
     rows = (json.loads(spool.row(spool.entries[name])) for name in ids)
     rules.ask(rule, rows, {name: spool.entries[name].tags for name in ids}, scratch)
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from jobs.child_process import child_environment
 from jobs.corpus.errors import BadParameter, CorpusError
 from jobs.corpus.findings import Findings, Kind
-from jobs.corpus.options import STAGES, VALUE, Rule
+from jobs.corpus.options import STAGES, VALUE, CorpusRule
 from jobs.corpus.read.records import Document
 
 _ANSWER_BYTES = 1 << 16
@@ -39,7 +39,7 @@ class Rules:
     Commands come last: they are asked once, about all texts together. A tag that does not exist is a finding.
     """
 
-    def __init__(self, rules: Iterable[Rule], domains: Collection[str], findings: Findings) -> None:
+    def __init__(self, rules: Iterable[CorpusRule], domains: Collection[str], findings: Findings) -> None:
         self._rules = tuple(rules)
         self._domains = sorted(domains)
         self._findings = findings
@@ -49,7 +49,7 @@ class Rules:
                     raise BadParameter("a rule's domain", name, f"one of {', '.join(self._domains) or '(none is set)'}")
 
     @property
-    def commands(self) -> tuple[Rule, ...]:
+    def commands(self) -> tuple[CorpusRule, ...]:
         """The rules that are commands."""
         return tuple(rule for rule in self._rules if rule.command)
 
@@ -67,7 +67,7 @@ class Rules:
             self._take(tags, stage, domains, document.source, document.line)
         return tags
 
-    def ask(self, rule: Rule, rows: Iterable[Mapping[str, Any]], tags: Mapping[str, Tags], folder: Path) -> None:
+    def ask(self, rule: CorpusRule, rows: Iterable[Mapping[str, Any]], tags: Mapping[str, Tags], folder: Path) -> None:
         """Ask a command about texts and note in `tags`, by id, what it says of those that no rule spoke of.
 
         It gets a JSON object a line: `id`, `source`, `text`, and `metadata` if there is any. It writes one for each
@@ -114,7 +114,7 @@ class Rules:
                 tags.domains = tuple(sorted(set(domains).difference(unknown)))
 
 
-def _fits_path(rule: Rule, source: str) -> bool:
+def _fits_path(rule: CorpusRule, source: str) -> bool:
     return rule.path is None or fnmatchcase(source, rule.path)
 
 
@@ -126,7 +126,7 @@ def _value(metadata: Mapping[str, Any], key: str) -> str | None:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
-def _run(rule: Rule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> None:
+def _run(rule: CorpusRule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> None:
     output = folder / "said"
     with output.open("w+b") as errors:
         try:
@@ -170,7 +170,7 @@ def _answers(file: BinaryIO, name: str, findings: Findings) -> Iterator[tuple[in
             findings.add(Kind.BAD_TAG, name, number, "no JSON object; not used")
 
 
-def _failed(rule: Rule, why: str) -> CorpusError:
+def _failed(rule: CorpusRule, why: str) -> CorpusError:
     remedy = (
         "It reads a JSON object a line on standard input and answers with lines of id, stage and domains; try it by "
         "hand, or remove it from corpus.rules"

@@ -153,14 +153,14 @@ class Failure(Exception):
         self.why = why
 
 
-class Verdict(NamedTuple):
+class FailureVerdict(NamedTuple):
     """A class and the sentence that goes with it."""
 
     error_class: ErrorClass
     why: str
 
 
-def classify(exit_code: int, errors: str) -> Verdict:
+def classify(exit_code: int, errors: str) -> FailureVerdict:
     """Judge a command that ended on its own, by its exit status and the end of its standard error.
 
     Proof of the kernel or driver counts first, then the exceptions that ended the command, then its last lines, then
@@ -168,24 +168,24 @@ def classify(exit_code: int, errors: str) -> Verdict:
     """
     killed_by = -exit_code if exit_code < 0 else exit_code - _SHELL_SIGNAL_BASE
     if exit_code == EXIT_DATA:
-        return Verdict("data", "the command could not read its data")
+        return FailureVerdict("data", "the command could not read its data")
     lines = [_PREFIX.sub("", line) for line in errors.splitlines()]
     proof = _match(lines, HARDWARE)
     if proof is None and killed_by == signal.SIGKILL and _match(lines, _MEMORY) is None:
-        return Verdict("killed", "the command was killed by SIGKILL, not by us: most often for lack of memory")
+        return FailureVerdict("killed", "the command was killed by SIGKILL, not by us: most often for lack of memory")
     if proof is None and _DIVERGED in errors.lower():
-        return Verdict("diverged", "the command says that its loss diverged")
+        return FailureVerdict("diverged", "the command says that its loss diverged")
     if proof is None and _STALLED in errors.lower():
-        return Verdict("stalled", "the command says that it trains on nothing")
+        return FailureVerdict("stalled", "the command says that it trains on nothing")
     error_class = proof.error_class if proof else _by_exceptions(lines)
     if error_class is None and killed_by in _OF_THE_PLACE:
         error_class = "device"
     if error_class in _SENTENCES:
         how = f"died of {_name(killed_by)}" if exit_code < 0 else f"exit status {exit_code}"
-        return Verdict(error_class, f"{_SENTENCES[error_class]} ({how})")
+        return FailureVerdict(error_class, f"{_SENTENCES[error_class]} ({how})")
     if exit_code < 0:
-        return Verdict("code", f"the command died of {_name(killed_by)}")
-    return Verdict("code", f"the command failed with exit status {exit_code}")
+        return FailureVerdict("code", f"the command died of {_name(killed_by)}")
+    return FailureVerdict("code", f"the command failed with exit status {exit_code}")
 
 
 def _by_exceptions(lines: Sequence[str]) -> ErrorClass | None:

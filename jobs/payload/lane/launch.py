@@ -14,7 +14,7 @@ from ..clock import Clock
 from ..store.transport import DirectoryTransport, Transport
 from .meter import CLOSING
 from .secret_values import SecretStore
-from .stall import Limits
+from .stall import StallLimits
 
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -62,7 +62,7 @@ class LaneOrder(NamedTuple):
     closing_seconds: float
     restore: tuple[str, ...]
     parent: str  # the manifest of another job that it begins with, when there is nothing to restore; empty: none
-    limits: Limits
+    limits: StallLimits
     packages: Packages | None = None
     secrets: tuple[str, ...] = ()  # names of variables
     nodes: Nodes | None = None  # None: it runs on the agent's
@@ -249,12 +249,12 @@ def _secret_store(entry: Any) -> SecretStore | None:
     return store
 
 
-def _limits(entry: Mapping[str, Any]) -> Limits:
+def _limits(entry: Mapping[str, Any]) -> StallLimits:
     seconds = {
         name: None if entry.get(name) is None else float(entry[name])
         for name in ("first_progress_seconds", "no_progress_seconds", "checkpoint_seconds")
     }
-    return Limits(**seconds, loss_nan=None if entry.get("loss_nan") is None else int(entry["loss_nan"]))
+    return StallLimits(**seconds, loss_nan=None if entry.get("loss_nan") is None else int(entry["loss_nan"]))
 
 
 def _name(value: Any) -> str:

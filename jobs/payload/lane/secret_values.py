@@ -63,7 +63,7 @@ def secrets_of(names: Sequence[str], values: Mapping[str, str], store: SecretSto
         return {name: values[name] for name in names}
     try:
         fetched = fetch(store, names)
-    except Refusal as error:
+    except SecretRefusal as error:
         raise Failure("secret", str(error)) from None
     except OSError as error:
         raise Failure("network", f"AWS cannot be asked for the secrets {', '.join(names)}: {error}") from None
@@ -82,7 +82,7 @@ _CONTAINER = "http://169.254.170.2"  # where ECS and SageMaker hand out a role's
 _SAID_MAX = 300
 
 
-class Refusal(Exception):
+class SecretRefusal(Exception):
     """AWS does not give what was asked for; the message says why and what to do."""
 
 
@@ -95,7 +95,7 @@ class Keys(NamedTuple):
 
 
 def fetch(store: SecretStore, names: Sequence[str]) -> dict[str, str]:
-    """Return the secrets ``names`` from AWS. Raises Refusal, and OSError when there is no answer."""
+    """Return the secrets ``names`` from AWS. Raises SecretRefusal, and OSError when there is no answer."""
     keys = _keys(os.environ)
     full = {f"{store.prefix}{name}": name for name in names}
     if store.kind == "ssm":
@@ -103,13 +103,13 @@ def fetch(store: SecretStore, names: Sequence[str]) -> dict[str, str]:
         result = {full[entry["Name"]]: str(entry["Value"]) for entry in answer.get("Parameters", ())}
         if missing := [place for place, name in full.items() if name not in result]:
             why = f"Systems Manager has no parameter {', '.join(missing)} in {store.region}"
-            raise Refusal(f"{why}. Make it: aws ssm put-parameter --type SecureString --name {missing[0]}")
+            raise SecretRefusal(f"{why}. Make it: aws ssm put-parameter --type SecureString --name {missing[0]}")
         return result
     result = {}
     for place, name in full.items():
         value = _ask(store, keys, "secretsmanager.GetSecretValue", {"SecretId": place}).get("SecretString")
         if not isinstance(value, str):
-            raise Refusal(f"the secret {place} holds no text. Store it as a secret string")
+            raise SecretRefusal(f"the secret {place} holds no text. Store it as a secret string")
         result[name] = value
     return result
 
@@ -126,7 +126,7 @@ def _ask(store: SecretStore, keys: Keys, target: str, document: Mapping[str, Any
 
 
 def _patiently(request: urllib.request.Request, what: str) -> dict[str, Any]:
-    """Ask again after no answer or a server's error. Raises Refusal for an answer that will not change, OSError."""
+    """Ask again after no answer or a server's error. Raises SecretRefusal for a final answer, OSError."""
     for left in reversed(range(_TRIES)):
         try:
             answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
@@ -134,16 +134,16 @@ def _patiently(request: urllib.request.Request, what: str) -> dict[str, Any]:
             if answer.status == 200:
                 document = json.loads(answer.body)
                 if not isinstance(document, dict):
-                    raise Refusal(f"{request.full_url} answered without meaning")
+                    raise SecretRefusal(f"{request.full_url} answered without meaning")
                 return document
         except (ValueError, RecursionError) as error:
-            raise Refusal(f"{what}: an answer that is no JSON: {type(error).__name__}") from None
+            raise SecretRefusal(f"{what}: an answer that is no JSON: {type(error).__name__}") from None
         except (OSError, HTTPException) as error:
             problem = f"{type(error).__name__}: {error}"
         else:
             problem = f"HTTP {answer.status} {problem}"
             if answer.status < 500 and "Throttl" not in problem:
-                raise Refusal(f"{what}: {problem}. Let the execution role read it: docs/iam/execution-role.json")
+                raise SecretRefusal(f"{what}: {problem}. Let the execution role read it: docs/iam/execution-role.json")
         if not left:
             raise ConnectionError(f"{what}: {problem}")
     raise AssertionError("the last try returns or raises")
@@ -173,14 +173,16 @@ def sign(keys: Keys, region: str, service: str, address: str, target: str, body:
 
 
 def _keys(environ: Mapping[str, str]) -> Keys:
-    """Return the credentials of the session's role. Raises Refusal, OSError."""
+    """Return the credentials of the session's role. Raises SecretRefusal, OSError."""
     if environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
         return Keys(*(environ.get(name, "") for name in names))
     relative = environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "")
     address = f"{_CONTAINER}{relative}" if relative else environ.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
     if not address.startswith(("http://", "https://")):
-        raise Refusal("the session finds no credentials of its role: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not set")
+        raise SecretRefusal(
+            "the session finds no credentials of its role: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI is not set"
+        )
     file = environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "")
     proof = Path(file).read_text().strip() if file else environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
 
@@ -190,4 +192,4 @@ def _keys(environ: Mapping[str, str]) -> Keys:
     try:
         return Keys(*(str(document[name]) for name in ("AccessKeyId", "SecretAccessKey", "Token")))
     except KeyError:
-        raise Refusal("what the session is given as credentials of its role are none") from None
+        raise SecretRefusal("what the session is given as credentials of its role are none") from None

@@ -9,7 +9,7 @@ from .ending import Stop
 from .meter import Meter
 
 
-class Limits(NamedTuple):
+class StallLimits(NamedTuple):
     """What a command is given, in scheduled seconds and counts; None switches a rule off.
 
     ``first_progress_seconds`` from its start to its first report or checkpoint; ``no_progress_seconds`` from one new
@@ -30,7 +30,7 @@ class StallWatch:
     and does not count.
     """
 
-    def __init__(self, limits: Limits, pause_seconds: float) -> None:
+    def __init__(self, limits: StallLimits, pause_seconds: float) -> None:
         self._limits, self._pause = limits, pause_seconds
         self._looked_at = 0.0
         self._began_at: float | None = None

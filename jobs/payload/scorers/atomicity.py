@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .given import Given
+from .given import ScorerInput
 from .items import Item, Line, code_in
 
 METRIC = "component_atomicity"
@@ -68,7 +68,7 @@ def measure(code: str, language: str) -> Measured:
     return measure_python(code)
 
 
-def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
     """Score each item's first output; ``language`` of the item is python or elixir."""
     for item in items:
         try:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from .chat import NoAnswer
-from .given import Given, NotGiven, find_given, output_path
+from .given import NotGiven, ScorerInput, find_given, output_path
 from .items import BadItems, Line, write_scores
 from .sandbox.limits import SandboxMissing
 
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _scored(words: Sequence[str], candidate: Given) -> Iterator[Line]:
+def _scored(words: Sequence[str], candidate: ScorerInput) -> Iterator[Line]:
     for word in words:
         name, _, domain = word.partition(":")
         module = importlib.import_module(f".{SCORERS[name]}", __package__)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .given import Given, NotGiven
+from .given import NotGiven, ScorerInput
 from .items import Item, Line, code_in
 
 METRIC = "pass@1"
 
 
-def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
     """Score each item by ``tests`` and perhaps ``entry``, and ``prefix``, which stands before what the model wrote."""
     from .sandbox.hidden_tests import run_hidden_tests
 

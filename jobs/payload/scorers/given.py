@@ -29,7 +29,7 @@ class NotGiven(ValueError):
 
 
 @dataclass(slots=True)
-class Given:
+class ScorerInput:
     """The test set, what the model wrote (records by item's id), the folder of its checkpoint, and the sandbox, if any.
 
     ``agreement`` and ``notes`` are what scorers add to the header.
@@ -59,10 +59,10 @@ class Given:
     def needs_sandbox(self) -> Sandbox:
         """Return the sandbox, which is opened with the first who needs one. Raises SandboxMissing."""
         if self.sandbox is None:
-            from .sandbox.limits import Limits
+            from .sandbox.limits import SandboxLimits
             from .sandbox.probe import open_sandbox
 
-            self.sandbox = open_sandbox(Limits(wall_seconds=self.options.wall_seconds))
+            self.sandbox = open_sandbox(SandboxLimits(wall_seconds=self.options.wall_seconds))
             self.notes.append(f"sandbox: {self.sandbox.told}")
         return self.sandbox
 
@@ -74,7 +74,7 @@ class Given:
         return Header(model, checkpoint, self.item_set.digest, scorer, self.agreement, self.notes)
 
 
-def find_given(options: argparse.Namespace) -> Given:
+def find_given(options: argparse.Namespace) -> ScorerInput:
     """Return what there is to be scored. Raises NotGiven, BadItems, NoAnswer and OSError."""
     items = _one_file(options.items or os.environ.get("SCHED_INPUT_SET"), "test set", "--items")
     if items is None:
@@ -87,7 +87,7 @@ def find_given(options: argparse.Namespace) -> Given:
         from .chat import ask_all
 
         written = ask_all(item_set, options.ask, options.ask_model, output_path(options).parent)
-    return Given(item_set, written, Path(folder) if folder else None, options)
+    return ScorerInput(item_set, written, Path(folder) if folder else None, options)
 
 
 def read_outputs(path: Path) -> dict[str, list[Mapping[str, Any]]]:

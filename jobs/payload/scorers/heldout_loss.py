@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from .given import Given, NotGiven
+from .given import NotGiven, ScorerInput
 from .items import Item, Line
 
 METRIC = "loss"
@@ -30,7 +30,7 @@ class Language(Protocol):
         """Return in a few words what the tokenizer loses of a text; nothing if it gives it back."""
 
 
-def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
     """Score each item's ``text``; one with a domain counts for ``loss.domain`` as well."""
     model = load_model(candidate.needs_checkpoint(), candidate.options.base)
     for item in items:

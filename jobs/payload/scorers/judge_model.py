@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from .chat import ask
-from .given import Given, NotGiven
+from .given import NotGiven, ScorerInput
 from .items import Item, Line
 from .kappa import table_of
 
@@ -30,7 +30,7 @@ Answer:
 _TEXT_MAX = 20_000
 
 
-def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
     """Score each item's first output, 1 for good; ``prompt`` is its task, ``label`` and ``labelled`` what people said.
 
     ``labelled`` is the answer that a person's ``label`` is about. Raises NoAnswer when the judge is not there: an

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
-from .given import Given, NotGiven, output_path
+from .given import NotGiven, ScorerInput, output_path
 from .heldout_loss import TEXT_MAX, Language, load_model
 from .items import Item, Line
 
@@ -17,7 +17,7 @@ METRIC = "loads"
 _PROBE_TOKENS = 16
 
 
-def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
     """Score each item; a checkpoint that cannot be loaded is worth 0 in all of them, and no error."""
     folder = candidate.needs_checkpoint()
     model: Language | None = None
@@ -34,7 +34,7 @@ def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line
         yield Line(item.id, item.cluster, metric, float(not fault), fault)
 
 
-def _write_probe(model: Language | None, candidate: Given) -> None:
+def _write_probe(model: Language | None, candidate: ScorerInput) -> None:
     """Write down what the model says to a fixed prompt, for the deployer to hold a server's answer against."""
     generate = getattr(model, "said", None)
     if generate is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bounded_file import read_bounded
-from .given import Given, NotGiven
+from .given import NotGiven, ScorerInput
 from .items import Item, Line, is_name, records
 
 METRIC = ""  # those that the logs name
@@ -25,7 +25,7 @@ _EXAMPLE_MAX = 300
 Found = dict[str, dict[str, list[tuple[float, str]]]]
 
 
-def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
     """Score each item by the mean of its samples; one that the logs leave out is worth 0."""
     if not candidate.options.samples:
         raise NotGiven("there are no samples; give --samples FILE or FOLDER, of lm-eval or inspect-ai")

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .given import Given, NotGiven
+from .given import NotGiven, ScorerInput
 from .items import Item, Line
 from .sandbox.hidden_tests import count_tests, run_stage_tests
 from .sandbox.sandbox import Sandbox
@@ -21,7 +21,7 @@ GREEN = "integration_tests"  # 1 when every test that there is passes
 FILES_MAX = 50
 
 
-def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
     """Score each item's first output: ``files`` (sources by path), or the same as JSON in its text.
 
     An item may give ``earlier``: test files of earlier stages, by path.
@@ -73,7 +73,7 @@ def _why(sandbox: Sandbox, files: Mapping[str, str], path: str) -> str:
     return "" if exam.green else exam.why or "not all of its tests ran"
 
 
-def _files(candidate: Given, item: str) -> dict[str, str]:
+def _files(candidate: ScorerInput, item: str) -> dict[str, str]:
     """Return the files that a model wrote for an item; none when it is no table of texts."""
     files: Any = next((record.get("files") for record in candidate.outputs.get(item, ()) if "files" in record), None)
     if files is None:

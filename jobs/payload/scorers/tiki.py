@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .atomicity import Unparsed
-from .given import Given, NotGiven
+from .given import NotGiven, ScorerInput
 from .items import Item, Line, code_in
 
 METRIC = "tiki_compliance"
@@ -66,7 +66,7 @@ def check_spec(text: str, code: Mapping[str, str], names: Sequence[str] = ()) ->
     return checks
 
 
-def score(items: Sequence[Item], candidate: Given, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
     """Score each item's first output; an item may give ``code`` (sources by path) and ``known`` ids."""
     for item in items:
         code, names = item.task.get("code"), item.task.get("known")

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     bytes: int
 
 
-class Limits(NamedTuple):
+class ListingLimits(NamedTuple):
     """How much one listing may name, and how long it may be itself."""
 
     files: int
@@ -45,7 +45,7 @@ class Limits(NamedTuple):
     listing_bytes: int
 
 
-def encode_listing(entries: Iterable[Entry], limits: Limits, **more: Any) -> bytes:
+def encode_listing(entries: Iterable[Entry], limits: ListingLimits, **more: Any) -> bytes:
     """Return the one form in which a listing is written. Raises BadListing for what no session would unpack."""
     document = {"format": FORMAT, "entries": sorted(entries), **more}
     data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
@@ -53,7 +53,7 @@ def encode_listing(entries: Iterable[Entry], limits: Limits, **more: Any) -> byt
     return data
 
 
-def parse_listing(data: bytes, limits: Limits) -> tuple[tuple[Entry, ...], Mapping[str, Any]]:
+def parse_listing(data: bytes, limits: ListingLimits) -> tuple[tuple[Entry, ...], Mapping[str, Any]]:
     """Return the entries of a listing, by path, and the document they were in.
 
     Raises BadListing unless all stay inside their folder, within the limits.
@@ -133,7 +133,7 @@ def _check_together(entries: tuple[Entry, ...]) -> None:
 
 
 # The code of a job in the store: a listing that names every file and its digest, and their bytes one after another.
-CODE_LIMITS = Limits(files=20_000, bytes=100 << 20, listing_bytes=8 << 20)
+CODE_LIMITS = ListingLimits(files=20_000, bytes=100 << 20, listing_bytes=8 << 20)
 CONTENT = "content.gz"
 _MODES = {"file": 0o644, "program": 0o755}
 _PIECE_BYTES = 1 << 20

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
-from .listing import LISTING, BadListing, Entry, Limits, encode_listing, make_links, parse_listing
+from .listing import LISTING, BadListing, Entry, ListingLimits, encode_listing, make_links, parse_listing
 from .manifest import sha256_file
 from .transport import Fetches
 
-LIMITS = Limits(files=100_000, bytes=50 << 30, listing_bytes=48 << 20)
+LIMITS = ListingLimits(files=100_000, bytes=50 << 30, listing_bytes=48 << 20)
 PIECE_BYTES = 64 << 20
 _FILE_BYTES = 4 << 10  # what one more file takes of a disk, about
 _READ_BYTES = 1 << 20

@@ -19,7 +19,7 @@ if TYPE_CHECKING or __package__:
     from .ranks import Place, Ranks, devices_visible
     from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from .tuning.base import find_base
-    from .tuning.errors import Refused, UnreadableData
+    from .tuning.errors import TrainingRefused, UnreadableData
     from .tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
     from .tuning.options import read_options, rows_at_once, unfit_devices, unshared
     from .tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
@@ -27,7 +27,7 @@ else:
     from ranks import Place, Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from tuning.base import find_base
-    from tuning.errors import Refused, UnreadableData
+    from tuning.errors import TrainingRefused, UnreadableData
     from tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
     from tuning.options import read_options, rows_at_once, unfit_devices, unshared
     from tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
@@ -121,7 +121,7 @@ def _process(options: argparse.Namespace) -> int:
 
     try:
         _train(options, Training(), int(os.environ.get("LOCAL_RANK", "0")))
-    except Refused as error:
+    except TrainingRefused as error:
         print(f"finetune: {error}", file=sys.stderr)
         return 1
     except UnreadableData as error:

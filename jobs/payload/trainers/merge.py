@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from .tuning.errors import Refused
+    from .tuning.errors import TrainingRefused
 else:
-    from tuning.errors import Refused
+    from tuning.errors import TrainingRefused
 
 
 _ADAPTER, _FINGERPRINT = "adapter_config.json", "fingerprint.json"
@@ -40,26 +40,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         merge(options.folder, options.base, options.adapter, options.precision)
-    except Refused as error:
+    except TrainingRefused as error:
         print(f"merge: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def merge(folder: Path, base: str, adapters: Sequence[Path], precision: str | None = None) -> None:
-    """Write the merged model into ``folder``. Raises Refused, which says what is wrong with which of them."""
+    """Write the merged model into ``folder``. Raises TrainingRefused, which says what is wrong with which of them."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refused(f"{folder} is there already and not an empty folder: name another one")
+        raise TrainingRefused(f"{folder} is there already and not an empty folder: name another one")
     place = _fetched(base)
     config = json.loads((place / "config.json").read_bytes())
     if "quantization_config" in config:
-        raise Refused(f"{base} is a base in few bits, which no adapter can be merged into: name the 16 bit model")
+        raise TrainingRefused(
+            f"{base} is a base in few bits, which no adapter can be merged into: name the 16 bit model"
+        )
     try:
         import peft  # noqa: F401 - a missing library is reported before anything is read
         import torch
         import transformers
     except ImportError as error:
-        raise Refused(f"{error}: take a Python with torch, transformers and peft (schedctl: --python)") from None
+        raise TrainingRefused(
+            f"{error}: take a Python with torch, transformers and peft (schedctl: --python)"
+        ) from None
     for adapter in adapters:
         _check(adapter, base, str(place))
     dtype_name = precision or {"float16": "fp16"}.get(config.get("dtype", config.get("torch_dtype")), "bf16")
@@ -85,9 +89,9 @@ def _merged(model: Any, adapter: Path, base: str) -> Any:
     try:
         both = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
     except (RuntimeError, ValueError, OSError) as error:
-        raise Refused(f"the adapter in {adapter} does not fit {base}: {str(error).strip()[:500]}") from None
+        raise TrainingRefused(f"the adapter in {adapter} does not fit {base}: {str(error).strip()[:500]}") from None
     if lost := load_peft_weights(str(adapter), device="cpu").keys() - get_peft_model_state_dict(both).keys():
-        raise Refused(f"the adapter in {adapter} does not fit {base}, which has no place for its {min(lost)}")
+        raise TrainingRefused(f"the adapter in {adapter} does not fit {base}, which has no place for its {min(lost)}")
     for name, layer in both.named_modules():
         if not isinstance(layer, LoraLayer):
             continue
@@ -97,14 +101,16 @@ def _merged(model: Any, adapter: Path, base: str) -> Any:
         layer.merge()
         inner.to(kept)
         if not torch.isfinite(inner.weight).all():
-            raise Refused(f"merged with {adapter}, {name} holds values that are not finite: choose --precision bf16")
+            raise TrainingRefused(
+                f"merged with {adapter}, {name} holds values that are not finite: choose --precision bf16"
+            )
     return both.unload()
 
 
 def _check(adapter: Path, base: str, place: str) -> None:
     """Refuse a folder that is not an adapter, and one whose fingerprint names another base."""
     if not (adapter / _ADAPTER).is_file():
-        raise Refused(f"{adapter} has no {_ADAPTER}: a whole model needs no merging")
+        raise TrainingRefused(f"{adapter} has no {_ADAPTER}: a whole model needs no merging")
     path = adapter / _FINGERPRINT
     if not path.is_file():
         print(f"merge: {adapter} does not say on which base it was trained; {base} is taken for it", file=sys.stderr)
@@ -115,7 +121,7 @@ def _check(adapter: Path, base: str, place: str) -> None:
         from tuning.model import base_digest
     trained_on, actual = str(json.loads(path.read_bytes())["job"]["model"]), base_digest(place)
     if trained_on not in (base, actual):
-        raise Refused(
+        raise TrainingRefused(
             f"the adapter in {adapter} was trained on another base (digest {trained_on[:16]}) than {base} (digest "
             f"{actual[:16]}). Name the folder with the same config.json and the same files of weights, and no others"
         )
@@ -131,9 +137,9 @@ def _fetched(base: str) -> Path:
 
             place = Path(snapshot_download(base))
         except (ImportError, OSError, ValueError) as error:
-            raise Refused(f"{base} is no folder, and the Hub did not give it: {error}"[:500]) from None
+            raise TrainingRefused(f"{base} is no folder, and the Hub did not give it: {error}"[:500]) from None
     if not (place / "config.json").is_file():
-        raise Refused(f"{base} has no config.json: it is no model")
+        raise TrainingRefused(f"{base} has no config.json: it is no model")
     return place
 
 

@@ -21,7 +21,7 @@ from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.place import Kernel, KernelVersion, Place
 from platforms.emulators.kaggle.server import Server
 from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.storage import Blob, Dataset, Rules, Version
+from platforms.emulators.kaggle.storage import Blob, Dataset, KaggleRules, Version
 from platforms.emulators.program import clear, end_unknown, ending, serve
 from platforms.plain_file import write_whole
 
@@ -56,7 +56,7 @@ def main() -> None:
     origin = Clock().now() if options.origin is None else options.origin
     clock = Clock(origin if options.epoch is None else options.epoch, origin, options.scale)
     folder = options.folder.absolute()
-    rules = Rules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
+    rules = KaggleRules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
     place = Place(folder, clock, options.owner, key, rules)
     over = ending()
     server = Server(place, options.port)  # it answers no request yet

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.storage import Refusal, Rules, Storage, denied
+from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, Storage, denied
 
 _WEEK = 604_800
 _SATURDAY = 2 * 86_400  # 1970-01-03T00:00:00Z
@@ -50,12 +50,12 @@ class Kernel:
 class Place:
     """One account ``owner`` with the API key ``key``, whose files lie below ``root``."""
 
-    def __init__(self, root: Path, clock: Clock, owner: str, key: str, rules: Rules | None = None) -> None:
+    def __init__(self, root: Path, clock: Clock, owner: str, key: str, rules: KaggleRules | None = None) -> None:
         self.root = root
         self.clock = clock
         self.owner = owner
         self.key = key
-        self.rules = rules or Rules()
+        self.rules = rules or KaggleRules()
         self.lock = threading.RLock()
         self.storage = Storage(owner, root, clock, self.rules)
         self.kernels: dict[str, Kernel] = {}
@@ -125,7 +125,7 @@ class Place:
         """SaveKernel. What is wrong comes back as ``error`` on HTTP 200, except a source that is too large."""
         text = str(body.get("text") or "")
         if len(text.encode()) > self.rules.source_bytes_max:
-            raise Refusal(400, "Bad Request")
+            raise KaggleRefusal(400, "Bad Request")
         owner, _, declared = str(body.get("slug") or "").partition("/")
         if owner != self.owner:
             raise denied("kernels.update")
@@ -211,7 +211,7 @@ class Place:
     def version(self, owner: str, slug: str, label: str | None) -> tuple[Kernel, KernelVersion]:
         """Return the version that a label ``v<N>`` names, or the newest."""
         if owner == self.owner and slug in self.deleted and slug not in self.kernels:
-            raise Refusal(404, "Not found")
+            raise KaggleRefusal(404, "Not found")
         kernel = self.kernels.get(slug) if owner == self.owner else None
         if kernel is None or not self.shows(kernel):
             raise denied("kernels.get")
@@ -219,7 +219,7 @@ class Place:
             return kernel, kernel.versions[-1]
         match = re.fullmatch(r"v(\d+)", label)
         if match is None or not 1 <= int(match[1]) <= len(kernel.versions):
-            raise Refusal(404, "Not found")
+            raise KaggleRefusal(404, "Not found")
         return kernel, kernel.versions[int(match[1]) - 1]
 
     def shows(self, kernel: Kernel) -> bool:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from platforms.emulators.kaggle.place import Kernel, Place, instant_text
 from platforms.emulators.kaggle.session import Session
-from platforms.emulators.kaggle.storage import Blob, Refusal, denied
+from platforms.emulators.kaggle.storage import Blob, KaggleRefusal, denied
 
 Body = dict[str, Any]
 
@@ -74,12 +74,12 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def file(self, version: str, name: str) -> Path:
-        """Return a file that a link is for: of the output of a kernel's version. Raises Refusal."""
+        """Return a file that a link is for: of the output of a kernel's version. Raises KaggleRefusal."""
         kernel, _, number = version.rpartition("/")
         with self.place.lock:
             _, content = self.place.version(self.place.owner, kernel, f"v{number}")
         if content.session is None:
-            raise Refusal(404, "Not found")
+            raise KaggleRefusal(404, "Not found")
         return content.session.terms.folder / "kaggle" / "working" / name
 
     def link(self, version: str, name: str) -> str:
@@ -117,13 +117,13 @@ class Handler(BaseHTTPRequestHandler):
             self.server.requests.append((call, body))
             handler = self.server.calls.table.get(name)
             if handler is None:
-                raise Refusal(404, f"There is no call {name}")
+                raise KaggleRefusal(404, f"There is no call {name}")
             if call != "IntrospectToken":
                 self._authenticate(looks=call.startswith("Get"))
             answer = handler(body)
             if not call.startswith(("Get", "List", "Introspect")):
                 self.server.place.note()
-        except Refusal as refusal:
+        except KaggleRefusal as refusal:
             error_body = {"code": refusal.status, "message": refusal.message}
             self.conclude(call, refusal.status, error_body, refusal.headers)
         else:
@@ -167,8 +167,8 @@ class Handler(BaseHTTPRequestHandler):
                 if self.begins("Output"):
                     self.send_output(path)
             else:
-                raise Refusal(404, "Not found")
-        except Refusal as refusal:
+                raise KaggleRefusal(404, "Not found")
+        except KaggleRefusal as refusal:
             self.answer(refusal.status, {"code": refusal.status, "message": refusal.message})
 
     def do_CONNECT(self) -> None:
@@ -184,11 +184,11 @@ class Handler(BaseHTTPRequestHandler):
         with suppress(binascii.Error, UnicodeDecodeError):
             if kind == "Basic" and base64.b64decode(credentials).decode() == f"{place.owner}:{place.key}":
                 return
-        raise Refusal(401, "Unauthenticated")
+        raise KaggleRefusal(401, "Unauthenticated")
 
     def _stream(self, session: Session | None) -> None:
         if session is None:
-            raise Refusal(404, "Not found")
+            raise KaggleRefusal(404, "Not found")
         if not session.live:
             self.send(200, json.dumps(session.lines).encode(), _JSON)
             return
@@ -220,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
         version, meant, expires_at = self.server.links.get(token, ("", "", 0.0))
         clock = self.server.place.clock
         if unquote(name) != meant or clock.wall_seconds(clock.now()) > expires_at:
-            raise Refusal(403, "The link has expired")
+            raise KaggleRefusal(403, "The link has expired")
         file = self.server.file(version, meant)
         size = file.stat().st_size
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
@@ -308,7 +308,7 @@ def _read_body(handler: BaseHTTPRequestHandler) -> bytes:
     return b"".join(pieces)
 
 
-# A JSON body in, a JSON body out. What is refused raises Refusal.
+# A JSON body in, a JSON body out. What is refused raises KaggleRefusal.
 class Calls:
     """The remote calls of a place. ``link`` signs the address of an output file, ``upload`` that of a blob."""
 
@@ -461,5 +461,5 @@ class Calls:
 def _name(body: Body) -> tuple[str, str]:
     owner, slug = str(body.get("userName", "")), str(body.get("kernelSlug", ""))
     if not owner or not slug:
-        raise Refusal(400, "userName and kernelSlug are required")
+        raise KaggleRefusal(400, "userName and kernelSlug are required")
     return owner, slug

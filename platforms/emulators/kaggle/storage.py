@@ -24,7 +24,7 @@ _STAGES = (
 
 
 @dataclass(slots=True)
-class Rules:
+class KaggleRules:
     """The limits of the place. Seconds are scheduled unless they say ``wall``.
 
     ``timeout_ignored`` is the wedged kernel that outlives its limit; ``quota_cuts`` ends running sessions when the week
@@ -65,7 +65,7 @@ class Rules:
     unannounced_extra_seconds: int = 0  # GPU use of this week that no kernel explains
 
 
-class Refusal(Exception):
+class KaggleRefusal(Exception):
     """An answer with an HTTP status above 400."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -75,9 +75,9 @@ class Refusal(Exception):
         self.headers = dict(headers or {})
 
 
-def denied(permission: str) -> Refusal:
+def denied(permission: str) -> KaggleRefusal:
     """What the place says of things that are missing, or not yours: it does not tell them apart."""
-    return Refusal(403, f"Permission '{permission}' was denied")
+    return KaggleRefusal(403, f"Permission '{permission}' was denied")
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Dataset:
 class Storage:
     """All uploads and datasets of the account ``owner``. The caller holds the place's lock."""
 
-    def __init__(self, owner: str, root: Path, clock: Clock, rules: Rules) -> None:
+    def __init__(self, owner: str, root: Path, clock: Clock, rules: KaggleRules) -> None:
         self._owner = owner
         self._root = root
         self._clock = clock
@@ -204,7 +204,7 @@ class Storage:
         """GetDataset."""
         dataset = self.find(owner, slug)
         if dataset is None:
-            raise Refusal(403, "Permission 'datasets.get' was denied")
+            raise KaggleRefusal(403, "Permission 'datasets.get' was denied")
         return {
             "ref": f"{self._owner}/{slug}",
             "title": dataset.title,

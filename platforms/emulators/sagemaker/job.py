@@ -30,7 +30,7 @@ _INHERITED = re.compile(rf"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|{SUMS.pattern}"
 
 
 @dataclass(slots=True)
-class Rules:
+class SageMakerRules:
     """The limits of the place; all seconds are scheduled.
 
     Jobs named in ``no_capacity`` never get a machine, nor do any on ``no_capacity_types``. An image among
@@ -53,7 +53,7 @@ class Rules:
     no_images: set[str] = field(default_factory=set)
 
 
-class Refusal(Exception):
+class SageMakerRefusal(Exception):
     """An answer that is an error, with AWS's code for it."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -89,7 +89,7 @@ class Job:
     folder: Path
     record: Path
     clock: Clock
-    rules: Rules
+    rules: SageMakerRules
     status: str = "InProgress"
     secondary: str = "Starting"
     created_at: float = 0.0

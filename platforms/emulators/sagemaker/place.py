@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.sagemaker.job import Cloud, Job, Refusal, Rules
+from platforms.emulators.sagemaker.job import Cloud, Job, SageMakerRefusal, SageMakerRules
 from platforms.sagemaker.answers import GROUP
 
 ACCOUNT = "123456789012"  # to moto, everybody whose keys it did not issue
@@ -110,8 +110,10 @@ class Place:
     the folder of one that is gone knows its jobs. AWS does not forget either.
     """
 
-    def __init__(self, folder: Path, clock: Clock, rules: Rules | None = None, region: str = "us-east-1") -> None:
-        self.rules = rules or Rules()
+    def __init__(
+        self, folder: Path, clock: Clock, rules: SageMakerRules | None = None, region: str = "us-east-1"
+    ) -> None:
+        self.rules = rules or SageMakerRules()
         self.jobs: dict[str, Job] = {}
         self.cloud: Cloud | None = None
         self._folder = folder
@@ -136,22 +138,22 @@ class Place:
         return self._folder / "disks"
 
     def create(self, request: Mapping[str, Any], region: str = "") -> dict[str, Any]:
-        """Do CreateTrainingJob for a caller that signed for ``region``, by default ours. Raises Refusal."""
+        """Do CreateTrainingJob for a caller that signed for ``region``, by default ours. Raises SageMakerRefusal."""
         _validate(request)
         _validate_image(request.get("AlgorithmSpecification", {}), region or self.region)
         name = request["TrainingJobName"]
         with self._lock:
             if name in self.jobs:
-                raise Refusal("ResourceInUse", f"Training job names must be unique: {name}")
+                raise SageMakerRefusal("ResourceInUse", f"Training job names must be unique: {name}")
             live = sum(job.live for job in self.jobs.values())
             if live >= self.rules.instances_max:
-                raise Refusal(
+                raise SageMakerRefusal(
                     "ResourceLimitExceeded",
                     f"The account-level service limit 'ml.x for training job usage' is {self.rules.instances_max} "
                     f"Instances, with current utilization of {live} Instances",
                 )
             if self.cloud is None:
-                raise Refusal("InternalFailure", "the place is closed")
+                raise SageMakerRefusal("InternalFailure", "the place is closed")
             self.jobs[name] = job = self._new_job(request)
             job.start(self.cloud)
         return {"TrainingJobArn": job.arn}
@@ -162,22 +164,24 @@ class Place:
         return Job(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do DescribeTrainingJob. Raises Refusal."""
+        """Do DescribeTrainingJob. Raises SageMakerRefusal."""
         return self._job(request).describe()
 
     def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do StopTrainingJob. Raises Refusal, also for a job that is over."""
+        """Do StopTrainingJob. Raises SageMakerRefusal, also for a job that is over."""
         job = self._job(request)
         if not job.live:
-            raise Refusal("ValidationException", f"The request was rejected: the job is in status {job.status}")
+            raise SageMakerRefusal(
+                "ValidationException", f"The request was rejected: the job is in status {job.status}"
+            )
         job.stop()
         return {}
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do DeleteTrainingJob. Raises Refusal."""
+        """Do DeleteTrainingJob. Raises SageMakerRefusal."""
         job = self._job(request)
         if job.live:
-            raise Refusal("ValidationException", f"{job.name} is not in a terminal state")
+            raise SageMakerRefusal("ValidationException", f"{job.name} is not in a terminal state")
         with self._lock:
             self._deleted_seconds += job.billed_seconds
             job.forget()
@@ -224,7 +228,7 @@ class Place:
     def _job(self, request: Mapping[str, Any]) -> Job:
         job = self.jobs.get(str(request.get("TrainingJobName")))
         if job is None:
-            raise Refusal("ValidationException", "Requested resource not found.")
+            raise SageMakerRefusal("ValidationException", "Requested resource not found.")
         return job
 
 
@@ -250,19 +254,21 @@ def _validate(request: Mapping[str, Any]) -> None:
         ),
     }
     if invalid := [name for name, bad in wrong.items() if bad]:
-        raise Refusal("ValidationException", f"1 validation error detected: {', '.join(invalid)}")
+        raise SageMakerRefusal("ValidationException", f"1 validation error detected: {', '.join(invalid)}")
 
 
 def _validate_image(algorithm: Mapping[str, Any], region: str) -> None:
     """Refuse what AWS refuses as a training image: one that is no address of ECR in the region of the job."""
     image, access = algorithm.get("TrainingImage"), algorithm.get("TrainingImageConfig", {})
     if (image is None) == (algorithm.get("AlgorithmName") is None):
-        raise Refusal("ValidationException", "Exactly one of AlgorithmName and TrainingImage is required")
+        raise SageMakerRefusal("ValidationException", "Exactly one of AlgorithmName and TrainingImage is required")
     if image is None or access.get("TrainingRepositoryAccessMode") == "Vpc":
         return  # an algorithm of the account, or a registry of one's own
     parts = _ECR.fullmatch(str(image)) if len(str(image)) <= _IMAGE_CHARACTERS_MAX else None
     if parts is None:
         wanted = "Please provide a valid Amazon Elastic Container Registry path of the Docker image to run."
-        raise Refusal("ValidationException", f"Invalid training image {image}. {wanted}")
+        raise SageMakerRefusal("ValidationException", f"Invalid training image {image}. {wanted}")
     if parts["region"] != region:
-        raise Refusal("ValidationException", f"Invalid DNS suffix for region '{parts['region']}' in training image")
+        raise SageMakerRefusal(
+            "ValidationException", f"Invalid DNS suffix for region '{parts['region']}' in training image"
+        )

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from platforms.emulators.sagemaker.job import Refusal
+from platforms.emulators.sagemaker.job import SageMakerRefusal
 from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, Place
 
 _LOOPBACK = "127.0.0.1"
@@ -97,7 +97,7 @@ class Server:
             create = partial(self.place.create, region=_signed_region(environ))
             document = (create if operation == "CreateTrainingJob" else self.operations[operation])(body)
             status = 200
-        except Refusal as refusal:
+        except SageMakerRefusal as refusal:
             document, status = {"__type": refusal.code, "message": refusal.message}, 400
         return say(start, status, document)
 

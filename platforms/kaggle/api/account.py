@@ -11,7 +11,7 @@ from pathlib import Path
 from platforms.base import Misconfigured
 from platforms.kaggle.api.client import Client, Published
 from platforms.kaggle.api.wire import Endpoint, Wire, import_library
-from platforms.kaggle.settings import Credentials, Settings, read_credentials, read_settings
+from platforms.kaggle.settings import Credentials, KaggleSettings, read_credentials, read_settings
 from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
@@ -34,7 +34,7 @@ def open_published(settings: Mapping[str, str], environ: Mapping[str, str]) -> P
     return open_account(read_settings(settings), environ).client.published
 
 
-def open_account(settings: Settings, environ: Mapping[str, str]) -> Account:
+def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> Account:
     """Return the account of a pool, without asking Kaggle. Raises Misconfigured, ImportError."""
     import_library()
     from kagglesdk.kaggle_env import get_env

@@ -21,7 +21,7 @@ from platforms.base import LaunchRequest, Misconfigured, Refused
 from platforms.bundle import build_bundle
 from platforms.kaggle.kernel import bootstrap
 from platforms.kaggle.kernel.inputs import Input, Inputs
-from platforms.kaggle.settings import Settings
+from platforms.kaggle.settings import KaggleSettings
 from platforms.registry import PlatformContext
 from platforms.relay import checkpoint_keys, folder_keys, given_launch
 from platforms.remote import payload_of
@@ -86,7 +86,7 @@ class Packed:
 
 
 def pack(
-    request: LaunchRequest, context: PlatformContext, inputs: Inputs, settings: Settings, now: int, until: float
+    request: LaunchRequest, context: PlatformContext, inputs: Inputs, settings: KaggleSettings, now: int, until: float
 ) -> Packed:
     """Make sure that everything the session needs is on Kaggle, waiting ``until`` (stopwatch), and write its source.
 

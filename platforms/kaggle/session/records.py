@@ -65,7 +65,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SessionWords:
     """What a session has said of itself: its id, if it can be asked to save, when it began. None: nothing yet."""
 
     session_id: int | None = None
@@ -111,11 +111,11 @@ class Records:
         """Return where the output of a running session is kept, as far as streamed."""
         return self._root / f"{key}.live"
 
-    def said(self, key: str) -> Said:
+    def said(self, key: str) -> SessionWords:
         """Return what a session has said of itself so far. Raises OSError, DamagedRecord."""
-        return read_record(self._root, f"{key}.said", lambda fields: Said(**fields)) or Said()
+        return read_record(self._root, f"{key}.said", lambda fields: SessionWords(**fields)) or SessionWords()
 
-    def note_said(self, key: str, report: Said) -> None:
+    def note_said(self, key: str, report: SessionWords) -> None:
         """Write down what a session has said of itself; its log is the only source of that."""
         write_whole(self._root / f"{key}.said", json.dumps(asdict(report)), sync=True)
 

@@ -20,7 +20,7 @@ from jobs.payload.clock import stopwatch
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import Client
 from platforms.kaggle.api.wire import Denied, Throttled
-from platforms.kaggle.session.records import Record, Records, Said
+from platforms.kaggle.session.records import Record, Records, SessionWords
 from platforms.plain_file import open_below
 
 _MARK = "##uff-scheduler##"
@@ -243,7 +243,7 @@ class Tail:
             nonlocal reported
             for entries in entries_from(self._client.stream_log(record.slug, silence_seconds, _STREAM_BYTES)):
                 yield entries
-                report = Said(
+                report = SessionWords(
                     log.session_id or reported.session_id,
                     reported.hears if log.hears is None else log.hears,
                     reported.began if log.began is None else log.began,

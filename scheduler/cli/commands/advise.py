@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from jobs.advice.card import Card
-from jobs.advice.seen import Seen
+from jobs.advice.seen import Measurement
 from jobs.payload.bounds import digits
 from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
@@ -231,7 +231,7 @@ def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
     return card, devices, wishes.usd_per_hour
 
 
-def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tuple[Seen, ...]]:
+def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tuple[Measurement, ...]]:
     """Return the card that words name; else that of a pool, with its price and with what its runs showed."""
     from dataclasses import replace
 
@@ -260,7 +260,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
     return card, pool.devices_per_session, wishes, measurements
 
 
-def _measurements(cli: Cli, read: Path | None) -> tuple[Seen, ...]:
+def _measurements(cli: Cli, read: Path | None) -> tuple[Measurement, ...]:
     """Return what this machine and others saw; ``read`` is added to the own file."""
     from jobs.advice.seen import read_seen, write_seen
 

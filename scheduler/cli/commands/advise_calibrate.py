@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.advice.choice import Wishes
-from jobs.advice.seen import Seen, read_seen, write_seen
+from jobs.advice.seen import Measurement, read_seen, write_seen
 from jobs.advice.setup import METHODS
 from jobs.advice.shape import Shape
 from jobs.catalogue import job_from_table
@@ -59,8 +59,8 @@ def setups(shape: Shape, wishes: Wishes) -> list[dict[str, Any]]:
 
 
 def calibrate(
-    cli: Cli, shape: Shape, wishes: Wishes, python: str, own: Path, measurements: Sequence[Seen]
-) -> tuple[Seen, ...]:
+    cli: Cli, shape: Shape, wishes: Wishes, python: str, own: Path, measurements: Sequence[Measurement]
+) -> tuple[Measurement, ...]:
     """Measure on this machine's card, add it to the own file, and return all that is known. Raises Refusal."""
     with tempfile.TemporaryDirectory(prefix="schedctl-calibrate-") as name:
         setups_file, out = Path(name) / "setups.json", Path(name) / "out.json"

@@ -9,7 +9,7 @@ from typing import Any
 from jobs.advice.card import GIB, Card
 from jobs.advice.choice import Advice, Choice, Wishes
 from jobs.advice.recipe import flags
-from jobs.advice.seen import Seen
+from jobs.advice.seen import Measurement
 from jobs.advice.shape import Shape
 from jobs.advice.speed import cadence
 from jobs.duration import parse_duration, show_duration
@@ -124,7 +124,7 @@ def show_comparison(
     shape: Shape,
     machines: Sequence[tuple[Card, int, float | None]],
     wishes: Wishes,
-    measurements: Sequence[Seen],
+    measurements: Sequence[Measurement],
     path: Path | None,
 ) -> None:
     """Write the best choice of each machine, and the picture where ``path`` says."""

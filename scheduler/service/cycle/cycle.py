@@ -25,7 +25,7 @@ from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.after_restore import catch_up, is_wanted
 from scheduler.service.cycle.late_sessions import LateSessions
-from scheduler.service.cycle.stops import Stops, Stuck
+from scheduler.service.cycle.stops import Stops, StuckLanes
 from scheduler.service.deploy.look import Deployments
 from scheduler.service.facts.apply import apply
 from scheduler.service.facts.homecoming import Homecoming
@@ -118,7 +118,7 @@ class Cycle:
         self._poisoned = Poisoned(ports)
         self._unclear = Poisoned(ports, RUN_UNCLEAR, CLEAR)
         self._untold: dict[str, tuple[int, str]] = {}  # by run: since when its platform cannot tell, and why
-        self._stuck = Stuck(ports)
+        self._stuck = StuckLanes(ports)
         self._left_out = LeftOut()
         self._ran_at: dict[str, int] = {}
         self._stops = Stops(ports)

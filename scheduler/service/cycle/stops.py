@@ -196,7 +196,7 @@ class _Heard(NamedTuple):
     since: int
 
 
-class Stuck:
+class StuckLanes:
     """Keeps when each live lane reached its step. A limit is read only after the shortest possible one."""
 
     def __init__(self, ports: Ports) -> None:

@@ -17,7 +17,7 @@ from config.errors import ConfigError
 from config.settings import Settings, TargetSettings
 from platforms.artifacts.base import BlobStore
 from platforms.targets.base import Target, TargetBusy, TargetContext, TargetError
-from scheduler.core.deployment import Rule
+from scheduler.core.deployment import DeploymentRule
 from scheduler.service.outside.ports import Ports, ServedAt
 
 FOLDER = "deployments"  # below what is on its way
@@ -74,7 +74,7 @@ def targets_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, Serv
     """Return where versions are served, by name. Nothing is opened, imported or read yet."""
     return {
         target.name: ServedAt(
-            Rule(target.name, target.models, target.automatic, target.first, target.watch_seconds),
+            DeploymentRule(target.name, target.models, target.automatic, target.first, target.watch_seconds),
             partial(_open, target, settings.state_dir, environ),
         )
         for target in settings.targets

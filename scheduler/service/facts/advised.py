@@ -13,7 +13,7 @@ from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.store.rates import RateRecord
 
 if TYPE_CHECKING:
-    from jobs.advice.seen import Seen
+    from jobs.advice.seen import Measurement
 
 ALIKE_SIGMA = 0.1
 """Relative error of a speed that other jobs of the same kind showed on the same card."""
@@ -35,7 +35,7 @@ def card_of(pool: Pool) -> Card | None:
 class Priors:
     """Speeds of jobs on pools where they never ran: the adviser's, corrected by what runs of the same kind showed."""
 
-    def __init__(self, measurements: Sequence[Seen] = ()) -> None:
+    def __init__(self, measurements: Sequence[Measurement] = ()) -> None:
         self._measurements = tuple(measurements)
         self._predictions: dict[tuple[Setup, str], tuple[float, float]] = {}
 
@@ -97,7 +97,7 @@ def seen_of_runs(
     measured: Mapping[tuple[str, str], RateRecord],
     pools: Mapping[str, Pool],
     peaks: Mapping[tuple[str, str], int] | None = None,
-) -> tuple[Seen, ...]:
+) -> tuple[Measurement, ...]:
     """Return what sessions of ours measured, as the adviser takes it; ``measured`` and ``peaks`` by job and pool.
 
     ``peaks`` are bytes that torch had in use: what libraries take beside it is added.
@@ -107,7 +107,7 @@ def seen_of_runs(
         return ()
     from jobs.advice.card import GIB
     from jobs.advice.job import setup_of_job
-    from jobs.advice.seen import Seen, too_quick
+    from jobs.advice.seen import Measurement, too_quick
 
     rows = []
     for (job, pool), rate in sorted(measured.items()):
@@ -118,7 +118,7 @@ def seen_of_runs(
         if setup is None:
             continue
         peak = (peaks or {}).get((job, pool), 0)
-        row = Seen(
+        row = Measurement(
             card=card.name,
             model=setup.shape.name,
             method=setup.method,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from jobs.lane_report import LaneReport
-from jobs.payload.bounds import Refusal, Unfit
+from jobs.payload.bounds import Rejection, Unfit
 from jobs.payload.store.manifest import BadManifest, Manifest, parse_manifest, split_key
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from platforms.base import Observed, PlatformError, Refused, SessionState, StopChannel, Unfinished
@@ -271,7 +271,7 @@ def read_report(
     except StoreUnreachable:
         raise
     except StoreError as error:
-        report, refusals = None, [Refusal("document", str(error), "")]
+        report, refusals = None, [Rejection("document", str(error), "")]
     else:
         now = ports.clock.now()
         report, refusals = border.report(data, run, lane, target_step, now, last_word=name == "result")
@@ -350,7 +350,7 @@ def _possible(job: str, keys: Iterable[str], makers: border.Makers, observation:
 
 def _refuse(observation: Observation, subject: str, key: str, why: str) -> None:
     if len(observation.refused) < REFUSED_AT_ONCE:
-        observation.refused.append(border.NotBelieved(subject, "manifest", (Refusal(key, why, ""),)))
+        observation.refused.append(border.NotBelieved(subject, "manifest", (Rejection(key, why, ""),)))
 
 
 def _read_manifest(ports: Ports, job: str, key: str, makers: border.Makers, observation: Observation) -> None:

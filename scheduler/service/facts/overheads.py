@@ -31,7 +31,7 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostTime:
     """Overheads by pool, as a :class:`JobView` has them."""
 
     setup_seconds: Mapping[str, int]
@@ -55,7 +55,7 @@ class Overheads:
         self.measured = measured
         self._queues = queues or {}
         self._jobs = {job for job, _ in measured}
-        self._alike: dict[tuple[object, ...], Lost] = {}
+        self._alike: dict[tuple[object, ...], LostTime] = {}
 
     @cached_property
     def _usual(self) -> dict[str, tuple[int, ...]]:
@@ -81,7 +81,7 @@ class Overheads:
                 shortest[job] = min(rate.checkpoint_seconds, shortest.get(job, rate.checkpoint_seconds))
         return shortest
 
-    def on(self, spec: JobSpec, pools: Sequence[Pool]) -> Lost:
+    def on(self, spec: JobSpec, pools: Sequence[Pool]) -> LostTime:
         """Return what is believed of a job on each of ``pools``; jobs of which nothing was measured share the answer.
 
         Among 1,000 jobs and 200 pools hardly any pair was measured, and a belief of each pair would fill the memory.
@@ -90,7 +90,7 @@ class Overheads:
         lost = None if spec.name in self._jobs else self._alike.get(alike)
         if lost is None:
             by_pool = {pool.name: self.of(spec, pool) for pool in pools}
-            lost = Lost(
+            lost = LostTime(
                 {name: one.setup_seconds for name, one in by_pool.items()},
                 {name: one.setup_sigma for name, one in by_pool.items()},
                 {name: one.checkpoint_seconds for name, one in by_pool.items()},

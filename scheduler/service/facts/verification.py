@@ -27,19 +27,19 @@ _AGAIN_SECONDS = 600  # what could not be read is tried again
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerificationVerdict:
     """What a checkpoint was found to be: no ``findings`` means that every byte is as its manifest says."""
 
     record: CheckpointRecord
     findings: tuple[str, ...]
 
 
-def verify(artifacts: BlobStore, records: Iterable[CheckpointRecord]) -> Iterator[Verdict]:
+def verify(artifacts: BlobStore, records: Iterable[CheckpointRecord]) -> Iterator[VerificationVerdict]:
     """Read all components of each checkpoint and compare their digests. Raises StoreError when nothing can be told."""
     with tempfile.TemporaryDirectory(prefix="schedctl-verify-") as folder:
         digests: dict[tuple[str, str], str] = {}  # checkpoints of one job share components
         for record in records:
-            yield Verdict(record, tuple(_findings(artifacts, record.manifest, Path(folder), digests)))
+            yield VerificationVerdict(record, tuple(_findings(artifacts, record.manifest, Path(folder), digests)))
 
 
 class Suspects:

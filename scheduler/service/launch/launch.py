@@ -248,10 +248,10 @@ def launch_all(ports: Ports, reserved: Sequence[Run], news: LaunchNews) -> None:
     ports.calls.gather("launch", {run.key: partial(_launch_one, ports, run, order, news) for run, order in submitted})
 
 
-def _submit_alone(ports: Ports, run: Run) -> tuple[Run, Order] | None:
+def _submit_alone(ports: Ports, run: Run) -> tuple[Run, LaunchOrder] | None:
     """Submit one run; if that fails as it must not, nothing was sent anywhere, and its jobs wait for a person."""
     faults: dict[str, str] = {}
-    submitted: tuple[Run, Order] | None = None
+    submitted: tuple[Run, LaunchOrder] | None = None
     with isolated(faults, run.key):
         submitted = _submit(ports, run)
     if run.key in faults:
@@ -266,7 +266,7 @@ def _cannot_be_launched(ports: Ports, run: Run, reason: str) -> None:
         reject(ports, tx, run, f"it cannot be launched: {reason}", ports.clock.now(), park=BY)
 
 
-def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
+def _submit(ports: Ports, reserved: Run) -> tuple[Run, LaunchOrder]:
     now = ports.clock.now()
     submitting = run_arrows.submit(reserved.state, now)
     with ports.write() as tx:
@@ -283,7 +283,7 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
     return replace(reserved, state=submitting), order
 
 
-def _launch_one(ports: Ports, run: Run, order: Order, news: LaunchNews) -> None:
+def _launch_one(ports: Ports, run: Run, order: LaunchOrder, news: LaunchNews) -> None:
     """Launch what was submitted. It may take long, and cycles that come meanwhile may settle the run before it."""
     faults: dict[str, str] = {}
     try:
@@ -295,7 +295,7 @@ def _launch_one(ports: Ports, run: Run, order: Order, news: LaunchNews) -> None:
         ports.log.error("launch.failed", run=run.key, pool=run.pool, why=faults[run.key])
 
 
-def _call_platform(ports: Ports, run: Run, order: Order, news: LaunchNews) -> None:
+def _call_platform(ports: Ports, run: Run, order: LaunchOrder, news: LaunchNews) -> None:
     kept_back = [Obstacle(lane.job, run.pool, Precondition.REQUEST) for lane in run.lanes]
     try:
         note_lanes(ports.artifacts, run)
@@ -474,7 +474,7 @@ def parent_of(tx: Connection, record: JobRecord) -> Manifest | None:
 #
 # Also what the session may do in the artifact store: write what is its own, read what it starts from.
 @dataclass(frozen=True, slots=True)
-class Order:
+class LaunchOrder:
     """What a launch gets about its jobs, by name, as it stood when it was submitted."""
 
     records: Mapping[str, JobRecord]
@@ -489,11 +489,11 @@ class Order:
         return sorted({name for record in self.records.values() for name in record.spec.secrets})
 
 
-def order_of(tx: Connection, names: Sequence[str]) -> Order:
+def order_of(tx: Connection, names: Sequence[str]) -> LaunchOrder:
     """Return what sessions need to know of these jobs, now."""
     records = {name: jobs.get(tx, name) for name in names}
     parents = {name: parent_of(tx, record) for name, record in records.items()}
-    return Order(
+    return LaunchOrder(
         records=records,
         overheads=Overheads(rates.everything(tx)),
         quiet={name: quiet_seconds(runs.reports_of_good_sessions(tx, name)) for name in names},
@@ -502,7 +502,7 @@ def order_of(tx: Connection, names: Sequence[str]) -> Order:
     )
 
 
-def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
+def launch_request(ports: Ports, run: Run, order: LaunchOrder) -> LaunchRequest:
     """Describe the session to its platform. Raises StoreError, and ConfigError for a secret that is not there."""
     pool, restore = ports.pools[run.pool], order.restore
     specs = {name: record.spec for name, record in order.records.items()}

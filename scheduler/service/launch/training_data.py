@@ -157,7 +157,7 @@ class TrainingData:
     def _build(self, by: str, say: Callable[[str], None]) -> CorpusManifest:
         from jobs.corpus.build.build import build
         from jobs.corpus.errors import CorpusError
-        from jobs.corpus.options import Options, Rule
+        from jobs.corpus.options import CorpusRule, Options
         from jobs.corpus.read.sources import Stdlib, parse_source
 
         recipe = self.recipe
@@ -169,7 +169,7 @@ class TrainingData:
             recipe.domains,
             held_out_fraction=recipe.held_out_fraction,
             held_out_wanted=recipe.held_out_clusters,
-            options=Options(rules=tuple(Rule(**rule) for rule in recipe.rules)),
+            options=Options(rules=tuple(CorpusRule(**rule) for rule in recipe.rules)),
             progress=_telling(recipe, say),
         )
         old, now = self.folder.current(), self._now()

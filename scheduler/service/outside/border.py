@@ -19,7 +19,7 @@ from jobs.payload.bounds import (
     NAME_MAX,
     TEXT_MAX,
     Reader,
-    Refusal,
+    Rejection,
     Unfit,
     clean,
     read_json,
@@ -66,7 +66,7 @@ class NotBelieved:
 
     subject: str
     what: str
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[Rejection, ...]
 
 
 # -- what sessions say -------------------------------------------------------------------------------------------------
@@ -74,12 +74,12 @@ class NotBelieved:
 
 def report(
     data: bytes, run: Run, lane: Lane, target_step: int, now: int, *, last_word: bool
-) -> tuple[LaneReport | None, list[Refusal]]:
+) -> tuple[LaneReport | None, list[Rejection]]:
     """Return the valid part of a lane's report, None if there is none, and the rejected values."""
     try:
         lane_report, refusals = read_report(read_json(data), run.key, lane.index, lane.job, last_word=last_word)
     except ValueError as error:
-        return None, [Refusal("document", clean(str(error), NAME_MAX), shown(data[:NAME_MAX]))]
+        return None, [Rejection("document", clean(str(error), NAME_MAX), shown(data[:NAME_MAX]))]
     refused = list(refusals)
     began, latest = run.planned_start - CLOCKS_SECONDS, now + CLOCKS_SECONDS
     ranges = {
@@ -98,7 +98,7 @@ def report(
         value = getattr(lane_report, name)
         if value is not None and not low <= value <= high:
             unfit[name] = None
-            refused.append(Refusal(name, f"not within {low} .. {high} for this run", shown(value)))
+            refused.append(Rejection(name, f"not within {low} .. {high} for this run", shown(value)))
     return (replace(lane_report, **unfit) if unfit else lane_report), refused
 
 
@@ -133,7 +133,7 @@ class Makers:
             raise Unfit(f"no launch of ours was attempt {attempt}")
         return self.attempts.get(attempt)
 
-    def believed(self, manifest: Manifest) -> tuple[Manifest, list[Refusal]]:
+    def believed(self, manifest: Manifest) -> tuple[Manifest, list[Rejection]]:
         """Return a manifest with valid instants, and the rejected values. Raises Unfit for another session's manifest.
 
         A wrong clock does not invalidate a checkpoint.
@@ -146,7 +146,7 @@ class Makers:
         created = max(min(manifest.created_at, self.now), min(began, self.now))
         trained = min(manifest.trained_seconds, max(0, self.now - began)) if maker else manifest.trained_seconds
         refused = [
-            Refusal(name, f"not possible for this run: taken as {used}", shown(claimed))
+            Rejection(name, f"not possible for this run: taken as {used}", shown(claimed))
             for name, claimed, used in (
                 ("created_at", manifest.created_at, created),
                 ("trained_seconds", manifest.trained_seconds, trained),
@@ -178,23 +178,23 @@ def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> Found:
     refused: list[NotBelieved] = []
     for key, since in launched.items():
         if key in answer:
-            wrong: list[Refusal] = []
+            wrong: list[Rejection] = []
             if isinstance(answer[key], Observed) and answer[key].state is SessionState.UNCLEAR:
                 why = Reader({"detail": answer[key].detail}).text("detail")
-                refused.append(NotBelieved(key, UNCLEAR, (Refusal("answer", why, ""),)))
+                refused.append(NotBelieved(key, UNCLEAR, (Rejection("answer", why, ""),)))
                 continue
             try:
                 sessions[key], wrong = observed(answer[key], key, now - _PAST_SECONDS if since is None else since, now)
             except Unfit as error:
-                wrong.append(Refusal("answer", str(error), shown(answer[key])))
+                wrong.append(Rejection("answer", str(error), shown(answer[key])))
             except Exception as error:  # noqa: BLE001 - one answer must not cost those about all other sessions
-                wrong.append(Refusal("answer", clean(f"{type(error).__name__}: {error}", NAME_MAX), ""))
+                wrong.append(Rejection("answer", clean(f"{type(error).__name__}: {error}", NAME_MAX), ""))
             if wrong:
                 refused.append(NotBelieved(key, "platform answer", tuple(wrong)))
     return sessions, refused
 
 
-def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, list[Refusal]]:
+def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, list[Rejection]]:
     """Return a platform's answer about one session; an invalid instant counts as missing. Raises Unfit."""
     if not isinstance(answer, Observed) or answer.key != key:
         raise Unfit(f"no answer about {key}")

@@ -16,7 +16,7 @@ from platforms.artifacts.base import BlobStore
 from platforms.base import Misconfigured, Platform, Published
 from platforms.targets.base import Target
 from scheduler.clock import Clock
-from scheduler.core.deployment import Rule
+from scheduler.core.deployment import DeploymentRule
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.retention import Retention
@@ -76,7 +76,7 @@ class Policy:
 class ServedAt:
     """A target of the settings: when something is brought there, and how it is opened. ``open`` raises TargetError."""
 
-    rule: Rule
+    rule: DeploymentRule
     open: Callable[[], Target]
 
 

@@ -27,7 +27,7 @@ from jobs.environment.demands import RequirementsError, read_demands
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from jobs.payload.trainers.tuning.base import check_length
-from jobs.payload.trainers.tuning.errors import Refused
+from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.options import rows_at_once
 from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
 from jobs.readers import is_remote
@@ -301,7 +301,7 @@ def of_trainer(spec: JobSpec, pools: Iterable[PoolSettings]) -> Iterator[tuple[s
     if isinstance(config, dict):
         try:
             check_length(length, config, model)
-        except Refused as error:
+        except TrainingRefused as error:
             yield "--length", str(error), "change it in the command"
     options = Namespace(batch=batch, accumulate=accumulate, rows_at_once=at_once, stage=flags.get("--stage") or "sft")
     # With --devices, which counts those of each node, several nodes may use more: what fits them fits fewer too.

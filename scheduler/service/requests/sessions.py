@@ -64,7 +64,7 @@ def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int,
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class DeclaredLost:
     """What it means to declare a run lost: until when it is charged (UTC seconds; None for an end of watching only)."""
 
     run: Run
@@ -72,7 +72,7 @@ class Lost:
     because: str
 
 
-def lost(tx: Connection, key: str, ended: int | None, now: int) -> Lost:
+def lost(tx: Connection, key: str, ended: int | None, now: int) -> DeclaredLost:
     """Return what declaring a run lost would do; ``ended`` is the person's own word for its end.
 
     By default it is charged until its last sign of life, or until the end of its reservation where it gave none. Raises
@@ -81,7 +81,7 @@ def lost(tx: Connection, key: str, ended: int | None, now: int) -> Lost:
     run = runs.get(tx, key)
     if isinstance(run.state, Ended):
         if key in watched.keys(tx):
-            return Lost(run, None, "its run is over and charged already")
+            return DeclaredLost(run, None, "its run is over and charged already")
         raise Refusal(f"{key} has ended, {run.state.outcome}", remedy=f"See: schedctl runs show {key}")
     if isinstance(run.state, Reserved):
         raise Refusal(f"{key} was never sent anywhere", remedy="Try again in a minute")
@@ -89,14 +89,16 @@ def lost(tx: Connection, key: str, ended: int | None, now: int) -> Lost:
     if ended is not None:
         if not began <= ended <= now:
             raise Refusal(f"{key} cannot have ended then: it began at {show(began)}, and nothing ends after now")
-        return Lost(run, ended, "as you say")
+        return DeclaredLost(run, ended, "as you say")
     signs = [report.at for report in runs.heartbeats(tx, [key]).values() if report.at is not None]
     if signs:
-        return Lost(run, max(began, min(now, max(signs))), "its last sign of life")
-    return Lost(run, max(began, min(now, run.held_until)), "it gave no sign of life: all of its reservation so far")
+        return DeclaredLost(run, max(began, min(now, max(signs))), "its last sign of life")
+    return DeclaredLost(
+        run, max(began, min(now, run.held_until)), "it gave no sign of life: all of its reservation so far"
+    )
 
 
-def declare_lost(tx: Connection, lost_run: Lost, proof: str, now: int, by: str) -> None:
+def declare_lost(tx: Connection, lost_run: DeclaredLost, proof: str, now: int, by: str) -> None:
     """Record a person's word that a session is dead. The daemon ends its run by it, or stops watching for it."""
     if lost_run.ended is None:
         events.append(tx, DECLARED, lost_run.run.key, now, by, why=proof)

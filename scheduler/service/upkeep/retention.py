@@ -16,11 +16,11 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from jobs.payload.bounds import Refusal
+from jobs.payload.bounds import Rejection
 from jobs.payload.store.listing import LISTING
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from scheduler.core.retention import Retention, SavedState, Verdict, may_be_read, verdicts
+from scheduler.core.retention import Retention, RetentionVerdict, SavedState, may_be_read, verdicts
 from scheduler.core.run import Run
 from scheduler.service.facts.early_stops import standing
 from scheduler.service.outside import border
@@ -35,15 +35,15 @@ _UNNAMED = "no checkpoint names it"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedCheckpoint:
     """One unexpired checkpoint, what retention says of it, and when it goes if it is marked already."""
 
     record: CheckpointRecord
-    verdict: Verdict
+    verdict: RetentionVerdict
     delete_at: int | None
 
 
-def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> list[Judged]:
+def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> list[JudgedCheckpoint]:
     """Judge all unexpired checkpoints, of one job if asked; by job, highest step first. Raises UnknownJob."""
     live = runs.live(tx)
     marked = {mark.key: mark.delete_at for mark in discards.everything(tx, job)}
@@ -53,7 +53,9 @@ def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> 
     result = []
     for name, records in by_job.items():
         by_key = _verdicts(tx, name, records, live, rule, now)
-        result += [Judged(record, by_key[record.manifest.key], marked.get(record.manifest.key)) for record in records]
+        result += [
+            JudgedCheckpoint(record, by_key[record.manifest.key], marked.get(record.manifest.key)) for record in records
+        ]
     return result
 
 
@@ -96,7 +98,7 @@ def sweep_components(ports: Ports, job: str, now: int) -> None:
     except (StoreError, BadManifest) as error:
         ports.log.warning("retention.waits", job=job, why=str(error), next="tried again with the next pass")
         if not isinstance(error, StoreUnreachable):
-            refused = border.NotBelieved(job, "manifest", (Refusal(f"jobs/{job}/manifests", str(error), ""),))
+            refused = border.NotBelieved(job, "manifest", (Rejection(f"jobs/{job}/manifests", str(error), ""),))
             border.Complaints(ports).tell([refused], {job}, now)
         return
     unnamed = stored - named
@@ -120,7 +122,7 @@ def _trains(tx: Connection, job: str) -> bool:
 
 def _verdicts(
     tx: Connection, job: str, records: Sequence[CheckpointRecord], live: Sequence[Run], rule: Retention, now: int
-) -> dict[str, Verdict]:
+) -> dict[str, RetentionVerdict]:
     job_record = jobs.find(tx, job)
     if job_record is None:
         raise jobs.UnknownJob(job, ())

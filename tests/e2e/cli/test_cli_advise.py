@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.advice.seen import Seen
+from jobs.advice.seen import Measurement
 from scheduler.cli.commands import advise_calibrate
 from scheduler.store.engine import Database
 from tests.lab.typed import Typed
@@ -63,7 +63,7 @@ def test_what_runs_the_choice_is_written_once_and_understood_by_the_queue(
 
 def test_what_others_measured_is_taken_in_and_counts(schedctl: Schedctl, tmp_path: Path) -> None:
     before = json.loads(schedctl("advise", MODEL, "--on", "4090", "--method", "qlora", "--json").out)["taken"]
-    row = Seen(
+    row = Measurement(
         "4090", MODEL, "qlora", "finetune-compiled", before["checkpointing"], before["batch"], 2048,
         3 * before["step_seconds"] / before["accumulate"], 200,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from jobs.payload.clock import Clock
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
 from platforms.emulators.kaggle.server import Server
-from platforms.emulators.kaggle.storage import Rules
+from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.local.processes import MARK
 from platforms.registry import PlatformContext, load
 from scheduler.app import App, load_app
@@ -167,7 +167,7 @@ def account_at(tmp_path: Path) -> Iterator[Callable[..., Account]]:
         usual: dict[str, Any] = {"queue_seconds": 0.02 * scale, "dataset_seconds": 0.02 * scale}
         payload_clock = Clock(**clock.payload_clock())
         folder = tmp_path / f"account-{len(opened)}"
-        place = PublishingPlace(folder / "emulator", payload_clock, "alice", SECRET, Rules(**(usual | rules)))
+        place = PublishingPlace(folder / "emulator", payload_clock, "alice", SECRET, KaggleRules(**(usual | rules)))
         folder.mkdir()
         (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": SECRET}))
         (folder / "kaggle.json").chmod(0o600)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from platforms.emulators.kaggle.storage import Refusal
+from platforms.emulators.kaggle.storage import KaggleRefusal
 from platforms.kaggle.api.client import Client, Push
 from platforms.kaggle.api.wire import Denied, Endpoint, Wire
 from platforms.kaggle.settings import Credentials
@@ -59,18 +59,18 @@ def test_a_second_push_starts_a_second_session_and_the_first_goes_on(account: Ac
 
 def test_a_version_is_named_with_a_v(account: Account, client: Client) -> None:
     push(client, "the-kernel")
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(KaggleRefusal) as refused:
         account.place.version("alice", "the-kernel", "1")
     assert refused.value.status == 404
     assert account.place.version("alice", "the-kernel", None)[1].number == 1
 
 
 def test_a_missing_kernel_is_denied_and_a_deleted_one_not_found(account: Account, client: Client) -> None:
-    with pytest.raises(Refusal) as missing:
+    with pytest.raises(KaggleRefusal) as missing:
         account.place.version("alice", "the-kernel", "v1")
     push(client, "the-kernel")
     client.delete("the-kernel")
-    with pytest.raises(Refusal) as deleted:
+    with pytest.raises(KaggleRefusal) as deleted:
         account.place.version("alice", "the-kernel", "v1")
     assert (missing.value.status, deleted.value.status) == (403, 404)
     assert client.delete("the-kernel") is False
@@ -179,7 +179,7 @@ def test_a_dataset_is_hidden_then_processed_then_ready(account_at: Callable[...,
     token = client.datasets.upload(account.folder / "file", "file.bin", 5)
     assert client.datasets.create("some-data", "some data", [token]) == ""
     assert "already in use" in client.datasets.create("some-data", "some data", [token])
-    with pytest.raises(Refusal, match=r"datasets\.update"):
+    with pytest.raises(KaggleRefusal, match=r"datasets\.update"):
         account.place.storage.create_version({"ownerSlug": "alice", "datasetSlug": "some-data"})
     seen: list[str | None] = []
     while not seen or seen[-1] != "READY":

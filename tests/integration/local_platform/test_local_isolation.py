@@ -213,7 +213,7 @@ def test_a_machine_that_forbids_views_runs_sessions_and_says_so(
         raise PermissionError(13, "mount is refused here")
 
     monkeypatch.setattr(view, "_call", forbid)
-    with pytest.raises(view.Refused, match="mount is refused here"):
+    with pytest.raises(view.ViewRefused, match="mount is refused here"):
         view.enter("")
     (tmp_path / VIEW).write_text("hide /nowhere\0")
     monkeypatch.chdir(tmp_path)

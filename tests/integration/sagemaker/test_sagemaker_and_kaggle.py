@@ -18,7 +18,7 @@ from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Platform, SessionState
 from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.server import Server
-from platforms.emulators.kaggle.storage import Rules
+from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool
@@ -42,7 +42,7 @@ def kaggle(world: World, tmp_path: Path) -> Iterator[Platform]:
     (tmp_path / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (tmp_path / "kaggle.json").chmod(0o600)
     clock = Clock(**world.clock.payload_clock())
-    place = Place(tmp_path / "kaggle", clock, "alice", "the-key", Rules(queue_seconds=10, dataset_seconds=10))
+    place = Place(tmp_path / "kaggle", clock, "alice", "the-key", KaggleRules(queue_seconds=10, dataset_seconds=10))
     with Server(place) as server:
         settings = {
             "emulator": server.address,

@@ -14,7 +14,7 @@ import pytest
 
 from platforms.base import Misconfigured, SessionState
 from platforms.sagemaker import sdk
-from platforms.sagemaker.request import Order, training_job
+from platforms.sagemaker.request import SageMakerOrder, training_job
 from platforms.sagemaker.settings import read_settings
 
 World = Any  # see conftest.py
@@ -32,7 +32,9 @@ WAYS = {
     "spot": {"spot": "yes"},
     "wishes": {"instance_types": "ml.g6.xlarge,ml.g5.xlarge"},
 }
-ORDER = Order("uff-ufm-0001", "me", "pool", "s3://team/code/ab/", "s3://team/launches/k/", "s3://team/outputs", 13_200)
+ORDER = SageMakerOrder(
+    "uff-ufm-0001", "me", "pool", "s3://team/code/ab/", "s3://team/launches/k/", "s3://team/outputs", 13_200
+)
 
 
 class Wire:

@@ -185,11 +185,11 @@ def test_forms_and_sessions_end_with_their_time(monkeypatch: pytest.MonkeyPatch)
     request = Request({"type": "http", "headers": headers, "path": "/", "method": "POST"})
     word = actors.word(session, "/actions/x")
     at[0] += 3_601
-    with pytest.raises(acting.Refused, match="older than an hour"):
+    with pytest.raises(acting.ActionRefused, match="older than an hour"):
         actors.take(request, "/actions/x", word)
     actors.take(request, "/actions/x", actors.word(session, "/actions/x"))
     at[0] += acting.SESSION_SECONDS
-    with pytest.raises(acting.Refused, match="no longer"):
+    with pytest.raises(acting.ActionRefused, match="no longer"):
         actors.take(request, "/actions/x", actors.word(session, "/actions/x"))
     # A page that was started anew knows nobody.
     assert acting.Actors(Bearer(TOKEN)).of(request) is None
@@ -212,7 +212,7 @@ def test_every_comparison_takes_as_long_for_any_guess(monkeypatch: pytest.Monkey
     actors = acting.Actors(Bearer(TOKEN))
     session = actors.session(2**33)
     cookie = [(b"cookie", f"{acting.COOKIE}={session}".encode()), (b"sec-fetch-site", b"same-origin")]
-    with pytest.raises(acting.Refused):
+    with pytest.raises(acting.ActionRefused):
         actors.take(Request({"type": "http", "headers": cookie, "path": "/"}), "/actions/x", "1.2.guess")
     assert not actors.bearer.allows("guess")
     assert len(seen) == 3

@@ -12,7 +12,7 @@ import uvicorn
 
 from scheduler.web.actors import Bearer
 from scheduler.web.guard import Guard
-from scheduler.web.server import Limits, bounded
+from scheduler.web.server import ServerLimits, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def serve() -> Iterator[Callable[..., int]]:
         listening = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(
             Guard(app, frozenset(), None),
-            **bounded(Limits(**limits)),
+            **bounded(ServerLimits(**limits)),
             log_config=None,
             lifespan="off",
             ws="none",

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .limits import Limits, SandboxMissing
+from .limits import SandboxLimits, SandboxMissing
 
 _TREE = Path("/sys/fs/cgroup")
 _TRY_SECONDS = 10
@@ -50,12 +50,12 @@ class Confinement:
                     break
 
 
-def confine(limits: Limits) -> Confinement:
+def confine(limits: SandboxLimits) -> Confinement:
     """Return the best confinement that this machine grants."""
     return _scope(limits) or _own_group(limits) or Confinement("rlimits")
 
 
-def _scope(limits: Limits) -> Confinement | None:
+def _scope(limits: SandboxLimits) -> Confinement | None:
     if shutil.which("systemd-run") is None:
         return None
     words = ["systemd-run", "--scope", "--quiet", "--collect", *(["--user"] if os.geteuid() else [])]
@@ -71,7 +71,7 @@ def _scope(limits: Limits) -> Confinement | None:
     return Confinement("scope", tuple(words)) if _works([*words, "true"]) else None
 
 
-def _own_group(limits: Limits) -> Confinement | None:
+def _own_group(limits: SandboxLimits) -> Confinement | None:
     if os.geteuid():
         return None
     name = f"uff-sandbox-{uuid.uuid4().hex[:12]}"
@@ -87,7 +87,7 @@ def _own_group(limits: Limits) -> Confinement | None:
     return None
 
 
-def _one_tree(name: str, limits: Limits) -> tuple[Path, ...] | None:
+def _one_tree(name: str, limits: SandboxLimits) -> tuple[Path, ...] | None:
     try:
         if not {"memory", "pids"} <= set((_TREE / "cgroup.subtree_control").read_text().split()):
             return None
@@ -97,7 +97,7 @@ def _one_tree(name: str, limits: Limits) -> tuple[Path, ...] | None:
     return _make_groups({_TREE / name: figures})
 
 
-def _tree_each(name: str, limits: Limits) -> tuple[Path, ...] | None:
+def _tree_each(name: str, limits: SandboxLimits) -> tuple[Path, ...] | None:
     figures = {
         _TREE / "memory" / name: {
             "memory.limit_in_bytes": limits.total_bytes,

@@ -20,7 +20,7 @@ class SandboxMissing(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Wall seconds of a run; per process: CPU seconds, address space and file size; processes; each tmpfs; output kept.
 
     ``total_bytes`` bounds the memory of all processes of a run together: by a control group, files in memory included,

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import product
 
 from .confine import confine
-from .limits import Limits, SandboxMissing
+from .limits import SandboxLimits, SandboxMissing
 from .sandbox import Program, Sandbox, check_tools, free_uid, interpreters
 
-_PROBE_LIMITS = Limits(wall_seconds=15.0, cpu_seconds=5, processes=16)
+_PROBE_LIMITS = SandboxLimits(wall_seconds=15.0, cpu_seconds=5, processes=16)
 # Each line must fail inside; what it prints is the list of those that did not.
 _PROBE = """
 import ctypes, os, socket
@@ -60,9 +60,9 @@ _REMEDIES = (
 )
 
 
-def open_sandbox(limits: Limits | None = None) -> Sandbox:
+def open_sandbox(limits: SandboxLimits | None = None) -> Sandbox:
     """Return a sandbox of ``limits`` that has held what it must hold; close it when done. Raises SandboxMissing."""
-    limits = limits or Limits()
+    limits = limits or SandboxLimits()
     check_tools()
     confinement = confine(limits)
     try:

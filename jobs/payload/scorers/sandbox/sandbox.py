@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from ...clock import stopwatch
 from .confine import Confinement, seccomp_filter
-from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, Limits, SandboxMissing
+from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, SandboxLimits, SandboxMissing
 
 _READ_BYTES = 65_536
 _FIRST_UID = 60_000
@@ -63,7 +63,7 @@ class Sandbox:
     python: str
     drop_to: int | None
     confinement: Confinement
-    limits: Limits = field(default_factory=Limits)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
     has_proc: bool = True
 
     @property
@@ -180,7 +180,7 @@ class _Started:
             self.how = "output"
         return bool(piece) and self.how is None
 
-    def takes_too_much(self, limits: Limits) -> bool:
+    def takes_too_much(self, limits: SandboxLimits) -> bool:
         """Return whether it holds more memory, or more files in memory, than all of a run may."""
         pid = self.process.pid
         files = max(files_of(pid, folder) for folder in (_TMP, "/box"))
@@ -203,7 +203,7 @@ class _Started:
         return Ended(how, status, bytes(self.output))
 
 
-def _watch(started: Sequence[_Started], deadline: float, limits: Limits, *, counted: bool) -> None:
+def _watch(started: Sequence[_Started], deadline: float, limits: SandboxLimits, *, counted: bool) -> None:
     """Read all outputs until all have ended by themselves, or one must be ended; its memory too where ``counted``."""
     with selectors.DefaultSelector() as waiting:
         for one in started:

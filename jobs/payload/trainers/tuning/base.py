@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import Refused
+from .errors import TrainingRefused
 
 _INDEX = "model.safetensors.index.json"
 _LENGTH_BYTES = 8  # of a file of safetensors, which tell how long its header is
@@ -26,7 +26,7 @@ _FETCH_AGAIN = (
 def find_base(source: str) -> str:
     """Return the source, a local folder in full: libraries would take a relative one for a repository's name.
 
-    Raises Refused for a folder that is not there, is no model, or is not whole. A name on the Hub, with an owner or
+    Raises TrainingRefused for a folder that is absent, no model, or incomplete. A name on the Hub, with an owner or
     without, is left to libraries.
     """
     folder = Path(source)
@@ -34,7 +34,7 @@ def find_base(source: str) -> str:
         _check(folder)
         return str(folder.resolve())
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise Refused(f"there is no model in {source}: no such folder. {_FETCH_AGAIN}")
+        raise TrainingRefused(f"there is no model in {source}: no such folder. {_FETCH_AGAIN}")
     return source
 
 
@@ -42,7 +42,7 @@ def check_loaded(source: str, missing: Collection[str]) -> None:
     """Refuse a model of which libraries made weights up."""
     if missing:
         listed = ", ".join(sorted(missing)[:_TOLD_MAX]) + (", ..." if len(missing) > _TOLD_MAX else "")
-        raise Refused(f"the model in {source} lacks {len(missing)} of its weights ({listed}). {_FETCH_AGAIN}")
+        raise TrainingRefused(f"the model in {source} lacks {len(missing)} of its weights ({listed}). {_FETCH_AGAIN}")
 
 
 def check_length(length: int, config: Mapping[str, Any], source: str) -> None:
@@ -52,7 +52,7 @@ def check_length(length: int, config: Mapping[str, Any], source: str) -> None:
     """
     most = positions(config)
     if most is not None and length > most:
-        raise Refused(
+        raise TrainingRefused(
             f"--length {length} is more than the {most} positions of the model in {source}: it would learn nothing of "
             f"what lies beyond. Say --length {most} or less, or scale its positions in config.json (rope_scaling)"
         )
@@ -90,7 +90,7 @@ def _reach(scaling: dict[str, Any], length: int) -> int:
 
 def _check(folder: Path) -> None:
     if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
-        raise Refused(
+        raise TrainingRefused(
             f"{folder} holds an adapter, and --model names the base that it was trained on. To begin with an adapter: "
             "start_from in the job's definition"
         )
@@ -99,23 +99,23 @@ def _check(folder: Path) -> None:
     if (folder / _INDEX).is_file():
         named = set(_read(folder / _INDEX).get("weight_map", {}).values())
         if lost := sorted(named - {path.name for path in files}):
-            raise Refused(f"the model in {folder} lacks {', '.join(lost[:_TOLD_MAX])}. {_FETCH_AGAIN}")
+            raise TrainingRefused(f"the model in {folder} lacks {', '.join(lost[:_TOLD_MAX])}. {_FETCH_AGAIN}")
     elif not files and not any(folder.glob("*.bin")):
-        raise Refused(f"the model in {folder} has no weights: neither *.safetensors nor *.bin. {_FETCH_AGAIN}")
+        raise TrainingRefused(f"the model in {folder} has no weights: neither *.safetensors nor *.bin. {_FETCH_AGAIN}")
     for path in files:
         if not _is_whole(path):
-            raise Refused(f"{path} is not whole: it is shorter than it says itself, or damaged. {_FETCH_AGAIN}")
+            raise TrainingRefused(f"{path} is not whole: it is shorter than it says itself, or damaged. {_FETCH_AGAIN}")
 
 
 def _read(path: Path) -> Any:
     try:
         config = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise Refused(f"{path.parent} is no model: it has no {path.name}. {_FETCH_AGAIN}") from None
+        raise TrainingRefused(f"{path.parent} is no model: it has no {path.name}. {_FETCH_AGAIN}") from None
     except ValueError as error:
-        raise Refused(f"{path} cannot be read: {error}. {_FETCH_AGAIN}") from None
+        raise TrainingRefused(f"{path} cannot be read: {error}. {_FETCH_AGAIN}") from None
     if not isinstance(config, dict):
-        raise Refused(f"{path} cannot be read: it is no object. {_FETCH_AGAIN}")
+        raise TrainingRefused(f"{path} cannot be read: it is no object. {_FETCH_AGAIN}")
     return config
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .errors import Refused
+from .errors import TrainingRefused
 
 _BF16_FROM = (8, 0)
 _TRITON_FROM = (7, 0)  # what torch.compile needs
@@ -37,22 +37,24 @@ class Card(NamedTuple):
 
 
 def find_card(local_rank: int, precision: str = "auto") -> Card:
-    """Return the device of a process; raises Refused for a precision that its units do not have."""
+    """Return the device of a process; raises TrainingRefused for a precision that its units do not have."""
     if not torch.cuda.is_available():
         if precision == "fp16":
-            raise Refused(
+            raise TrainingRefused(
                 "fp16 needs an accelerator, and torch finds none here: leave --precision out, or say fp32 or bf16"
             )
         return Card("cpu", "cpu", "fp32" if precision == "auto" else precision, compiles=False)
     if local_rank >= torch.cuda.device_count():
-        raise Refused(f"process {local_rank + 1} of this machine has no device: torch sees {torch.cuda.device_count()}")
+        raise TrainingRefused(
+            f"process {local_rank + 1} of this machine has no device: torch sees {torch.cuda.device_count()}"
+        )
     torch.cuda.set_device(local_rank)
     capability, name = torch.cuda.get_device_capability(), torch.cuda.get_device_name()
     _check(name, capability, precision)
     if precision == "auto":
         precision = "bf16" if capability >= _BF16_FROM else "fp16"
     if precision == "bf16" and capability < _BF16_FROM:
-        raise Refused(f"{name} has no units for bf16 (compute capability {capability}): leave --precision out")
+        raise TrainingRefused(f"{name} has no units for bf16 (compute capability {capability}): leave --precision out")
     return Card(f"cuda:{local_rank}", name, precision, compiles=capability >= _TRITON_FROM)
 
 
@@ -62,13 +64,13 @@ def _check(name: str, capability: tuple[int, int], precision: str) -> None:
     kernels = torch.cuda.get_arch_list()
     if not any(_serves(one, capability) for one in kernels):
         remedy = "2.6 to 2.14 built for CUDA 12.6" if capability < _OLD_BUILDS_UNTIL else "built for CUDA 12.8 or later"
-        raise Refused(
+        raise TrainingRefused(
             f"this device cannot be used: {name} has the compute capability {own}, and torch {torch.__version__} has "
             f"kernels for {', '.join(kernels) or 'none'}. Use a torch {remedy} (requirements of the job), or another "
             "pool"
         )
     if capability < _TRITON_FROM and precision == "auto":
-        raise Refused(
+        raise TrainingRefused(
             f"this device cannot be used: {name} (compute capability {own}) has neither tensor cores nor Triton, and "
             "takes many times the hours of a T4. Choose another pool, or say --precision fp16 to train on it all the "
             "same"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .errors import Refused
+from .errors import TrainingRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ def read_step(folder: Path) -> int:
 
 
 def read_state(folder: Path) -> Any:
-    """Return the state beside weights and optimiser. Raises Refused when it is missing: it decides what comes next."""
+    """Return the state beside weights and optimiser. Raises TrainingRefused when it is missing."""
     return json.loads(_there(folder, STATE).read_bytes())
 
 
@@ -46,16 +46,16 @@ class Weights:
         self._places = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118 - it is no dict
 
     def read(self, name: str) -> Any:
-        """Return a weight on the processor. Raises Refused when it is missing."""
+        """Return a weight on the processor. Raises TrainingRefused when it is missing."""
         if name not in self._places:
-            raise Refused(f"the checkpoint in {self._folder} has no weight {name!r}: it is of another model")
+            raise TrainingRefused(f"the checkpoint in {self._folder} has no weight {name!r}: it is of another model")
         return self._places[name].get_tensor(name)
 
 
 def read_optimizer(folder: Path, *, mapped: bool = False) -> Any:
     """Return the optimiser's state, on the processor; ``mapped``: read from the file as it is asked for.
 
-    Raises Refused when it is missing.
+    Raises TrainingRefused when it is missing.
     """
     return torch.load(_there(folder, OPTIMIZER), map_location="cpu", weights_only=True, mmap=mapped)
 
@@ -78,5 +78,5 @@ def write(
 
 def _there(folder: Path, name: str) -> Path:
     if not (folder / name).is_file():
-        raise Refused(f"the checkpoint in {folder} has no {name}: what decides the next step is lost with it")
+        raise TrainingRefused(f"the checkpoint in {folder} has no {name}: what decides the next step is lost with it")
     return folder / name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refused(Exception):
+class TrainingRefused(Exception):
     """The program will not train like this; the message says what, why and what to do."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from .errors import Refused
+from .errors import TrainingRefused
 
 _PATIENCE = timedelta(hours=2)  # the others wait while the first one loads data or saves
 _BUCKET_ELEMENTS = 1 << 25
@@ -46,12 +46,14 @@ class Group:
         return tuple(bool(wish) for wish in flags.tolist())
 
     def same(self, name: str, value: str) -> None:
-        """Raise Refused unless all processes have the same value of what must not differ."""
+        """Raise TrainingRefused unless all processes have the same value of what must not differ."""
         if self.size == 1:
             return
         values = self.told(value)
         if len(set(values)) > 1:
-            raise Refused(f"the processes do not agree on the {name}: {values}; were their files changed meanwhile?")
+            raise TrainingRefused(
+                f"the processes do not agree on the {name}: {values}; were their files changed meanwhile?"
+            )
 
     def told(self, value: Any) -> list[Any]:
         """Return what every process tells, in their order."""

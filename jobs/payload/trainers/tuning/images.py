@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .documents import data_digest, document_of, named_images, records
-from .errors import Refused
+from .errors import TrainingRefused
 from .forms import OddRecord
 from .rows import Batch, Rows, encoded, find_or_make
 from .tally import Tally
@@ -70,7 +70,7 @@ class Sight(NamedTuple):
 
 
 def find_sight(source: str, image_tokens: int) -> Sight | None:
-    """Return how the model of a folder or name sees; None for one of text, or of another kind. Raises Refused."""
+    """Return how the model of a folder or name reads images; None if it does not. Raises TrainingRefused."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
@@ -81,7 +81,7 @@ def find_sight(source: str, image_tokens: int) -> Sight | None:
         settings = json.loads(preprocessor(source))
         mean, deviation = tuple(settings["image_mean"]), tuple(settings["image_std"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"the {PREPROCESSOR} of {source} does not say what its images are: {error}") from None
+        raise TrainingRefused(f"the {PREPROCESSOR} of {source} does not say what its images are: {error}") from None
     merge, frames = vision.spatial_merge_size, vision.temporal_patch_size
     return Sight(config.image_token_id, vision.patch_size, merge, frames, mean, deviation, image_tokens)
 
@@ -200,7 +200,7 @@ def _read(source: object, folder: Path, sight: Sight, tally: Tally) -> np.ndarra
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
-        raise Refused("images need pillow, which is not installed: name it in the job's requirements") from None
+        raise TrainingRefused("images need pillow, which is not installed: name it in the job's requirements") from None
     label = repr(source if not isinstance(source, str) or len(source) <= 80 else f"{source[:60]}...")
     try:
         with Image.open(_file(source, folder)) as stored:

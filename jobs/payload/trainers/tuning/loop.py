@@ -13,7 +13,7 @@ import torch
 from . import checkpoint
 from .attention import document_ends
 from .divergence import STEPS, Divergence
-from .errors import Refused
+from .errors import TrainingRefused
 from .optimizer import Optimizer, rate_at
 from .snapshot import Snapshot
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .group import Group
     from .model import Model
     from .rounds import Rounds
-    from .rows import Order, Rows
+    from .rows import RowOrder, Rows
     from .start import Start
     from .zero import Zero
 
@@ -41,7 +41,7 @@ class Work(NamedTuple):
     model: Model
     tokenizer: Any
     rows: Rows | Rounds
-    order: Order | Rounds
+    order: RowOrder | Rounds
     held_out: Rows
     rows_at_once: int
     fingerprint: dict[str, Any]
@@ -142,7 +142,7 @@ class Loop:
         self._last_loss = loss if math.isfinite(loss) else self._last_loss
         self._window = [self._window[0] + loss, self._window[1] + 1]
         if why := self._divergence.told(loss):
-            raise Refused(f"{why}. Lower --rate, or look at the data from step {self.step - STEPS} on")
+            raise TrainingRefused(f"{why}. Lower --rate, or look at the data from step {self.step - STEPS} on")
         lost = self._work.first_steps.passed(loss, self._seconds[-1])
         if self.step % self._options.report_every and self.step < self._training.target_step:
             self._report(self.step, **({"loss": loss} if lost else {}))

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .base import check_loaded
 from .checkpoint import read_fingerprint
-from .errors import Refused
+from .errors import TrainingRefused
 from .images import KINDS, PREPROCESSOR, preprocessor
 from .independence import ALONE, MASK, separation
 from .memory import HALF
@@ -198,7 +198,9 @@ def make_model(
         model.beside[PREPROCESSOR] = preprocessor(source)
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
     if odd and not options.zero:  # which keeps 32 bits of each beside those that compute
-        raise Refused(f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)")
+        raise TrainingRefused(
+            f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)"
+        )
     if share_out is not None:
         share_out(model)
     if _compiles(options, card):
@@ -217,7 +219,7 @@ def _report_unreached(model: Model) -> None:
 def attention_kind(source: str) -> str:
     """Return the attention that a model is computed with: torch's, or its own where it has none of torch's.
 
-    Raises Refused for a model that offers neither.
+    Raises TrainingRefused for a model that offers neither.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -234,7 +236,7 @@ def attention_kind(source: str) -> str:
             why = " ".join(str(error).split())[:300]
         else:
             return name
-    raise Refused(
+    raise TrainingRefused(
         f"the model in {source} ({config.model_type}) cannot be made with the attention of torch (sdpa) nor its own "
         f"(eager): {why}. Name another model, or another version of transformers in the job's requirements"
     )
@@ -282,11 +284,13 @@ def _with_adapter(base: Any, options: argparse.Namespace, adapter: Path | None, 
 
 def _four_bits(computed_in: Any, kind: str) -> Any:
     if kind in NOT_IN_4_BITS:
-        raise Refused(f"--use-4bit: transformers cannot compute {kind} from 4 bits. Leave it out: it is small in 16")
+        raise TrainingRefused(
+            f"--use-4bit: transformers cannot compute {kind} from 4 bits. Leave it out: it is small in 16"
+        )
     try:
         import bitsandbytes  # noqa: F401 - transformers says less clearly that it is missing
     except ImportError:
-        raise Refused(
+        raise TrainingRefused(
             "--use-4bit needs bitsandbytes, which is not installed here: name it in the job's requirements"
         ) from None
     from transformers import BitsAndBytesConfig
@@ -303,7 +307,7 @@ def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
     kind = "an adapter" if (parent / "adapter_config.json").exists() else "a whole model"
     if (kind == "an adapter") != bool(options.lora):
         remedy = "with --lora 0" if kind == "a whole model" else "with --lora and its rank"
-        raise Refused(f"the parent's checkpoint is {kind}. Train this job {remedy} as well")
+        raise TrainingRefused(f"the parent's checkpoint is {kind}. Train this job {remedy} as well")
 
 
 def _asked_before(adapter: Path, *, resumed: bool) -> dict[str, Any]:
@@ -320,7 +324,7 @@ def _check_adapter(adapter: Path, options: argparse.Namespace, *, resumed: bool)
     config, before = json.loads((adapter / "adapter_config.json").read_bytes()), _asked_before(adapter, resumed=resumed)
     for option, name in (("lora", "r"), ("alpha", "lora_alpha")):
         if config[name] != (wanted := getattr(options, option)) and before.get(option) != wanted:
-            raise Refused(
+            raise TrainingRefused(
                 f"the adapter to begin with, in {adapter}, has --{option} {config[name]}, and this training asks for "
                 f"--{option} {wanted}: a trained adapter keeps its form. Say --{option} "
                 f"{config[name]}, or train a new adapter without that parent"

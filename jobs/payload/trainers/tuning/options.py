@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import Refused
+from .errors import TrainingRefused
 from .memory import ALL, CHANGES, HALF
 from .tally import SKIP_AT_MOST
 from .zero_config import read_file
@@ -223,7 +223,7 @@ def _read_zero(options: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     if options.deepspeed:
         try:
             more = read_file(options.deepspeed)
-        except Refused as error:
+        except TrainingRefused as error:
             parser.error(str(error))
         stage = more.pop("stage")
         if options.zero not in (0, stage):

@@ -31,7 +31,7 @@ from .documents import (
     unread,
     with_one_text,
 )
-from .errors import Refused, UnreadableData
+from .errors import TrainingRefused, UnreadableData
 from .forms import (
     THOUGHTS,
     LostPart,
@@ -79,7 +79,7 @@ RECORD = "record"  # the column that carries a whole record to the reward
 def train(
     options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str, callback: Callable[..., Any]
 ) -> None:
-    """Train until the target step, or until asked to stop. Raises Refused and UnreadableData."""
+    """Train until the target step, or until asked to stop. Raises TrainingRefused and UnreadableData."""
     from transformers import AutoConfig
 
     torch.use_deterministic_algorithms(options.deterministic)
@@ -289,10 +289,10 @@ def _fingerprint(
 
 
 def _judge(before: Any, now: dict[str, Any], options: argparse.Namespace) -> fingerprint.Resumption:
-    """Return how exactly a checkpoint is gone on from. Raises Refused for that of another stage, told or not."""
+    """Return how exactly a checkpoint is resumed. Raises TrainingRefused for one of another stage."""
     stage = "none that it names" if before is None else before["job"].get("stage", "sft")
     if stage != options.stage:
-        raise Refused(
+        raise TrainingRefused(
             f"the checkpoint is of the stage {stage}, and this is {options.stage}: a stage is a job of its own, which "
             "begins with the other's weights (start_from)"
         )
@@ -302,7 +302,7 @@ def _judge(before: Any, now: dict[str, Any], options: argparse.Namespace) -> fin
 def _check_reference(options: argparse.Namespace, training: Training) -> None:
     """Refuse all weights on another job's: the reference would be that job's, and is no longer there after a resume."""
     if options.beta and not options.lora and training.parent_dir is not None:
-        raise Refused(
+        raise TrainingRefused(
             f"--stage {options.stage} on all weights compares with the model that it begins with, which every session "
             "needs again: name that as --model (an input) instead of start_from, or train an adapter (--lora)"
         )
@@ -320,7 +320,9 @@ def _trainer(
         import datasets
         import trl
     except ImportError as error:
-        raise Refused(f"--stage {options.stage} needs {error.name}: name trl in the job's requirements") from None
+        raise TrainingRefused(
+            f"--stage {options.stage} needs {error.name}: name trl in the job's requirements"
+        ) from None
     model, tokenizer, rows = work
     datasets.disable_progress_bars()
     arguments = _arguments(options, training, card, folder)

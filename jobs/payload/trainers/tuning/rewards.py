@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import Refused
+from .errors import TrainingRefused
 
 _SCORES = "scores.jsonl"
 _BYTES_MAX = 64 << 20
@@ -31,11 +31,11 @@ class Reward:
     def __init__(self, command: str, seconds: float) -> None:
         self._words, self._seconds = shlex.split(command), seconds
         if not self._words:
-            raise Refused("--reward is empty; give a command that scores an evaluation")
+            raise TrainingRefused("--reward is empty; give a command that scores an evaluation")
         self.__name__ = Path(self._words[-1]).stem  # by which TRL tells one from another
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], record: Sequence[str], **_: Any) -> Any:
-        """Return a number for each completion. Raises Refused where the command fails or leaves one out."""
+        """Return a number for each completion. Raises TrainingRefused where the command fails or leaves one out."""
         del prompts
         with tempfile.TemporaryDirectory(prefix="reward-") as name:
             folder = Path(name)
@@ -66,14 +66,14 @@ class Reward:
                 check=False,
             )
         except OSError as error:
-            raise Refused(f"the reward {shlex.join(self._words)} cannot be started: {error}") from None
+            raise TrainingRefused(f"the reward {shlex.join(self._words)} cannot be started: {error}") from None
         except subprocess.TimeoutExpired:
-            raise Refused(
+            raise TrainingRefused(
                 f"the reward {shlex.join(self._words)} took more than {self._seconds:g} s for one step's texts; "
                 "--reward-seconds gives it longer"
             ) from None
         if done.returncode:
-            raise Refused(
+            raise TrainingRefused(
                 f"the reward {shlex.join(self._words)} failed with status {done.returncode}: "
                 f"{(done.stderr or done.stdout)[-_TAIL:].strip()}"
             )
@@ -82,17 +82,21 @@ class Reward:
         values: list[list[float]] = [[] for _ in range(count)]
         try:
             if path.stat().st_size > _BYTES_MAX:
-                raise Refused(f"the reward {shlex.join(self._words)} left more than {_BYTES_MAX >> 20} MiB of scores")
+                raise TrainingRefused(
+                    f"the reward {shlex.join(self._words)} left more than {_BYTES_MAX >> 20} MiB of scores"
+                )
             lines = path.read_bytes().splitlines()
         except OSError:
-            raise Refused(f"the reward {shlex.join(self._words)} left no {_SCORES} in SCHED_OUTPUT_DIR") from None
+            raise TrainingRefused(
+                f"the reward {shlex.join(self._words)} left no {_SCORES} in SCHED_OUTPUT_DIR"
+            ) from None
         for line in lines:
             score = _score(line)
             if score is not None and score[0] < count:
                 values[score[0]].append(score[1])
         missing = sum(not of_text for of_text in values)
         if missing:
-            raise Refused(
+            raise TrainingRefused(
                 f"the reward {shlex.join(self._words)} left {missing} of {count} texts without a finite number: each "
                 'needs a line {"item": its id, "value": ...}'
             )
@@ -106,13 +110,13 @@ class Spread:
         self._since: int | None = None  # the step before the first without any
 
     def note(self, step: int, without: float) -> None:
-        """Note the share of groups without spread since the last call. Raises Refused after 50 steps without any."""
+        """Note the share of groups without spread since the last call. Raises TrainingRefused after 50 without any."""
         if without < 1:
             self._since = step
         elif self._since is None:
             self._since = step - 1
         elif step - self._since >= _STEPS_WITHOUT:
-            raise Refused(
+            raise TrainingRefused(
                 f"the training stalled: in {step - self._since} steps no prompt had texts with different rewards, and "
                 "from equal ones nothing is learned. Take prompts of which the model solves some, a reward with more "
                 "than two values, more --generations or a higher --temperature"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .documents import check_read, check_words, records, rendered, special_texts, with_one_text
-from .errors import Refused
+from .errors import TrainingRefused
 from .forms import ASSISTANT, LostPart, OddRecord, has_more, read_prompt
 from .loop import draw_seed
 from .packing import LEARNED
 from .rewards import Reward, named
-from .rows import Order, Rows, endless, pack, tokens_before
+from .rows import RowOrder, Rows, endless, pack, tokens_before
 from .samples import UNWRITTEN, spread
 from .tally import Tally, left_out
 from .tokenizer import some_stops
@@ -95,7 +95,7 @@ class Rounds:
                 self._write(number, step)
             self._round, self._rows = number, self._packed()
             seed = draw_seed(self._training.seed, number, 0)
-            self._order = Order(len(self._rows), self._options.batch * self._options.accumulate, seed)
+            self._order = RowOrder(len(self._rows), self._options.batch * self._options.accumulate, seed)
         return self._order.step(within)
 
     def batch(self, indexes: Sequence[int]) -> Batch:
@@ -169,7 +169,7 @@ class Rounds:
     def _write(self, number: int, step: int) -> None:
         """Write and judge texts of a round; each process writes for its part of the prompts."""
         tries, options = len(self._history), self._options
-        order = Order(len(self._prompts), min(options.prompts, len(self._prompts)), self._training.seed)
+        order = RowOrder(len(self._prompts), min(options.prompts, len(self._prompts)), self._training.seed)
         chosen = order.step(tries)
         mine = chosen[self._group.rank :: self._group.size]
         written = [(at, text) for at in mine for text in self._texts(at, draw_seed(self._training.seed, tries, at))]
@@ -207,7 +207,7 @@ class Rounds:
                 flush=True,
             )
         if not self._kept and tries + 1 >= _TRIES:
-            raise Refused(
+            raise TrainingRefused(
                 f"none of the texts for {_TRIES} times {len(chosen)} prompts had a reward of {options.least:g} "
                 "(--least): ask for less, write more (--generations), or train on records first"
             )
@@ -255,7 +255,7 @@ class Rounds:
         if why and self._group.first:
             print(f"finetune: left out of what passed: {why}", flush=True)
         if not len(rows):
-            raise Refused(f"nothing of what passed can be learned: {why}")
+            raise TrainingRefused(f"nothing of what passed can be learned: {why}")
         return rows
 
 

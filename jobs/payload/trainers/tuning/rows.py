@@ -99,7 +99,7 @@ class Rows:
         return int(np.count_nonzero((marks & (LEARNED | BEGINS)) == LEARNED))
 
 
-class Order:
+class RowOrder:
     """Which rows each step is made of: every row once, in an order of the seed's, then every row once in another.
 
     It knows nothing of devices, so that a job that moves to more of them, or fewer, goes on with the same rows.

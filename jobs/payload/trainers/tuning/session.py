@@ -13,7 +13,7 @@ from .attention import is_apart, tell_apart
 from .base import check_length
 from .card import find_card
 from .documents import data_digest, files, unread
-from .errors import Refused, UnreadableData
+from .errors import TrainingRefused, UnreadableData
 from .first_steps import FirstSteps
 from .group import Group
 from .images import KINDS, find_sight, image_digest, lay
@@ -23,7 +23,7 @@ from .model import base_digest, load_libraries, make_model
 from .options import rows_at_once
 from .remembered import facts_of, keep, recall
 from .rounds import Rounds
-from .rows import Order, Rows, pack
+from .rows import RowOrder, Rows, pack
 from .samples import describe, samples
 from .shards import Sharing, is_shared, load_in_turn, parameters
 from .tally import check, left_out
@@ -43,7 +43,7 @@ HELD_OUT_ROWS = 32
 
 
 def train(options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str, start: Start) -> None:
-    """Train until the target step, or until asked to stop. Raises Refused and UnreadableData."""
+    """Train until the target step, or until asked to stop. Raises TrainingRefused and UnreadableData."""
     torch.use_deterministic_algorithms(options.deterministic)
     # It would also fill all memory that is asked for, to show who reads it before it is written. Nobody does, and it
     # takes 1 to 3 % of the time.
@@ -92,7 +92,7 @@ def _train(
     if not options.zero:  # DeepSpeed does it, once weights lie on the devices
         group.share(model.trained)
     start.passed("weights")
-    order: Order | Rounds = Order(len(rows), options.batch * options.accumulate, training.seed)
+    order: RowOrder | Rounds = RowOrder(len(rows), options.batch * options.accumulate, training.seed)
     if isinstance(rows, Rounds):
         rows.begin(model, card, resume)
         order = rows
@@ -132,7 +132,7 @@ def _check_data(
 
 
 def _is_alone(options: argparse.Namespace, source: str, group: Group) -> bool:
-    """Return whether each document has rows of its own, and say why. Raises Refused for rows that are too long."""
+    """Return whether each document has rows of its own, and print why. Raises TrainingRefused for long rows."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
@@ -149,13 +149,15 @@ def _is_alone(options: argparse.Namespace, source: str, group: Group) -> bool:
 
 
 def _sight(options: argparse.Namespace, source: str, group: Group) -> Sight | None:
-    """Return how the model sees, if it does. Raises Refused where DeepSpeed cannot train it here."""
+    """Return how the model sees, if it does. Raises TrainingRefused where DeepSpeed cannot train it here."""
     sight = find_sight(source, options.image_tokens)
     if options.zero:
         from .zero import check
 
         if sight is not None:
-            raise Refused("--zero is for models of text alone. Leave it out: an adapter (--lora) needs little memory")
+            raise TrainingRefused(
+                "--zero is for models of text alone. Leave it out: an adapter (--lora) needs little memory"
+            )
         check(options, parameters(source), group)
     return sight
 
@@ -242,10 +244,10 @@ def data_files(options: argparse.Namespace, training: Training) -> list[Path]:
 
 
 def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:
-    """Return how exactly a checkpoint is gone on from. Raises Refused below the same state, unless it is accepted."""
+    """Return how exactly a checkpoint is resumed. Raises TrainingRefused for a lesser state, unless accepted."""
     judged = fingerprint.compare(before, now)
     if judged.exactness == fingerprint.INEXACT and not accept:
-        raise Refused(
+        raise TrainingRefused(
             f"the checkpoint was made otherwise ({judged.exactness}): {judged.told()}. Train under a new job name, "
             "which may begin with this job's weights (start_from), or say --accept-inexact"
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .errors import Refused
+from .errors import TrainingRefused
 from .group import is_part
 from .memory import kept_bytes
 from .options import unshared
@@ -74,12 +74,14 @@ class Sharing:
     """Shares models out over a group. Create it in all processes at the same time."""
 
     def __init__(self, card: Card, group: Group) -> None:
-        """Raise Refused where torch is too old for it."""
+        """Raise TrainingRefused where torch is too old for it."""
         from torch.distributed import fsdp
         from torch.distributed.device_mesh import init_device_mesh
 
         if "ignored_params" not in inspect.signature(getattr(fsdp, "fully_shard", len)).parameters:
-            raise Refused(f"weights are shared out by torch 2.8 or later, and this is {torch.__version__}: --shard off")
+            raise TrainingRefused(
+                f"weights are shared out by torch 2.8 or later, and this is {torch.__version__}: --shard off"
+            )
         self._device = card.device
         self._mesh = init_device_mesh("cuda" if card.accelerated else "cpu", (group.size,))
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .errors import Refused, UnreadableData
+from .errors import TrainingRefused, UnreadableData
 
 # Indents, tabs, several line ends, words of two scripts and an emoji: what code is made of.
 PROBES = (
@@ -37,7 +37,7 @@ _ONE_DAY = f"{{%- macro strftime_now(format) -%}}{{{{ format{_REPLACED} }}}}{{%-
 def load_tokenizer(source: str) -> Any:
     """Return the tokenizer of a folder or a name, as transformers loads it, or else as its own file says.
 
-    Raises Refused when neither gives back what it was given, or there is none.
+    Raises TrainingRefused when neither gives back what it was given, or there is none.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast, __version__
 
@@ -45,7 +45,7 @@ def load_tokenizer(source: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:  # no such name, no way to the Hub, or a folder without one
         why = " ".join(str(error).split())[:_WHY_MAX]
-        raise Refused(
+        raise TrainingRefused(
             f"{source} has no tokenizer that can be loaded: {why} Name a folder with tokenizer.json beside the model, "
             "such as an input of the job"
         ) from None
@@ -62,7 +62,7 @@ def load_tokenizer(source: str) -> Any:
                 file=sys.stderr,
             )
             return _with_one_day(again)
-    raise Refused(
+    raise TrainingRefused(
         f"the tokenizer of {source} under transformers {__version__} turns {lost[0]!r} into {lost[1]!r}: a model "
         "trained on that is lost. Use transformers 4.57, or 5.22 or later (requirements of the job), or another "
         "tokenizer"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import checkpoint
-from .errors import Refused
+from .errors import TrainingRefused
 from .optimizer import make_adamw
 from .snapshot import Saved, free_memory
 from .zero_config import zero_config
@@ -54,7 +54,7 @@ class Zero:
     ) -> None:
         """``options.zero`` is the stage; ``begun`` is the checkpoint whose weights the model has.
 
-        Raises Refused where DeepSpeed is missing.
+        Raises TrainingRefused where DeepSpeed is missing.
         """
         deepspeed = load_deepspeed()
         self._options, self._group, self._model = options, group, model
@@ -184,13 +184,13 @@ class Zero:
 
 
 def check(options: argparse.Namespace, weights: int, group: Group) -> None:
-    """Raise Refused where DeepSpeed is missing, or the machine's memory does not hold what is put there."""
+    """Raise TrainingRefused where DeepSpeed is missing, or the machine's memory does not hold what is put there."""
     load_deepspeed()
     here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size)) / group.size  # of all processes, on this machine
     copies = 0 if group.size == 1 and options.zero < 3 else _SAVED  # of what is brought together, and of nothing else
     needed = weights * ((_KEPT * here if options.offload else 0) + (copies if group.first else 0))
     if group.any(free_memory() < needed)[0]:
-        raise Refused(
+        raise TrainingRefused(
             f"--zero {options.zero}{' --offload' if options.offload else ''} takes {needed / 1e9:.1f} GB of the "
             f"machine's memory, and {free_memory() / 1e9:.1f} GB are free: take one device with --zero 2 --offload "
             f"({_KEPT * weights / 1e9:.1f} GB), an adapter (--lora) or a machine with more memory"
@@ -209,11 +209,11 @@ class _Loss(torch.nn.Module):  # type: ignore[misc]  # not there where types are
 
 
 def load_deepspeed() -> Any:
-    """Return DeepSpeed. Raises Refused where it is not installed."""
+    """Return DeepSpeed. Raises TrainingRefused where it is not installed."""
     try:
         import deepspeed
     except ImportError as error:
-        raise Refused(
+        raise TrainingRefused(
             f"--zero needs {error.name or 'deepspeed'}, which is not installed here: name deepspeed in the job's "
             "requirements, or leave --zero out for --shard, which shares weights out without it"
         ) from None

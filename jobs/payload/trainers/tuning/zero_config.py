@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import Refused
+from .errors import TrainingRefused
 
 if TYPE_CHECKING:
     import argparse
@@ -17,17 +17,17 @@ _BUCKET = 50_000_000  # values that travel together; DeepSpeed's own number take
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Return what a ds_config.json says of ZeRO. Raises Refused for a file that is not one, or asks for no stage."""
+    """Return what a ds_config.json says of ZeRO. Raises TrainingRefused for another file or no stage."""
     try:
         config = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        raise Refused(f"--deepspeed {path}: {error}") from None
+        raise TrainingRefused(f"--deepspeed {path}: {error}") from None
     zero = config.get(_ZERO) if isinstance(config, dict) else None
     if not isinstance(zero, dict) or zero.get("stage") not in (1, 2, 3):
-        raise Refused(f'--deepspeed {path}: it has no "{_ZERO}" with a "stage" of 1, 2 or 3')
+        raise TrainingRefused(f'--deepspeed {path}: it has no "{_ZERO}" with a "stage" of 1, 2 or 3')
     for place in _PLACES:
         if (named := (zero.get(place) or {}).get("device", "none")) not in ("none", "cpu"):
-            raise Refused(f"--deepspeed {path}: {place} to {named!r} is not known here; cpu or none")
+            raise TrainingRefused(f"--deepspeed {path}: {place} to {named!r} is not known here; cpu or none")
     # What Trainer would fill in ("auto") has its value here anyway.
     return {name: value for name, value in zero.items() if value != "auto"}
 
