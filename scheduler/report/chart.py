@@ -52,7 +52,8 @@ HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c56
 
 STYLE += "".join(
     f".chart .h{number} {{ fill: {hue}; }} .h{number}::before {{ background: {hue}; }} "
-    f".spark.h{number} .measured {{ stroke: {hue}; }}\n"
+    f".spark.h{number} .measured {{ stroke: {hue}; }} "
+    f".chart .line.h{number} {{ fill: none; stroke: {hue}; stroke-width: 2; }}\n"
     for number, hue in enumerate(HUES)
 )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from scheduler.report.chart import GUTTER, Frame, curve, labels, short, ticks
+from scheduler.report.chart import GUTTER, Frame, curve, hues_of, labels, short, ticks, words
 
 _TOP, _FOOT = 14, 20
 _DOTS_MAX = 60
@@ -55,13 +55,7 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
 
     parts: list[str] = []
     if axes:
-        for value in ticks(low, high):
-            y = top + tall * (high - value) / (high - low)
-            parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{10**value if log else value:.4g}</text>')
-        steps = [(across(step), short(step)) for step in ticks(left, right, 5)]
-        for x, style, text in labels(frame, steps, (0.02, 0.95)):
-            parts.append(f'<text class="{style}" x="{frame.x(x)}" y="{height - 4}">{text}</text>')
+        parts += _axes(frame, (low, high), (left, right), top, tall, log=log)
         if target_step and whole:
             at = frame.x(across(target_step))
             parts.append(f'<line class="edge" x1="{at}" x2="{at}" y1="{top}" y2="{top + tall}"/>')
@@ -82,6 +76,49 @@ def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a pictu
         f"of {target_step:,}; the lowest is {min(loss for _, loss in drawn):.4g}."
     )
     return frame.document(parts, height, f"{what} of {job} over steps", more, GUTTER if axes else 0)
+
+
+def compare_losses_svg(
+    curves: Mapping[str, Sequence[tuple[int, float]]], width: int | None = None, height: int = 260, *, log: bool = False
+) -> str:
+    """Return one picture of several jobs' (step, loss), each smoothed; nothing if no job has two finite points.
+
+    The n-th job has the n-th colour of :data:`chart.HUES`.
+    """
+    scale = math.log10 if log else float
+    drawn = {
+        name: [(step, scale(loss)) for step, loss in points if math.isfinite(loss) and (loss > 0 or not log)]
+        for name, points in curves.items()
+    }
+    every = [point for points in drawn.values() if len(points) > 1 for point in points]
+    if not every:
+        return ""
+    frame, top, tall = Frame(width), _TOP, height - _TOP - _FOOT
+    losses = [loss for _, loss in every]
+    margin = (max(losses) - min(losses)) * 0.08 or max(abs(losses[0]) * 0.05, 1e-6)
+    low, high, right = min(losses) - margin, max(losses) + margin, max(1, *(step for step, _ in every))
+    parts = _axes(frame, (low, high), (0, right), top, tall, log=log)
+    for (name, points), hue in zip(drawn.items(), hues_of(drawn).values(), strict=True):
+        placed = [(step / right, (high - loss) / (high - low)) for step, loss in smoothed(points)]
+        if len(placed) > 1:
+            parts.append(f"<g><title>{words(name)}</title>{curve(frame, placed, top, tall, f'line h{hue}')}</g>")
+    return frame.document(parts, height, f"Loss of {', '.join(drawn)} over steps", "", GUTTER)
+
+
+def _axes(
+    frame: Frame, losses: tuple[float, float], steps: tuple[float, float], top: int, tall: int, *, log: bool
+) -> list[str]:
+    """Return the grid with its numbers; ``losses`` are (lowest, highest) as drawn, ``steps`` (first, last)."""
+    (low, high), (left, right) = losses, steps
+    parts = []
+    for value in ticks(low, high):
+        y = top + tall * (high - value) / (high - low)
+        parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{10**value if log else value:.4g}</text>')
+    marks = [((step - left) / max(1, right - left), short(step)) for step in ticks(left, right, 5)]
+    for x, style, text in labels(frame, marks, (0.02, 0.95)):
+        parts.append(f'<text class="{style}" x="{frame.x(x)}" y="{top + tall + _FOOT - 4}">{text}</text>')
+    return parts
 
 
 def smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
@@ -24,7 +24,7 @@ from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import amount, burn_down_svg
 from scheduler.report.chart import hues_of, short
 from scheduler.report.document import document_of
-from scheduler.report.loss_curve import loss_curve_svg
+from scheduler.report.loss_curve import compare_losses_svg, loss_curve_svg
 from scheduler.report.timeline import timeline_svg
 from scheduler.store import jobs, outbox
 from scheduler.views import models as views
@@ -42,6 +42,8 @@ from scheduler.web.source import Source
 
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
+Jobs = Annotated[str, Query(max_length=2_000)]
+_COMPARED_MAX = 8
 _PLANNED_SHOWN = 100
 _GAPS_SHOWN = 12
 # The page weighs 100 kB at most: the more the picture takes, the fewer sessions are in the table beside it.
@@ -122,6 +124,7 @@ class Pages:
             ("/", self.overview),
             ("/queue", self.queue),
             ("/jobs/{name}", self.job),
+            ("/compare", self.compare),
             ("/runs", self.runs),
             ("/runs/{key}", self.run),
             ("/models", self.models),
@@ -213,6 +216,25 @@ class Pages:
         picture = loss_curve_svg(detail.name, losses, detail.target_step, training=training, marks=marks, log=log)
         act = forms(self._actors, request)
         return self._page("job.html", "queue", job=detail, picture=picture, log=log, act=act)
+
+    def compare(self, jobs: Jobs = "", scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
+        """Several jobs beside each other: their losses in one picture, and the settings that differ."""
+        names = [name.strip() for name in jobs.split(",") if name.strip()]
+        details = [questions.queue_show(self._source, name) for name in dict.fromkeys(names[:_COMPARED_MAX])]
+        curves = {one.name: one.losses if len(one.losses) > 1 else one.told for one in details}
+        settings = [dict(_settings(one.spec)) for one in details]
+        keys = dict.fromkeys(key for each in settings for key in each if key not in {"name", "code.source"})
+        rows = [(key, [each.get(key, NOTHING) for each in settings]) for key in keys]
+        return self._page(
+            "compare.html",
+            "queue",
+            jobs=details,
+            picture=compare_losses_svg(curves, log=scale == "log"),
+            log=scale == "log",
+            hues=hues_of(curves),
+            lowest={name: min((loss for _, loss in points), default=None) for name, points in curves.items()},
+            differences=[(key, values) for key, values in rows if len(set(values)) > 1],
+        )
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
         """The sessions, newest first."""
@@ -346,6 +368,21 @@ class Pages:
 
     def _day(self, at: int) -> str:
         return local_day(at, self._source.zone)
+
+
+def _settings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, text) of each setting of a job's definition that is set."""
+    match value:
+        case dict():
+            for name, inner in value.items():
+                yield from _settings(inner, f"{key}.{name}" if key else name)
+        case list() | tuple() if any(isinstance(inner, dict | list | tuple) for inner in value):
+            for number, inner in enumerate(value, 1):
+                yield from _settings(inner, f"{key}.{number}")
+        case list() | tuple():
+            yield key, " ".join(map(str, value)) or NOTHING
+        case _ if value is not None:
+            yield key, str(value)
 
 
 # How templates write instants, durations, amounts and counts.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.lab.web.world import World
 
-PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/reports"]
+PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/compare", "/reports"]
 WIDE, PHONE = {"width": 1_200, "height": 800}, {"width": 375, "height": 720}
 # Each size and each scheme with every push, all four pairs in the night.
 LOOKS = [

@@ -31,7 +31,7 @@ LEARNED = {
     "padding": 0.25,
     "samples": [f"2+2=⟦4⟧ {EVIL}"],
 }
-PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/reports"]
+PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/compare", "/reports"]
 
 
 def read(site: Any, path: str) -> Page:
@@ -49,7 +49,9 @@ def detail_pages(site: Any) -> list[str]:
     job = site.json("/api/v1/queue")["jobs"][1]["name"]
     live, past = site.json("/api/v1/runs?rows=2")["runs"][0]["key"], site.json("/api/v1/runs?page=3")["runs"][0]["key"]
     week = site.json("/api/v1/reports")["reports"][3]["week"]
-    return [f"/jobs/{job}", f"/runs/{live}", f"/runs/{past}", f"/reports/{week}", "/?from=2026-03-01"]
+    other = site.json("/api/v1/queue")["jobs"][2]["name"]
+    compared = f"/compare?jobs={quote(job)},{quote(other)}"
+    return [f"/jobs/{job}", compared, f"/runs/{live}", f"/runs/{past}", f"/reports/{week}", "/?from=2026-03-01"]
 
 
 def test_every_page_has_its_landmarks_one_heading_and_a_name_for_every_table(site: Any) -> None:
@@ -63,6 +65,27 @@ def test_every_page_has_its_landmarks_one_heading_and_a_name_for_every_table(sit
         assert all(th.get("scope") for th in page.all("th")), path
         ids = [found["id"] for _, found in page.tags if "id" in found]
         assert len(ids) == len(set(ids)), path
+
+
+def test_compared_jobs_show_their_losses_and_the_settings_that_differ(
+    make_world: Callable[..., World], serve: Any
+) -> None:
+    world = make_world()
+    with world.database.write() as tx:
+        names = [record.spec.name for record in jobs.everything(tx)]
+        for name, rate in (("lr-3", "1e-3"), ("lr-4", "1e-4")):
+            command = ("python", "train.py", "--lr", rate)
+            jobs.add(tx, JobSpec(name=name, role="job", command=command, target_step=9, steps_per_hour=1), world.now)
+    with serve(world) as site:
+        words = " ".join(" ".join(read(site, "/compare?jobs=lr-3,%20lr-4").words).split())
+        assert "No loss is known for two steps" in words
+        assert "Setting lr-3 lr-4 command python train.py --lr 1e-3 python train.py --lr 1e-4" in words
+        known = [name for name in names if len(site.json(f"/api/v1/jobs/{name}")["losses"]) > 1][:2]
+        curves = site.get(f"/compare?jobs={','.join(known)}").text
+        assert [f'class="line h{number}"' in curves for number in range(3)] == [True, True, False]
+        assert site.get(f"/compare?jobs={known[0]}&scale=log").text.count("<polyline") == 1
+        assert "Name two jobs or more" in site.get("/compare").text
+        assert site.get("/compare?jobs=lr-3,none").status_code == 404
 
 
 def test_the_archive_shows_what_was_sent_and_not_what_the_books_say_now(
