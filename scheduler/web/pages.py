@@ -44,6 +44,8 @@ Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
 Jobs = Annotated[str, Query(max_length=2_000)]
 _COMPARED_MAX = 8
+# Keys of job files, where a stored definition has another.
+_WRITTEN = {"weight": "priority", "gate.parent": "after.job", "gate.fraction": "after.at"}
 _PLANNED_SHOWN = 100
 _GAPS_SHOWN = 12
 # The page weighs 100 kB at most: the more the picture takes, the fewer sessions are in the table beside it.
@@ -233,7 +235,7 @@ class Pages:
             log=scale == "log",
             hues=hues_of(curves),
             lowest={name: min((loss for _, loss in points), default=None) for name, points in curves.items()},
-            differences=[(key, values) for key, values in rows if len(set(values)) > 1],
+            differences=[(_WRITTEN.get(key, key), values) for key, values in rows if len(set(values)) > 1],
         )
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
