@@ -89,9 +89,16 @@ def test_launching_an_ended_key_again_starts_nothing(place: "Place") -> None:
 
 def test_of_two_launches_of_one_key_at_once_one_starts(place: "Place") -> None:
     request, now = place.request("one"), place.now()
+
+    def launch(_: int) -> str:
+        try:
+            return place.adapter().launch(request, now).key
+        except Unreachable:  # it sees the other's launch half done, and says so
+            return ""
+
     with ThreadPoolExecutor(8) as threads:
-        launched = list(threads.map(lambda _: place.adapter().launch(request, now), range(8)))
-    assert {observed.key for observed in launched} == {"one"}
+        launched = set(threads.map(launch, range(8)))
+    assert "one" in launched <= {"one", ""}
     place.until("one", SessionState.RUNNING)
     wait_for_hello(place)
     if place.adapter().capabilities.tails_logs:
