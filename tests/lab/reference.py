@@ -110,11 +110,9 @@ def _range_rows() -> Iterator[str]:
 def _pool_option_rows() -> Iterator[str]:
     """One line for each platform; what an option means is told on the platform's own page."""
     for platform in sorted(shipped()):
-        module = "slurm.settings:Options" if platform == "slurm" else f"{platform}.settings:Settings"
-        if platform in {"local", "manual"}:
-            module = f"{platform}.adapter:Settings"
-        name, kind = module.split(":")
-        options = declared_options(getattr(import_module(f"platforms.{name}"), kind))
+        module = import_module(f"platforms.{platform}.{'adapter' if platform in {'local', 'manual'} else 'settings'}")
+        kinds = {name.lower(): kind for name, kind in vars(module).items()}
+        options = declared_options(module.Options if platform == "slurm" else kinds[f"{platform}settings"])
         yield f"- {platform}: {', '.join(map(_pool_option, options))}"
 
 

@@ -51,7 +51,7 @@ INNER = {
     "scheduler.store.codec._OtherType",
     "scheduler.service.versions.reading.NoScores",
     "scheduler.store.columns.WrongType",
-    "scheduler.web.actors.Refused",
+    "scheduler.web.actors.ActionRefused",
 }
 
 
