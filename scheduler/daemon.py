@@ -396,7 +396,7 @@ class Daemon:
             configure(app.settings.logging, app.redact)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new settings, training goes on
             why = " ".join(str(error).split()) or type(error).__name__
-            self.log.error("config.not_reloaded", why=why, next="the settings before stay in force; correct the file")
+            self.log.error("config.not_reloaded", why=why, next="the previous settings stay; correct the file")
             event, facts = "daemon.reload_refused", {"why": why[:_WHY_CHARACTERS]}
         else:
             self._use(app, ports)

@@ -148,13 +148,13 @@ class HandOver:
             if now < offer.lapses_at:
                 waits = "waits for a person to take it"
                 return Observed(self.key, SessionState.QUEUED, "", detail=waits, stop_channel=StopChannel.PLATFORM)
-            self.decide(Withdrawn(now, f"nobody took it within {offer.lapses_at - offer.offered_at} s"))
+            self.decide(Withdrawn(now, f"it was not claimed within {offer.lapses_at - offer.offered_at} s"))
             claim = self.claim()
         if not isinstance(claim, Claimed):
             return Observed(self.key, SessionState.ABSENT, "", detail=claim.why if claim else "withdrawn")
         end = self.end()
         if end is None and now > offer.deadline + result_seconds:
-            self.close(End(claim.at, max(claim.at, offer.deadline), "nobody handed in a result"))
+            self.close(End(claim.at, max(claim.at, offer.deadline), "no result was submitted"))
             end = self.end()
         remote_id = f"taken by {claim.by}"
         if end is None:

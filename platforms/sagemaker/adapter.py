@@ -157,7 +157,7 @@ class SageMakerPlatform(Adapter):
                 if description is None:
                     return None
                 if not is_ours(description, key, self._owner):
-                    why = "a training job of this name is there, and whose it is is not told"
+                    why = "a training job of this name exists, and its owner is unknown"
                     nobodys = Observed(key, SessionState.UNCLEAR, "", detail=why)
                     return None if is_told(description) else Look(nobodys, ends_by(description))
                 if lost_its_instance(description):
@@ -303,7 +303,7 @@ class SageMakerPlatform(Adapter):
                 description = self._describe(key)
         except PlatformError as error:
             raise Unreachable(
-                "sagemaker", "launch", f"{why}; whether {key} is there cannot be told: {error.why}"
+                "sagemaker", "launch", f"{why}; whether {key} exists is unknown: {error.why}"
             ) from error
         if description is None:
             raise Unreachable("sagemaker", "launch", f"{why}; {key} is not there yet")
@@ -311,7 +311,7 @@ class SageMakerPlatform(Adapter):
 
     def _adopt(self, key: str, description: Mapping[str, Any], now: int) -> Observed:
         if not is_told(description):
-            raise Unreachable("sagemaker", "launch", f"a training job {key} is there, and whose it is is not told")
+            raise Unreachable("sagemaker", "launch", f"a training job {key} exists, and its owner is unknown")
         if not is_ours(description, key, self._owner):
             remedy = "Give each scheduler of this account its own launch_prefix, or correct the option owner"
             raise Misconfigured("sagemaker", "launch", f"a training job {key} of somebody else is there", remedy)

@@ -48,7 +48,7 @@ class SageMakerSettings:
     poll_seconds: int = 30
     spot: Annotated[bool, YES] = False
     launcher: Annotated[str, Written(words=("boto3", "sdk"), remedy="Write boto3 or sdk")] = "boto3"
-    owner: Annotated[str, Written(form=_OWNER, remedy="Write a name of letters, digits, hyphens and dots")] = ""
+    owner: Annotated[str, Written(form=_OWNER, remedy="Use characters, digits, hyphens and dots only")] = ""
     profile: str = ""
     credentials: str = ""
     endpoint: str = ""

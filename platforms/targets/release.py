@@ -36,7 +36,7 @@ def open_release(model: str, version: int, folder: Path) -> Release:
     differs, and one that plain_files refuses. Raises OSError.
     """
     if not _MODEL.fullmatch(model) or version < 1:
-        raise _bad(f"{model!r} version {version} is no name of a release", "Names are small letters, digits, . _ -")
+        raise _bad(f"{model!r} version {version} is not a release name", "Use lower case a to z, digits, . _ -")
     names = _names(folder)
     sums = _read(folder / SUMS, _SUMS_MAX_BYTES) if SUMS in names else b""
     listed = _listed(sums)
@@ -65,7 +65,7 @@ def _names(folder: Path) -> frozenset[str]:
     names = set()
     for name in _walk(folder):
         if not is_key(name):
-            raise _bad(f"{name!r} is no usable name of a file", "Use letters, digits, . _ - and no dot first")
+            raise _bad(f"{name!r} cannot be a file name", "Use a to z, digits, . _ - and no leading dot")
         names.add(name)
         if len(names) > _FILES_MAX:
             raise _bad(f"{folder} has more than {_FILES_MAX} files", "A release is one model: export it again")

@@ -188,7 +188,7 @@ def check_target(at: ServedAt, models: list[str]) -> Checked:
     there = {model: serving for model, serving in servings.items() if serving.version is not None}
     if unproven := sorted(model for model, serving in there.items() if not serving.proven):
         remedy = f"Let it be brought there again: schedctl models sync {at.rule.name}"
-        return Checked("warning", f"nobody has seen {', '.join(unproven)} answer since the newest change", remedy)
+        return Checked("warning", f"{', '.join(unproven)}: no answer yet since the newest change", remedy)
     return Checked("ok", f"answers; {counted(len(there), 'model')} served there")
 
 
@@ -201,7 +201,7 @@ def channel_check(channel: Channel) -> Callable[[], Checked]:
         case SlackChannel():
             return lambda: check_slack(channel)
         case _:
-            return lambda: Checked("ok", "set; only a letter can test it: schedctl report weekly --send")
+            return lambda: Checked("ok", "set; only a message can test it: schedctl report weekly --send")
 
 
 def no_channel() -> Checked:

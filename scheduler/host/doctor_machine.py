@@ -133,7 +133,7 @@ def check_runner(address: str) -> Checked:
             caller.settimeout(5)
             caller.connect(address)
     except OSError as error:
-        why = f"nobody starts local sessions at {address}: {error.strerror or error}"
+        why = f"no runner answers at {address}: {error.strerror or error}"
         return Checked("bad", why, "systemctl start uff-local.socket")
     return Checked("ok", f"answers at {address}")
 

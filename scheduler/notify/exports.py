@@ -1,7 +1,7 @@
 """Exports: files that other programs read, kept up to date by the daemon where the settings ask for them.
 
 ``calendar`` is a file with the sessions that run and are planned. ``series`` is a folder with one for each job: what
-its sessions told, as CSV (written again) and as TensorBoard's event file (which only ever grows).
+its sessions reported, as CSV (written again) and as TensorBoard's event file (which only ever grows).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _export_series(ports: Ports, folder: Path) -> None:
 
 
 def csv_of(points: Sequence[Point]) -> str:
-    """Return a table of what was told, instants in UTC."""
+    """Return the reported metrics as a table, instants in UTC."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)

@@ -65,7 +65,7 @@ def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -
         if not any(o.start == placement.start and o.end == until for o in pool.open_windows(placement.start, until)):
             yield f"{what}: not open for the whole session"
         if not placement.lanes:
-            yield f"{what}: nobody sits in it"
+            yield f"{what}: it has no job"
         devices = _devices(placement)
         if pool.device_counts and (devices not in pool.device_counts or len(placement.lanes) > 1):
             yield f"{what}: {counted(devices, 'device')} for {counted(len(placement.lanes), 'job')} cannot be asked for"

@@ -169,7 +169,7 @@ def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
     if proxy and not any(pool.get("platform") == _KAGGLE for pool in pools):
         raise Refusal("--kaggle-proxy", "no pool is one of Kaggle's", "Name one kaggle")
     if proxy and not answers(proxy):
-        raise Refusal("--kaggle-proxy", f"nobody listens at {proxy}", "Start the server first")
+        raise Refusal("--kaggle-proxy", f"no server answers at {proxy}", "Start the server first")
     address = proxy or f"http://127.0.0.1:{free_port()}"
     # Kernels of the shipped emulator reach the artifact folder as those of Kaggle reach an object store.
     own = _FOREIGN if proxy else {"checkpoints": "direct", "credentials": str(folder / _KAGGLE_CREDENTIALS)}
@@ -233,7 +233,7 @@ def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
             )
         return
     if endpoint and not answers(endpoint):
-        raise Refusal("--aws-endpoint", f"nobody listens at {endpoint}", "Start the server first")
+        raise Refusal("--aws-endpoint", f"no server answers at {endpoint}", "Start the server first")
     prefix = f"rehearsal-{secrets.token_hex(4)}/" if endpoint else ""
     address = endpoint or f"http://127.0.0.1:{free_port()}"
     access = {"endpoint": address} if endpoint else {"endpoint": address, "credentials": str(folder / _AWS_CREDENTIALS)}

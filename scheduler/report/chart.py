@@ -48,7 +48,7 @@ STYLE = """
 """
 
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#7f6bd0")
-"""The colours of models, told apart also by those who see few colours; beside a word, never in its place."""
+"""The colours of models, distinct also with colour blindness; beside a word, never in its place."""
 
 STYLE += "".join(
     f".chart .h{number} {{ fill: {hue}; }} .h{number}::before {{ background: {hue}; }} "

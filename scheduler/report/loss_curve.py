@@ -1,4 +1,4 @@
-"""Loss curve: a job's held-out loss, and the loss that its sessions told, over its steps up to its target. Pure."""
+"""Loss curve: a job's held-out loss, and the loss that its sessions reported, over its steps up to its target. Pure."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _DIGEST_SHOWN = 16
 def model_card(facts: Mapping[str, Any], base: str, *, adapter: bool = False) -> str:
     """Return the card of a version as Markdown. ``facts`` are those of ``schedctl models show --json``.
 
-    ``base`` is a repository of the Hub that it was trained from, if it is known; a path of a machine is never told.
+    ``base`` is a repository of the Hub that it was trained from, if it is known; a path of a machine is never shown.
     An ``adapter`` is of no use without it.
     """
     head: dict[str, Any] = {"tags": ["uff-scheduler"], "uff_version": facts["name"], "uff_step": facts["step"]}
@@ -29,7 +29,7 @@ def model_card(facts: Mapping[str, Any], base: str, *, adapter: bool = False) ->
 
 def _body(facts: Mapping[str, Any]) -> str:
     rows = [
-        ("state", facts["state"] + (", in force" if facts["in_force"] else "")),
+        ("state", facts["state"] + (", promoted" if facts["in_force"] else "")),
         ("step", f"{facts['step']:,}"),
         ("began with", facts["parent"] or "nothing"),
         ("content", _digest(facts["digest"])),

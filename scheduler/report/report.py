@@ -1,4 +1,4 @@
-"""The weekly report as data: what every rendering shows, computed from books and manifests alone. Pure."""
+"""The weekly report as data: what every rendering shows, computed from the ledger and manifests alone. Pure."""
 
 from __future__ import annotations
 

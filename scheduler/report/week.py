@@ -51,7 +51,7 @@ class PoolFigures:
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """One job. Losses are held out: before its first step if it told that, else of its first checkpoint; and now.
+    """One job. Losses are held out: before its first step if it reported that, else of its first checkpoint; and now.
 
     ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``; ``loss_parent`` was theirs.
     """
@@ -260,7 +260,7 @@ def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Ite
 
 
 def _told_too_late(facts: WeekFacts, pool: str, window: Window) -> int:
-    """Return the seconds of a window that no run explains and that were told after the last launch in it.
+    """Return the seconds of a window that no run explains and that were reported after the last launch in it.
 
     Somebody else used them: no launch of ours could leave room for what was not there yet.
     """

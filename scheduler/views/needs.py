@@ -270,7 +270,7 @@ def _versions(tx: Connection) -> Iterator[Need]:
             words += [one.at for one in evaluations.overrules_of(tx, version)]
             since = max(words, default=version.created_at)
             remedy = f"schedctl models promote {version.name} --reason WHY"
-            why = f"accepted ({version.why}), and nobody promoted it"
+            why = f"accepted ({version.why}), but not promoted yet"
             yield Need("version waits for promotion", version.name, why, remedy, since)
         tried = evaluations.of_version(tx, version)
         if version.state == "candidate" and tried and tried[-1].state == "failed":

@@ -88,7 +88,7 @@ def _from(file: Path, *, private: bool) -> Bearer:
     if private and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidInput(f"others may read {file}", f"Run: chmod 600 {file}")
     if len(token) < LENGTH_MIN or not token.isascii() or any(c.isspace() or not c.isprintable() for c in token):
-        raise InvalidInput(f"{file} holds no token of at least {LENGTH_MIN} letters and digits", _MAKE_ONE)
+        raise InvalidInput(f"{file} holds no token of at least {LENGTH_MIN} characters", _MAKE_ONE)
     return Bearer(token)
 
 

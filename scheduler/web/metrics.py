@@ -89,7 +89,7 @@ def _models(tx: Connection) -> Iterable[Metric]:
     yield _metric(
         "uff_version_in_force",
         "gauge",
-        "Number of the version in force.",
+        "Number of the promoted version.",
         [({"model": v.model}, v.number) for v in listed],
     )
     costs = [(version, models.cost(tx, version)) for version in listed]
@@ -97,7 +97,7 @@ def _models(tx: Connection) -> Iterable[Metric]:
         field_name = "seconds" if unit == "seconds" else "microdollars"
         samples: list[Sample] = [({"model": v.model}, getattr(cost, field_name) / scale) for v, cost in costs]
         yield _metric(
-            f"uff_version_cost_{unit}", "gauge", f"{words} that the version in force took, judging too.", samples
+            f"uff_version_cost_{unit}", "gauge", f"{words} that the promoted version took with its evaluation.", samples
         )
 
 

@@ -254,7 +254,7 @@ class Pages:
         """Versions of models, and who began with which."""
         with self._source.read() as tx:
             all_models = views.models(tx)
-            marks = {one.in_force: "in force" for one in all_models if one.in_force}
+            marks = {one.in_force: "promoted" for one in all_models if one.in_force}
             return self._page("models.html", "models", tx, found=all_models, lines=views.tree(all_models, marks))
 
     def version(self, name: JobName) -> HTMLResponse:

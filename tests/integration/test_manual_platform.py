@@ -194,7 +194,7 @@ def test_an_offer_that_nobody_takes_lapses_and_the_pool_rests(make_desk: Callabl
     desk.offer("uff-ufm-0001")
     assert desk.state("uff-ufm-0001", after_seconds=500) == SessionState.QUEUED
     assert desk.state("uff-ufm-0001", after_seconds=700) == SessionState.ABSENT
-    with pytest.raises(Refusal, match="is not open: nobody took it within 600 s"):
+    with pytest.raises(Refusal, match="is not open: it was not claimed within 600 s"):
         desk.take("uff-ufm-0001")
     with pytest.raises(Refused, match="nobody took the last offer") as refused:
         desk.offer("uff-ufm-0002")
@@ -210,7 +210,7 @@ def test_a_session_whose_result_never_comes_is_over_at_its_deadline(make_desk: C
     assert desk.state("uff-ufm-0001", after_seconds=4 * HOUR + 3_000) == SessionState.RUNNING
     now = desk.clock.now() + 6 * HOUR
     ended = desk.platform.find(["uff-ufm-0001"], now)["uff-ufm-0001"]
-    assert (ended.state, ended.detail) == (SessionState.ENDED, "nobody handed in a result")
+    assert (ended.state, ended.detail) == (SessionState.ENDED, "no result was submitted")
     assert ended.started is not None
     assert ended.ended is not None
     assert 0 < ended.ended - ended.started <= 4 * HOUR

@@ -101,7 +101,7 @@ def _show_plan(cli: Cli, deployer: Deployer, version: Version, target: str, part
     cli.out.data({**data, "files": [] if there else files})
     serves = f"{version.model}@{live.version}" if live.version is not None else "nothing"
     cli.out.line(
-        f"{target} serves {serves}{'' if live.proven or live.version is None else ', which nobody saw answer'}."
+        f"{target} serves {serves}{'' if live.proven or live.version is None else ', which has not answered yet'}."
     )
     if there:
         cli.out.line("Nothing would be done.")

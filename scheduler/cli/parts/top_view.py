@@ -29,7 +29,7 @@ KEYS = (
     ("r", "release it, when it is held, failed or cancelled"),
     ("p", "give it another priority"),
     ("f", "show all jobs, those that run, that wait, or that need a look"),
-    ("/", "show jobs whose name holds some letters"),
+    ("/", "show jobs whose name contains a text"),
     ("s", f"change the order: {', '.join(ORDERS)}"),
     ("Esc", "back"),
     ("q", "quit"),

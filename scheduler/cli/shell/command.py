@@ -255,7 +255,7 @@ def confirm(cli: Cli, question: str, *, yes: bool) -> None:
         return
     remedy = "To do it without being asked, add --yes"
     if cli.options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Refusal("nothing was changed", f'nobody can be asked here: "{question}"', remedy)
+        raise Refusal("nothing was changed", f'this is not a terminal, so no one can answer: "{question}"', remedy)
     sys.stderr.write(cli.redact(f"{question} [y/N] "))
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
 NO_SOURCES = (
-    "nobody named a text to train on; run schedctl corpus add FOLDER, or set corpus.sources (to try things out: "
+    "there is no text to train on; run schedctl corpus add FOLDER, or set corpus.sources (to try things out: "
     "stdlib, the text that comes with Python)"
 )
 _STEP_PERCENT = 5

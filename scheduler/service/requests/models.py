@@ -202,7 +202,7 @@ def _drift(tx: Connection, model: str, target: str, live: Served) -> str:
             f"{'nothing' if live.version is None else f'{model}@{live.version}'} is deployed, {wanted.name} is promoted"
         )
     if not live.proven:
-        return f"nobody has seen {wanted.name} answer since it was switched to"
+        return f"{wanted.name} has not answered since it was switched to"
     if row is None or row.number != wanted.number:
         return f"our records do not say that {wanted.name} is deployed there"
     sent = str(row.evidence.get("digest", ""))

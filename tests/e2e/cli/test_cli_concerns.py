@@ -155,7 +155,7 @@ def test_nothing_is_trained_on_that_nobody_named(schedctl: Schedctl, database: D
     added = schedctl("queue", "add", "--models")
     assert (added.code, told in added.err) == (0, True)
     refused = schedctl("corpus", "build")
-    assert (refused.code, "nobody named a text to train on" in refused.err) == (3, True)
+    assert (refused.code, "there is no text to train on" in refused.err) == (3, True)
     assert not list(home.rglob("train-*.jsonl"))
     assert schedctl("corpus", "add", str(home / "models.toml")).code == 0
     assert "no text is named" not in schedctl("config", "check").err

@@ -93,7 +93,7 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
     [
         ("kaggle", "another", "", "are refused"),
         ("kaggle", "", "", "no credentials found"),
-        ("kaggle", "any", "http://127.0.0.1:9", "nobody listens"),
+        ("kaggle", "any", "http://127.0.0.1:9", "no server answers"),
         ("desk", "any", "", "no pool is one of Kaggle's"),
     ],
 )

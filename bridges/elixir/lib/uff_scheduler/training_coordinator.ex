@@ -51,7 +51,7 @@ defmodule UffScheduler.TrainingCoordinator do
     end
   end
 
-  @doc "Brings every target of the options to what is in force. Returns what each answered."
+  @doc "Brings every target of the options to the promoted versions. Returns what each answered."
   def sync(options \\ []) do
     server = Keyword.get(options, :server, __MODULE__)
     %{targets: targets} = GenServer.call(server, :options)
@@ -59,7 +59,7 @@ defmodule UffScheduler.TrainingCoordinator do
     {:ok, Map.new(targets, &{&1, ask(server, "models.sync", Map.put(args, "target", &1), @long_ms)})}
   end
 
-  @doc "Brings a version (`ufm@3`), or the one in force of a model (`ufm`), to a target."
+  @doc "Brings a version (`ufm@3`), or the promoted one of a model (`ufm`), to a target."
   def deploy(version, target, options \\ []) do
     server = Keyword.get(options, :server, __MODULE__)
 
