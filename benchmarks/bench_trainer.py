@@ -31,7 +31,7 @@ from benchmarks.trainer.cases import SHAPES, Case
 from benchmarks.trainer.pair import measure_pair
 from benchmarks.trainer.pause import measure_pause
 from benchmarks.trainer.saves import measure_saves
-from benchmarks.trainer.speed import TABLE, compare, measure_lengths, measure_price
+from benchmarks.trainer.speed import TABLE, compare, measure_lengths, measure_price, measure_rounding
 from benchmarks.trainer.start import measure_starts
 from benchmarks.trainer.storm import measure_storm
 
@@ -65,6 +65,8 @@ def main() -> int:
             measure_starts(options, folder)
         elif options.cap:
             measure_lengths(options, folder)
+        elif options.rounding:
+            measure_rounding(options, folder)
         elif options.price:
             exact = [each for each in TABLE if each.deterministic and str(each).startswith(options.only)]
             measure_price([case] if options.cpu else exact, options, folder)
@@ -85,6 +87,7 @@ def _options() -> argparse.Namespace:
     what.add_argument("--start", action="store_true", help="seconds from the command to the first step")
     what.add_argument("--storm", action="store_true", help="a training that is killed --kills times")
     what.add_argument("--cap", type=float, metavar="GIB", help="4 bits, by length, on a card of so much memory")
+    what.add_argument("--rounding", action="store_true", help="what an adapter learns on a base in fp8, beside bf16")
     what.add_argument("--pause", action="store_true", help="the longest between steps; fails where layers are compiled")
     what.add_argument("--pair", action="store_true", help="two devices beside one")
     parser.add_argument("--only", default="", metavar="TEXT", help="of --table and --price the cases that begin so")
@@ -92,7 +95,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=20, help="of --storm")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="share the kills out to so many trainings")
     parser.add_argument("--lengths", type=int, nargs="+", metavar="TOKENS", help="of --cap")
-    parser.add_argument("--precision", choices=("auto", "bf16", "fp16"), default="auto", help="of --cap")
+    parser.add_argument(
+        "--precision", choices=("auto", "bf16", "fp16", "fp8"), default="auto", help="of --cap; fp8: beside bf16"
+    )
     parser.add_argument("--shape", choices=SHAPES, default="1.3b")
     parser.add_argument("--way", choices=("lora", "qlora", "full"), default="lora")
     parser.add_argument("--length", type=int, default=2048)

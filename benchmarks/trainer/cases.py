@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -47,6 +48,7 @@ class Measured(NamedTuple):
     peak: int
     first_step: float
     said: str = ""
+    held_out_loss: float = math.nan
 
 
 def mfu(case: Case, peak: float, speed: float) -> float:
@@ -125,9 +127,15 @@ def ours_of(case: Case, folder: Path, devices: int = 1) -> list[str]:
 
 
 def measure_ours(
-    case: Case, steps: int, folder: Path, *more: str, devices: int = 1, environment: dict[str, str] | None = None
+    case: Case,
+    steps: int,
+    folder: Path,
+    *more: str,
+    devices: int = 1,
+    environment: dict[str, str] | None = None,
+    keep: Path | None = None,
 ) -> Measured:
-    """Measure finetune.py on a case, with ``more`` options."""
+    """Measure finetune.py on a case, with ``more`` options; what it saved last is moved to ``keep``."""
     words = [*ours_of(case, folder, devices), *more]
     with tempfile.TemporaryDirectory(dir=folder) as name:
         kept = Path(name)
@@ -136,8 +144,11 @@ def measure_ours(
         first, said = run(words, data_of(case, folder), kept, told_to)
         told = [json.loads(line) for line in (kept / "progress").read_text().splitlines()]
         metrics = json.loads((kept / f"step-{steps:08d}/meta.json").read_bytes())["metrics"]
+        if keep is not None:
+            (kept / f"step-{steps:08d}").rename(keep)
     peak = max(line.get("gpu_memory_bytes", 0) for line in told)
-    return Measured(metrics.get("tokens_per_second", 0.0), peak, first, said)
+    speed, loss = metrics.get("tokens_per_second", 0.0), metrics.get("held_out_loss", math.nan)
+    return Measured(speed, peak, first, said, loss)
 
 
 def run(words: list[str], data: Path, kept: Path, more: dict[str, str]) -> tuple[float, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from benchmarks.trainer.baseline import measure_baseline
-from benchmarks.trainer.cases import Case, Measured, measure_ours, mfu, prepare
+from benchmarks.trainer.cases import Case, Measured, data_of, measure_ours, mfu, prepare
 
 TABLE = (
     Case("1.3b", "full", 2048, 4, theirs=False),
@@ -38,7 +39,26 @@ def compare(cases: list[Case], options: argparse.Namespace, folder: Path) -> lis
             print(f"{who:>15}: {told(case, options, measured)}")
         ratios.append(ours.speed / theirs.speed)
         print(f"{'ratio':>15}: {ratios[-1]:9.2f}", flush=True)
+        if options.precision == "fp8":
+            rounded = measure_ours(case, options.steps, folder, "--precision", "fp8")
+            print(f"{'in fp8':>15}: {told(case, options, rounded)}")
+            print(f"{'fp8 / bf16':>15}: {rounded.speed / ours.speed:9.2f}", flush=True)
     return ratios
+
+
+def measure_rounding(options: argparse.Namespace, folder: Path) -> None:
+    """Print what an adapter learns on a frozen base in fp8, beside bf16: held-out losses, and their ratio."""
+    case = Case("small", "lora", 512, 8)
+    prepare(case, options, folder)
+    texts = [{"text": path.read_text()} for path in sorted(Path(json.__file__).parent.glob("*.py"))]
+    (data_of(case, folder) / "heldout.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    base = folder / "base"
+    losses = {"base": measure_ours(case._replace(way="full"), 300, folder, "--rate", "1e-3", keep=base).held_out_loss}
+    for precision in ("bf16", "fp8"):
+        way = ("--model", str(base), "--precision", precision, "--rate", "1e-3")
+        losses[precision] = measure_ours(case, options.steps, folder, *way).held_out_loss
+        print(f"{precision:>15}: held-out loss {losses[precision]:.5f}, before {losses['base']:.5f}", flush=True)
+    print(f"{'ratio':>15}: {losses['fp8'] / losses['bf16']:9.5f}", flush=True)
 
 
 def measure_price(cases: list[Case], options: argparse.Namespace, folder: Path) -> None:

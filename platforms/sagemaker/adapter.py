@@ -302,9 +302,7 @@ class SageMakerPlatform(Adapter):
             with answers.translated("look up"):
                 description = self._describe(key)
         except PlatformError as error:
-            raise Unreachable(
-                "sagemaker", "launch", f"{why}; whether {key} exists is unknown: {error.why}"
-            ) from error
+            raise Unreachable("sagemaker", "launch", f"{why}; whether {key} exists is unknown: {error.why}") from error
         if description is None:
             raise Unreachable("sagemaker", "launch", f"{why}; {key} is not there yet")
         return description

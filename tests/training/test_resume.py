@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 
 from jobs.payload.trainers.tuning.card import find_card
+from jobs.payload.trainers.tuning.fp8 import FP8_FROM
 from jobs.payload.trainers.tuning.memory import STATUS
 from jobs.payload.trainers.tuning.model import make_model
 from jobs.payload.trainers.tuning.options import read_options
@@ -25,6 +26,7 @@ WAYS = {
     "bf16": ("--lora", "4", "--precision", "bf16"),
     "8bit": ("--lora", "4", "--optimizer", "adamw8bit"),
     "compiled": ("--lora", "4", "--compile", "on"),
+    "fp8": ("--lora", "4", "--precision", "fp8"),
 }
 
 
@@ -32,6 +34,8 @@ WAYS = {
 def test_a_cut_training_ends_with_the_bits_of_one_that_was_not(way: str, make_desk: Callable[..., Desk]) -> None:
     if way == "compiled" and not accelerators():
         pytest.skip("layers are compiled where Triton works, and there is no accelerator here")
+    if way == "fp8" and not (accelerators() and torch.cuda.get_device_capability() >= FP8_FROM):
+        pytest.skip("no device here has units for fp8")
     whole, broken = (make_desk(name, *WAYS[way], "--report-every", "7") for name in ("whole", "broken"))
     assert whole.run().codes == [0], whole.run().said
     losses = [entry for entry in whole.losses() if entry[1] is not None]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import TrainingRefused
+from .fp8 import check_fp8
 
 _BF16_FROM = (8, 0)
 _TRITON_FROM = (7, 0)  # what torch.compile needs
@@ -39,9 +40,9 @@ class Card(NamedTuple):
 def find_card(local_rank: int, precision: str = "auto") -> Card:
     """Return the device of a process; raises TrainingRefused for a precision that its units do not have."""
     if not torch.cuda.is_available():
-        if precision == "fp16":
+        if precision in ("fp16", "fp8"):
             raise TrainingRefused(
-                "fp16 needs an accelerator, and torch finds none here: leave --precision out, or say fp32 or bf16"
+                f"{precision} needs an accelerator, and torch finds none: leave --precision out, or say fp32 or bf16"
             )
         return Card("cpu", "cpu", "fp32" if precision == "auto" else precision, compiles=False)
     if local_rank >= torch.cuda.device_count():
@@ -53,6 +54,9 @@ def find_card(local_rank: int, precision: str = "auto") -> Card:
     _check(name, capability, precision)
     if precision == "auto":
         precision = "bf16" if capability >= _BF16_FROM else "fp16"
+    if precision == "fp8":
+        check_fp8(f"cuda:{local_rank}")
+        precision = "bf16"  # of all that is not a product of the frozen base
     if precision == "bf16" and capability < _BF16_FROM:
         raise TrainingRefused(f"{name} has no units for bf16 (compute capability {capability}): leave --precision out")
     return Card(f"cuda:{local_rank}", name, precision, compiles=capability >= _TRITON_FROM)

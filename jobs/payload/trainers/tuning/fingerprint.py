@@ -46,6 +46,8 @@ def fingerprint(
     """Return the fingerprint. ``digests`` name model, tokenizer and data; ``training`` has seed and target step."""
     job = {name: getattr(options, name) for name in _OPTIONS}
     job |= {"rows a step": options.batch * options.accumulate, **digests, **training}
+    if options.precision == "fp8":
+        job["products of the base"] = "fp8"
     if options.schedule == "constant":
         del job["target step"]  # decides nothing but when it is over
     return {"format": FORMAT, "job": job, "place": dict(place)}

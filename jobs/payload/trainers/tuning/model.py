@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from .base import check_loaded
 from .checkpoint import read_fingerprint
 from .errors import TrainingRefused
+from .fp8 import use_fp8
 from .images import KINDS, PREPROCESSOR, preprocessor
 from .independence import ALONE, MASK, separation
 from .memory import HALF
@@ -203,11 +204,19 @@ def make_model(
         )
     if share_out is not None:
         share_out(model)
+    _report_unreached(model)
+    _make_faster(model, options, card)
+    return model
+
+
+def _make_faster(model: Model, options: argparse.Namespace, card: Card) -> None:
+    if options.precision == "fp8":
+        count = use_fp8(model.layers)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"finetune: {count} linear layers of the base compute in fp8", flush=True)
     if _compiles(options, card):
         for layer in model.layers:
             layer.compile()
-    _report_unreached(model)
-    return model
 
 
 def _report_unreached(model: Model) -> None:

@@ -76,6 +76,8 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.alone = False  # or whether each document has rows of its own
     if options.shard == "on" and (why := unshared(options)):
         parser.error(f"--shard on: {why}")
+    if options.precision == "fp8" and (not options.lora or options.bits == 4 or options.zero):
+        parser.error("--precision fp8 is for a frozen base in 16 bits: say --lora, and neither --use-4bit nor --zero")
     options.rate = options.rate or (2e-4 if options.stage in ("sft", "selftrain") else 1e-5)
     _check_stage(options, parser)
     for name in ("model", "data"):
@@ -88,7 +90,12 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _add_machine(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("machine")
     machine.add_argument("--devices", type=int, metavar="N", help="use so many (default: all that the session has)")
-    machine.add_argument("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help="of products")
+    machine.add_argument(
+        "--precision",
+        choices=("auto", "bf16", "fp16", "fp32", "fp8"),
+        default="auto",
+        help="of products (fp8: of a frozen base's, under an adapter; another training, class E2)",
+    )
     machine.add_argument(
         "--gradient-checkpointing",
         nargs="?",
@@ -258,6 +265,8 @@ def unshared(options: argparse.Namespace) -> str:
     """Return why weights cannot be shared out, whatever their size, or ""."""
     if options.bits == 4:
         return "a base in 4 bits fits one device, and is not shared out. Leave one of both out"
+    if options.precision == "fp8":
+        return "products in fp8 need whole weights. Leave one of both out"
     if options.optimizer == "adamw8bit" and not options.lora:
         return (
             "an optimiser in 8 bits takes whole weights only, and its state would be shared out as well. Leave it out"
