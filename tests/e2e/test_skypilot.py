@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.patience import until
+from tests.lab.patience import files_called, until
 from tests.lab.sky_server import SkyServer
 from tests.lab.typed import told
 
@@ -96,7 +96,8 @@ def _trained_twice(server: SkyServer, folder: Path) -> None:
         server.preempt(first)
         until(lambda: len(runs()) == 2 and runs()[0]["state"] == "ended", "the next session")
         until(
-            lambda: b"".join(path.read_bytes() for path in folder.rglob("job-1.log")).count(b"begins") == 2, "its start"
+            lambda: b"".join(path.read_bytes() for path in files_called("job-1.log", folder)).count(b"begins") == 2,
+            "its start",
         )
         schedctl("queue", "cancel", "--all", "--yes")
         until(lambda: all(run["state"] == "ended" for run in runs()), "the end of the second")
@@ -104,7 +105,7 @@ def _trained_twice(server: SkyServer, folder: Path) -> None:
     finally:
         daemon.terminate()
         daemon.wait(timeout=60)
-    said = "".join(path.read_text() for path in folder.rglob("job-1.log"))
+    said = "".join(path.read_text() for path in files_called("job-1.log", folder))
     begun = sorted(map(int, re.findall(r"begins at (\d+)", said)))
     assert begun[0] == 0 < begun[1]
     spans = {one["name"].split("-", 2)[2]: one["usage_intervals"][0][0] for one in server.spans}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.patience import until
+from tests.lab.patience import files_called, until
 from tests.lab.slurm import SlurmLab, slurm_lab
 from tests.lab.typed import told
 
@@ -104,7 +104,7 @@ class Cluster:
 
     def begun(self) -> list[tuple[int, str]]:
         """Return the step at which each training began, and Slurm's number of its session."""
-        said = [path.read_text() for path in (self.folder / "state").rglob("output.log")]
+        said = [path.read_text() for path in files_called("output.log", self.folder / "state")]
         return sorted((int(at), number) for at, number in re.findall(r"begins at (\d+) on (\d+) 0", "".join(said)))
 
 

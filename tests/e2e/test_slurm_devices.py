@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scheduler.clock import real_now
-from tests.lab.patience import until
+from tests.lab.patience import files_called, until
 from tests.lab.slurm import SlurmLab, slurm_lab
 from tests.lab.typed import told
 
@@ -135,5 +135,5 @@ def gres(lab: SlurmLab, key: str) -> str:
 
 def printed(folder: Path) -> list[str]:
     """Return the devices that each session says it has."""
-    said = "".join(path.read_text() for path in sorted((folder / "state").rglob("output.log")))
+    said = "".join(path.read_text() for path in files_called("output.log", folder / "state"))
     return re.findall(r"has ([\d,]+) of job ", said)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.patience import until
+from tests.lab.patience import files_called, until
 from tests.lab.slurm import SlurmLab, slurm_lab
 from tests.lab.typed import told
 
@@ -132,7 +132,7 @@ class Cluster:
 
     def said(self) -> str:
         """What all sessions printed."""
-        return "".join(path.read_text() for path in sorted((self.folder / "state").rglob("output.log")))
+        return "".join(path.read_text() for path in files_called("output.log", self.folder / "state"))
 
     def ranks(self) -> list[dict[str, Any]]:
         """What each process was told, in the order in which sessions began."""

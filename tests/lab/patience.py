@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +24,11 @@ _PAUSE_SECONDS_MAX = 0.1  # many looks read the whole process table: who waits l
 _PAUSE_GROWS = 1.2
 _WORK_SECONDS = 0.3
 _PATIENCE = threading.Event()  # never set: its wait is the pause between two looks
+
+
+def files_called(name: str, folder: Path) -> list[Path]:
+    """Return the files of this name below ``folder``, sorted; folders that vanish meanwhile are passed over."""
+    return sorted(Path(root, name) for root, _, names in os.walk(folder) if name in names)
 
 
 def pause(seconds: float = _PAUSE_SECONDS) -> None:

@@ -24,6 +24,7 @@ CARDS: dict[str, tuple[tuple[int, int], list[str], tuple[str, ...], Any]] = {
     "P100": ((6, 0), OLD, (), "neither tensor cores nor Triton"),
     "P100, asked for": ((6, 0), OLD, ("fp16",), ("fp16", False)),
     "P100, asked for, torch of today": ((6, 0), USUAL, ("fp16",), "has kernels for sm_75"),
+    "A100 in fp8": ((8, 0), USUAL, ("fp8",), "has no units for fp8"),
     "T4 in bf16": ((7, 5), USUAL, ("bf16",), "has no units for bf16"),
 }
 
