@@ -10,7 +10,6 @@ from jobs.payload.trainers.tuning.options import read_options
     [
         (("--precision", "fp8"), "--precision fp8 is for a frozen base in 16 bits"),
         (("--precision", "fp8", "--use-4bit"), "neither --use-4bit nor --zero"),
-        (("--precision", "fp8", "--lora", "8", "--zero", "3"), "neither --use-4bit nor --zero"),
         (("--precision", "fp8", "--lora", "8", "--shard", "on"), "--shard on: products in fp8 need whole weights"),
     ],
 )
