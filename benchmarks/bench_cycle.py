@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from jobs.corpus.read.records import Document
+from jobs.corpus.read.records import CorpusDocument
 from jobs.corpus.read.sources import Loader
 from jobs.spec import JobSpec, Mixture
 from platforms.artifacts.directory import DirectoryStore
@@ -91,7 +91,7 @@ class Stream:
 
     made: int = 0
 
-    def load(self, loader: Loader) -> Iterator[Document]:
+    def load(self, loader: Loader) -> Iterator[CorpusDocument]:
         """Yield the documents of one source."""
         number = 0
         while self.made < CORPUS_BYTES:
@@ -99,10 +99,10 @@ class Stream:
             text = f"{_TEXT}{number // _FRESH_EVERY if number % _FRESH_EVERY == 0 else 0}"
             self.made += len(text)
             loader.bytes_read = self.made
-            yield Document(text=text, source="stream", line=number)
+            yield CorpusDocument(text=text, source="stream", line=number)
 
 
-def _load(loader: Loader, stream: Stream, source: object) -> Iterator[Document]:
+def _load(loader: Loader, stream: Stream, source: object) -> Iterator[CorpusDocument]:
     """Stand in for Loader.load."""
     del source
     return stream.load(loader)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatch
 from typing import NamedTuple
 
-from jobs.environment.demands import Target, here, parse_target
+from jobs.environment.demands import PythonTarget, here, parse_target
 from jobs.payload.store.lock import BadLock, canonical
 from jobs.spec import JobSpec
 from platforms.base import Misconfigured
@@ -26,7 +26,7 @@ _IN_IMAGE_NAME = re.compile(r"[-_]py3(\d{1,2})(?!\d)")
 class Image(NamedTuple):
     """``target`` is None if its Python is unknown; ``packages`` are patterns of names that it surely has."""
 
-    target: Target | None
+    target: PythonTarget | None
     packages: tuple[str, ...]
     internet: bool
 

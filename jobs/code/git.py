@@ -28,14 +28,14 @@ _KEPT_BY_GIT = ("HEAD", "packed-refs", "refs", "reftable", "objects")
 _FILE_MAX = 4096
 
 
-class Blob(NamedTuple):
+class GitBlob(NamedTuple):
     """One entry of a commit: its mode as git writes it (``100644``, ``100755``, ``120000``) and its object."""
 
     mode: bytes
     object: bytes
 
 
-class Work(NamedTuple):
+class WorkTree(NamedTuple):
     """A working folder: the names git tracks or does not ignore, the commit it stands on, and what that holds.
 
     ``commit`` is empty before the first; ``moved``: a submodule is not at the commit that is recorded for it.
@@ -43,7 +43,7 @@ class Work(NamedTuple):
 
     names: frozenset[bytes]
     commit: str
-    tree: dict[bytes, Blob]
+    tree: dict[bytes, GitBlob]
     moved: bool
 
 
@@ -106,7 +106,7 @@ def _first_line(path: Path) -> str:
     return read_bounded(path, _FILE_MAX).decode().partition("\n")[0].strip()
 
 
-def work(folder: Path) -> Work:
+def work(folder: Path) -> WorkTree:
     """Return what a working folder and the repositories inside it hold. Raises CodeError."""
     _check_owner(folder)
     listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
@@ -128,7 +128,7 @@ def work(folder: Path) -> Work:
         own |= {name + b"/" + path: blob for path, blob in state.tree.items()}
         recorded = whole.get(name)
         moved = moved or state.moved or recorded is None or recorded.object.decode() != state.commit
-    return Work(frozenset(names), commit, own, moved)
+    return WorkTree(frozenset(names), commit, own, moved)
 
 
 def resolve(folder: Path, revision: str) -> str:
@@ -142,14 +142,14 @@ def resolve(folder: Path, revision: str) -> str:
         raise CodeError(str(folder), why, "Fetch it first, or name one of git log") from None
 
 
-def tree(folder: Path, commit: str) -> dict[bytes, Blob]:
+def tree(folder: Path, commit: str) -> dict[bytes, GitBlob]:
     """Return what a commit holds below the folder, by path. Raises CodeError."""
     result = {}
     for line in git(folder, "ls-tree", "-r", "-z", commit).split(b"\0"):
         if line:
             head, path = line.split(b"\t", 1)
             mode, _, name = head.split(b" ")
-            result[path] = Blob(mode, name)
+            result[path] = GitBlob(mode, name)
     return result
 
 

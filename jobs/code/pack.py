@@ -98,7 +98,7 @@ def _of_folder(packing: _Taking, sink: BinaryIO) -> tuple[str, bool]:
     wanted = [name for name in _in_order(names) if not rules.leaves_out(os.fsdecode(name))]
     if len(wanted) > CODE_LIMITS.files:
         raise too_many(folder)
-    here: dict[bytes, git.Blob] = {}
+    here: dict[bytes, git.GitBlob] = {}
     for name in wanted:
         there = read(folder, name, packing.left)
         if there is None:
@@ -106,9 +106,9 @@ def _of_folder(packing: _Taking, sink: BinaryIO) -> tuple[str, bool]:
         kind, data = there
         packing.take(os.fsdecode(name), kind, data, sink)
         if state is not None and (committed := state.tree.get(name)) is not None:
-            here[name] = git.Blob(_MODE[kind], _object(data, like=committed.object))
+            here[name] = git.GitBlob(_MODE[kind], _object(data, like=committed.object))
         else:
-            here[name] = git.Blob(b"", b"")
+            here[name] = git.GitBlob(b"", b"")
     if state is None or not state.commit:
         return "", False
     tracked = {name: blob for name, blob in state.tree.items() if not rules.leaves_out(os.fsdecode(name))}

@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class CorpusFinding:
     """One oddity: where it is (`line` counts from 1; array elements too) and what is odd about it."""
 
     kind: Kind
@@ -50,13 +50,13 @@ class Findings:
 
     listed_per_kind: int = 200
     counts: Counter[str] = field(default_factory=Counter)
-    listed: list[Finding] = field(default_factory=list)
+    listed: list[CorpusFinding] = field(default_factory=list)
 
     def add(self, kind: Kind, source: str, line: int, detail: str) -> None:
         """Count one finding and list it while its kind has room."""
         self.counts[kind] += 1
         if self.counts[kind] <= self.listed_per_kind:
-            self.listed.append(Finding(kind, source, line, detail[:DETAIL_CHARACTERS]))
+            self.listed.append(CorpusFinding(kind, source, line, detail[:DETAIL_CHARACTERS]))
 
     def write(self, path: Path) -> None:
         """Write the listing as JSON lines, sorted by kind, source and line."""

@@ -48,7 +48,7 @@ class CorpusRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CorpusOptions:
     """Reading and tagging rules; all of them are part of a corpus' version.
 
     `relevance` (0..1] and `rarity` (above 1): a text gets a domain's tag when the keywords it holds weigh at least this

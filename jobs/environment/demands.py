@@ -254,7 +254,7 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST = {"x86_64": 5, "aarch64": 17}
 
 
-class Target(NamedTuple):
+class PythonTarget(NamedTuple):
     """A Python such as 3.12 and a platform such as x86_64-manylinux_2_28."""
 
     python: str
@@ -285,20 +285,20 @@ class Target(NamedTuple):
 
 
 @cache
-def here() -> Target:
+def here() -> PythonTarget:
     """Return the target of the interpreter that runs this."""
     machine = platform.machine()
     library, version = platform.libc_ver()
     own = int(version.split(".")[1]) if library == "glibc" and re.match(r"2\.\d+", version) else _MINORS[0]
     minor = max([minor_known for minor_known in _MINORS if minor_known <= own], default=_MINORS[0])
-    return Target(f"{sys.version_info[0]}.{sys.version_info[1]}", f"{machine}-manylinux_2_{minor}")
+    return PythonTarget(f"{sys.version_info[0]}.{sys.version_info[1]}", f"{machine}-manylinux_2_{minor}")
 
 
-def parse_target(python: str, where: str) -> Target:
+def parse_target(python: str, where: str) -> PythonTarget:
     """Read a target from what people write. Raises BadLock."""
     if not _PYTHON.fullmatch(python):
         raise BadLock(f"{python!r} is no Python version; write it like 3.12")
     match = _PLATFORM.fullmatch(where)
     if match is None or int(match[2]) not in _MINORS:
         raise BadLock(f"{where!r} is no platform; write it like x86_64-manylinux_2_28")
-    return Target(python, where)
+    return PythonTarget(python, where)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.child_process import child_environment, run_child
-from jobs.environment.demands import Demands, RequirementsError, Target, here
+from jobs.environment.demands import Demands, PythonTarget, RequirementsError, here
 from jobs.payload.lane.satisfied import Seen, rules, unmet
 from jobs.payload.store.lock import Lock, Pin, canonical, requirement_lines
 
@@ -50,7 +50,7 @@ class NoWheel(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class PackageTools:
     """What there is on this machine: the path of uv, empty without it, and whether this interpreter has pip."""
 
     uv: str
@@ -62,10 +62,10 @@ class Tools:
         return "uv" if self.uv else "pip"
 
 
-def find_tools() -> Tools:
+def find_tools() -> PackageTools:
     """Look for uv beside this interpreter and on PATH, and for pip. Raises RequirementsError when there is neither."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    tools = Tools(shutil.which("uv", path=places) or "", find_spec("pip") is not None)
+    tools = PackageTools(shutil.which("uv", path=places) or "", find_spec("pip") is not None)
     if not tools.uv and not tools.pip:
         raise RequirementsError(
             "this job", "neither uv nor pip is here", "Install one: pip install 'uff-scheduler[uv]', or put uv on PATH"
@@ -73,7 +73,9 @@ def find_tools() -> Tools:
     return tools
 
 
-def resolve(tools: Tools, demands: Demands, target: Target, variables: Mapping[str, str]) -> tuple[Pin, ...]:
+def resolve(
+    tools: PackageTools, demands: Demands, target: PythonTarget, variables: Mapping[str, str]
+) -> tuple[Pin, ...]:
     """Return every package that the demands come to on a target, by name.
 
     ``variables`` are the job's, which may name an index. Raises NoWheel, OSError.
@@ -91,7 +93,9 @@ def resolve(tools: Tools, demands: Demands, target: Target, variables: Mapping[s
     return tuple(sorted(_checked(pin, demands) for pin in pins))
 
 
-def sizes(tools: Tools, pins: Sequence[Pin], target: Target, variables: Mapping[str, str]) -> dict[str, int]:
+def sizes(
+    tools: PackageTools, pins: Sequence[Pin], target: PythonTarget, variables: Mapping[str, str]
+) -> dict[str, int]:
     """Return how many bytes each package of a lock has on a target, by canonical name, where uv and the index know it.
 
     It is only shown to people: an error leaves it out. Raises OSError.
@@ -114,7 +118,7 @@ def sizes(tools: Tools, pins: Sequence[Pin], target: Target, variables: Mapping[
             return {}
 
 
-def download(pins: Sequence[Pin], target: Target, folder: Path, variables: Mapping[str, str]) -> list[Path]:
+def download(pins: Sequence[Pin], target: PythonTarget, folder: Path, variables: Mapping[str, str]) -> list[Path]:
     """Fetch one wheel of each pin into an empty folder, by pip; return them. Raises NoWheel, OSError."""
     with tempfile.TemporaryDirectory(prefix="schedctl-wheels-") as name:
         wanted = Path(name) / "lock.txt"
@@ -129,7 +133,9 @@ def _of_uv(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in {**os.environ, **variables}.items() if _UV_SAYS.fullmatch(name)} | _UV
 
 
-def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path, variables: Mapping[str, str]) -> list[Pin]:
+def _by_uv(
+    uv: str, files: Sequence[str], target: PythonTarget, folder: Path, variables: Mapping[str, str]
+) -> list[Pin]:
     lock_file = folder / "lock.txt"
     words = (uv, "pip", "compile", "--generate-hashes", *_compiled(files, lock_file, target))
     _run(words, folder, _of_uv(variables))
@@ -144,7 +150,7 @@ def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path, variable
     return pins
 
 
-def _compiled(files: Sequence[str], lock_file: Path, target: Target) -> tuple[str, ...]:
+def _compiled(files: Sequence[str], lock_file: Path, target: PythonTarget) -> tuple[str, ...]:
     return (
         *(*files, "--output-file", str(lock_file), "--python", sys.executable),
         *("--python-version", target.python, "--python-platform", target.platform, "--only-binary", ":all:"),
@@ -153,7 +159,7 @@ def _compiled(files: Sequence[str], lock_file: Path, target: Target) -> tuple[st
 
 
 def _by_pip(
-    files: Sequence[str], demands: Demands, target: Target, folder: Path, variables: Mapping[str, str]
+    files: Sequence[str], demands: Demands, target: PythonTarget, folder: Path, variables: Mapping[str, str]
 ) -> list[Pin]:
     report_file = folder / "report.json"
     words = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(report_file), "-r", *files)
@@ -172,7 +178,7 @@ def _by_pip(
     return pins
 
 
-def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target: Target) -> None:
+def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target: PythonTarget) -> None:
     """Pip reads conditions such as python_version < "3.11" by the Python that runs it: see whether that mattered."""
     there = {
         canonical(entry["metadata"]["name"]): Seen(
@@ -211,7 +217,7 @@ def _pip(variables: Mapping[str, str], command: str, *words: str) -> tuple[str, 
     return (sys.executable, "-I", "-m", "pip", *quiet, command, "--only-binary", ":all:", *indexes, *words)
 
 
-def _filed_under(target: Target) -> list[str]:
+def _filed_under(target: PythonTarget) -> list[str]:
     short = target.python.replace(".", "")
     words = ["--implementation", "cp", "--python-version", target.python]
     for abi in (f"cp{short}", "abi3", "none"):
@@ -239,7 +245,7 @@ def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
 
 # Lock: what a requirement file comes to, at one version each, on every platform that a session may have.
 def make_lock(
-    source: Path, demands: Demands, targets: Mapping[Target, Sequence[str]], variables: Mapping[str, str]
+    source: Path, demands: Demands, targets: Mapping[PythonTarget, Sequence[str]], variables: Mapping[str, str]
 ) -> Lock:
     """Ask the package index what the demands come to; ``targets`` tells which pools have each.
 

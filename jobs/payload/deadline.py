@@ -95,7 +95,7 @@ class Stay(urllib.request.HTTPRedirectHandler):
         """Return nothing, so that the answer is an error of its code."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What a server answered."""
 
     status: int
@@ -103,7 +103,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) -> Answer:
+def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) -> HttpAnswer:
     """Send a request and return the answer, of any status; no redirect is followed.
 
     Raises OSError, HTTPException or ValueError when there is no whole answer within ``seconds`` and ``bytes_max``.
@@ -117,7 +117,7 @@ def exchange(request: urllib.request.Request, seconds: float, bytes_max: int) ->
             body = answer.read(bytes_max + 1)
             if len(body) > bytes_max:
                 raise ValueError(f"the answer is longer than {bytes_max:,} bytes")
-            return Answer(answer.status, {name.lower(): text for name, text in answer.headers.items()}, body)
+            return HttpAnswer(answer.status, {name.lower(): text for name, text in answer.headers.items()}, body)
 
 
 def header_date(text: Any) -> float | None:

@@ -9,9 +9,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from .lane.chain import Busy, newest, next_order, refuse_orders
+from .lane.chain import SessionBusy, newest, next_order, refuse_orders
 from .lane.ending import Ending
-from .lane.lane import Lane
+from .lane.lane import LaneProcess
 from .lane.launch import BadLaunch, LaneOrder, Launch, read_launch
 from .lane.secret_values import take_given
 from .lane.status import encode, lane_prefix, leave_result, result
@@ -97,7 +97,7 @@ def _live(launch: Launch, order: LaneOrder, leash: int | None = None) -> bool:
     until: float | None = launch.clock.now() + (launch.chain.wait_seconds if launch.chain else 0.0)
     while True:
         if order.job:
-            busy, lane = Busy(launch), Lane(launch, order, leash)
+            busy, lane = SessionBusy(launch), LaneProcess(launch, order, leash)
             complete &= lane.run()
             busy.end()
             until = lane.waits_until

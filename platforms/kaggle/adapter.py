@@ -28,7 +28,7 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.kaggle.api.account import open_account, require_one_account
-from platforms.kaggle.api.client import Client, Push, Pushed
+from platforms.kaggle.api.client import KaggleClient, Push, Pushed
 from platforms.kaggle.api.wire import Denied, TooLarge
 from platforms.kaggle.kernel.inputs import BackgroundTasks, Inputs
 from platforms.kaggle.kernel.inputs import Unfinished as GoesOn
@@ -65,7 +65,7 @@ class Caps:
 class Collector:
     """Imports the outputs of the launch ``key``, whose lanes train ``jobs``, into a store."""
 
-    def __init__(self, client: Client, key: str, jobs: Collection[str], caps: Caps) -> None:
+    def __init__(self, client: KaggleClient, key: str, jobs: Collection[str], caps: Caps) -> None:
         self._client = client
         self._intake = Intake(key, frozenset(jobs))
         self._caps = caps

@@ -344,7 +344,7 @@ class Void:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class LocalEnd:
     """How a session ended, as its keeper wrote it, or as was found when there was no keeper left to write."""
 
     started_at: int
@@ -368,9 +368,9 @@ class Session:
         """Return who runs the session, or the proof that no process ever will, or None when it is still open."""
         return self._read(CLAIM, lambda document: Void(**document["void"]) if "void" in document else Claim(**document))
 
-    def end(self) -> End | None:
+    def end(self) -> LocalEnd | None:
         """Return how the session ended, or None while it has not."""
-        return self._read(END, lambda document: End(**document))
+        return self._read(END, lambda document: LocalEnd(**document))
 
     def void(self, now: int, why: str) -> bool:
         """Take the claim, so that no keeper can; return False when somebody had it already."""
@@ -433,17 +433,17 @@ class Session:
         end = self.end()  # a keeper that ended in good order wrote it before it went
         if end is None:
             ended_at = max(claim.started_at, min(now, claim.ends_by))
-            end = self._record(End(claim.started_at, ended_at, None, "all processes gone without a word"))
+            end = self._record(LocalEnd(claim.started_at, ended_at, None, "all processes gone without a word"))
         return self._ended(end)
 
-    def _record(self, end: End) -> End:
+    def _record(self, end: LocalEnd) -> LocalEnd:
         try:
             publish(str(self.folder), END, json.dumps(asdict(end)) + "\n")
         except OSError:
             return end  # a full disk does not make it less over; the next look writes it
         return self.end() or end
 
-    def _ended(self, end: End) -> Observed:
+    def _ended(self, end: LocalEnd) -> Observed:
         return Observed(self.key, SessionState.ENDED, "", end.started_at, end.ended_at, end.why)
 
     def _rebooted(self, claim: Claim) -> bool:

@@ -98,7 +98,7 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ManualEnd:
     """How it ended. ``started`` .. ``ended`` is what its quota counts."""
 
     started: int
@@ -123,15 +123,15 @@ class HandOver:
         """Return who decided its fate, or None while it is open."""
         return self._read(CLAIM, lambda fields: Claimed(**fields) if "by" in fields else Withdrawn(**fields))
 
-    def end(self) -> End | None:
+    def end(self) -> ManualEnd | None:
         """Return how it ended, or None while it has not."""
-        return self._read(END, lambda fields: End(**fields))
+        return self._read(END, lambda fields: ManualEnd(**fields))
 
     def decide(self, claim: Claimed | Withdrawn) -> bool:
         """Take or withdraw it; return False when somebody was faster."""
         return publish(str(self.folder), CLAIM, json.dumps(asdict(claim)))
 
-    def close(self, end: End) -> bool:
+    def close(self, end: ManualEnd) -> bool:
         """Write down its end; return False when it had one."""
         return publish(str(self.folder), END, json.dumps(asdict(end)))
 
@@ -154,7 +154,7 @@ class HandOver:
             return Observed(self.key, SessionState.ABSENT, "", detail=claim.why if claim else "withdrawn")
         end = self.end()
         if end is None and now > offer.deadline + result_seconds:
-            self.close(End(claim.at, max(claim.at, offer.deadline), "no result was submitted"))
+            self.close(ManualEnd(claim.at, max(claim.at, offer.deadline), "no result was submitted"))
             end = self.end()
         remote_id = f"taken by {claim.by}"
         if end is None:
@@ -379,7 +379,7 @@ class ManualPlatform(Adapter):
             raise Refusal("manual: claim failed", f"{key} was claimed or withdrawn in this moment")
         return copies
 
-    def give(self, key: str, archive: Path, store: BlobStore, now: int) -> End:
+    def give(self, key: str, archive: Path, store: BlobStore, now: int) -> ManualEnd:
         """Accept the result of a taken session, an archive that its notebook made; return what its quota counts.
 
         ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises Refusal
@@ -408,7 +408,7 @@ class ManualPlatform(Adapter):
             fresh.rename(hand_over.folder / GIVEN)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-        end = End(claim.at, max(claim.at, min(ended, now)), "its result was handed in")
+        end = ManualEnd(claim.at, max(claim.at, min(ended, now)), "its result was handed in")
         hand_over.close(end)
         return hand_over.end() or end
 
@@ -421,10 +421,12 @@ class ManualPlatform(Adapter):
         if hand_over.decide(Withdrawn(now, why)):
             return
         claim = hand_over.claim()
-        if isinstance(claim, Claimed) and hand_over.close(End(claim.at, max(claim.at, min(now, offer.deadline)), why)):
+        if isinstance(claim, Claimed) and hand_over.close(
+            ManualEnd(claim.at, max(claim.at, min(now, offer.deadline)), why)
+        ):
             return
         over = hand_over.end() or claim
-        why = f"{key} is over already: {over.why if isinstance(over, End | Withdrawn) else 'gone'}"
+        why = f"{key} is over already: {over.why if isinstance(over, ManualEnd | Withdrawn) else 'gone'}"
         raise Refusal("manual: release failed", why, "See: schedctl handover list")
 
     def _offered(self, action: str, key: str) -> tuple[HandOver, Offer]:

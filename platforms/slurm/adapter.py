@@ -31,14 +31,14 @@ from platforms.folders import is_folder_name, is_live
 from platforms.registry import PlatformContext
 from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions, Started
 from platforms.slurm.books import Cap, NoBooks, reading
-from platforms.slurm.commands import Commands
+from platforms.slurm.commands import SlurmCommands
 from platforms.slurm.judge import (
     SLACK_SECONDS,
     Evidence,
-    Line,
     NotSubmitted,
     Over,
     Poll,
+    QueueLine,
     Runs,
     Vanished,
     Waits,
@@ -158,7 +158,7 @@ class _Evidence(NamedTuple):
 
     order: Ordered
     started: Started | None
-    line: Line | None
+    line: QueueLine | None
     evidence: Evidence
 
 
@@ -176,7 +176,7 @@ class SlurmPlatform(RemoteSessions):
         if context.device_counts and self._settings.nodes > 1:
             why = "device_counts with sessions of several nodes"
             raise Misconfigured(NAME, "load", why, "Give sessions of several nodes a pool of their own")
-        self._commands = Commands(self._settings)
+        self._commands = SlurmCommands(self._settings)
         self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
         self._requeued: dict[str, int] = {}  # by key, when its job was first seen to wait once more
         self._placing = threading.Lock()

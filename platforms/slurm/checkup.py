@@ -12,7 +12,7 @@ from pathlib import Path
 
 from platforms.base import Checked, Unreachable
 from platforms.slurm.books import NoBooks
-from platforms.slurm.commands import Commands, skew
+from platforms.slurm.commands import SlurmCommands, skew
 from platforms.slurm.settings import NAME, SlurmSettings, read_settings
 
 _SKEW_SECONDS = 60
@@ -33,7 +33,7 @@ def checks(
     del environ, probe
     # Without the option the folder is in the pool's state folder, which the daemon makes.
     chosen = read_settings(settings, Path(), sys.executable)
-    commands = Commands(chosen)
+    commands = SlurmCommands(chosen)
     result: dict[str, Callable[[], Checked]] = {
         "controller": partial(_controller, commands),
         "nodes": partial(_nodes, commands, settings.get("partition", "")),
@@ -76,7 +76,7 @@ class Nodes:
 
 def nodes_of(settings: Mapping[str, str]) -> list[Nodes]:
     """Return the nodes that these options lead to, those of the default partition first. Raises PlatformError."""
-    return _read_nodes(Commands(read_settings(settings, Path(), sys.executable)), settings.get("partition", ""))
+    return _read_nodes(SlurmCommands(read_settings(settings, Path(), sys.executable)), settings.get("partition", ""))
 
 
 def cluster_of(settings: Mapping[str, str]) -> Nodes:
@@ -87,7 +87,7 @@ def cluster_of(settings: Mapping[str, str]) -> Nodes:
     return up
 
 
-def _read_nodes(commands: Commands, partition: str) -> list[Nodes]:
+def _read_nodes(commands: SlurmCommands, partition: str) -> list[Nodes]:
     which = f"--partition={shlex.quote(partition)}" if partition else ""
     answer = commands.ask("look at the nodes", f"sinfo --noheader {which} --format='%P|%T|%D|%l|%G|%E' </dev/null")
     nodes = []
@@ -116,14 +116,14 @@ def _seconds_of(limit: str) -> int | None:
     return int(match["days"] or 0) * 86_400 + seconds
 
 
-def _controller(commands: Commands) -> Checked:
+def _controller(commands: SlurmCommands) -> Checked:
     listing = " ".join(commands.ask("ask the controller", "scontrol ping </dev/null && scontrol --version").split())
     if " UP" not in listing:
         return Checked("bad", listing or "it says nothing", "Ask the cluster's administrator")
     return Checked("ok", listing)
 
 
-def _nodes(commands: Commands, partition: str) -> Checked:
+def _nodes(commands: SlurmCommands, partition: str) -> Checked:
     nodes = _read_nodes(commands, partition)
     if not nodes:
         return Checked("bad", f"there are no nodes in {partition or 'any partition'}", "Correct the option partition")
@@ -133,7 +133,7 @@ def _nodes(commands: Commands, partition: str) -> Checked:
     return Checked("ok", words)
 
 
-def _job(commands: Commands, chosen: SlurmSettings) -> Checked:
+def _job(commands: SlurmCommands, chosen: SlurmSettings) -> Checked:
     words = shlex.join(["--time=10", *chosen.words(chosen.nodes)])
     script = f'sbatch --test-only {words} --wrap=true </dev/null 2>&1; echo "== $?"'
     output, _, code = commands.ask("test a job", script).rpartition("== ")
@@ -151,7 +151,7 @@ def _job(commands: Commands, chosen: SlurmSettings) -> Checked:
     return Checked("bad", words, f"{_WAIT}. If other nodes are meant, correct the options: docs/slurm.md")
 
 
-def _account(commands: Commands) -> Checked:
+def _account(commands: SlurmCommands) -> Checked:
     try:
         books = commands.books()
     except NoBooks:
@@ -167,7 +167,7 @@ def _account(commands: Commands) -> Checked:
     return Checked("ok", "; ".join(words) or "no limit of GPU minutes, and the QOS has none of its own")
 
 
-def _clock(commands: Commands, now: float) -> Checked:
+def _clock(commands: SlurmCommands, now: float) -> Checked:
     script = 'scontrol show config </dev/null | sed -n "1s/.* //p"; date +%s'
     answer = commands.ask("ask for the time", script).split()
     there = int(answer[-1])
@@ -180,7 +180,7 @@ def _clock(commands: Commands, now: float) -> Checked:
     return Checked("ok", f"agrees with the cluster's to {max(1, abs(ahead))} s")
 
 
-def _folder(commands: Commands, folder: str) -> Checked:
+def _folder(commands: SlurmCommands, folder: str) -> Checked:
     """Look at what the pool's folder is on. Raises PlatformError."""
     script = 'mkdir -p -- "$root" && [ -w "$root" ] && stat -f -c %T "$root"'
     kind = commands.ask("look at the folder", script).strip()

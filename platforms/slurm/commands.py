@@ -171,7 +171,7 @@ def accounting_of(options: Mapping[str, str]) -> dict[str, list[tuple[int, int]]
 
     None: it keeps no accounting. Raises PlatformError.
     """
-    output = Commands(read_settings(options, Path(), sys.executable)).ask("read the accounting", _ACCOUNTING)
+    output = SlurmCommands(read_settings(options, Path(), sys.executable)).ask("read the accounting", _ACCOUNTING)
     if output.strip() == "none":
         return None
     spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -205,7 +205,7 @@ class Books(NamedTuple):
         return min(limits, key=lambda each: each.left, default=None)
 
 
-class Commands:
+class SlurmCommands:
     """What a pool asks of Slurm and of its shared folder. All methods raise Unreachable and Misconfigured."""
 
     def __init__(self, settings: SlurmSettings) -> None:

@@ -83,7 +83,7 @@ SLACK_SECONDS = 180  # Slurm ends a job up to so long after its time limit
 
 # What Slurm tells of a job of ours, and what a session's folder tells.
 @dataclass(frozen=True, slots=True)
-class Line:
+class QueueLine:
     """What Slurm says of one job of ours; instants are real UTC seconds by our clock, None where there is none."""
 
     job: int
@@ -117,11 +117,11 @@ class Evidence:
 class Poll:
     """One look at everything."""
 
-    by_key: dict[str, list[Line]]
+    by_key: dict[str, list[QueueLine]]
     evidence: dict[str, Evidence]
 
     @property
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[QueueLine]:
         """All lines."""
         return chain.from_iterable(self.by_key.values())
 
@@ -137,14 +137,14 @@ def comment(key: str, owner: str, until: int) -> str:
 
 def by_key(
     rows: Sequence[Sequence[str]], owner: str, skew: int, places: Mapping[int, int] | None = None
-) -> dict[str, list[Line]]:
+) -> dict[str, list[QueueLine]]:
     """Return the jobs of an owner among these rows of FIELDS, by the controller's clock, which is ``skew`` s ahead.
 
     ``places`` are their places in the queue by job.
 
     Raises Unreachable for half a row of ours.
     """
-    result: dict[str, list[Line]] = {}
+    result: dict[str, list[QueueLine]] = {}
     for row in rows:
         match = _COMMENT.search(row[-1]) if row else None
         if match is None or match["owner"] != owner:
@@ -154,7 +154,7 @@ def by_key(
             raise Unreachable(NAME, "look at the queue", f"this line cannot be read: {'|'.join(row)!r}"[:300])
         _, state, reason, _, _, _, nodes = row[:7]
         instants = [None if at is None else at - skew for at in (numbers[3], numbers[5])]
-        line = Line(
+        line = QueueLine(
             job, state, reason, instants[0], submitted - skew, instants[1], nodes, match["key"],
             match["owner"], int(match["until"]), (places or {}).get(job),
         )  # fmt: skip
@@ -231,12 +231,12 @@ class Vanished:
 Verdict = Waits | Runs | Over | Vanished
 
 
-def line_of(lines: Sequence[Line], evidence: Evidence) -> Line | None:
+def line_of(lines: Sequence[QueueLine], evidence: Evidence) -> QueueLine | None:
     """Return the line that stands for a session: of the job that took its claim, else of one that is not over."""
     return max(lines, key=lambda line: (line.job == evidence.job, line.state not in _OVER, line.job), default=None)
 
 
-def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict:
+def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Verdict:
     """Return what to make of a session; ``started`` is when it was first seen to run."""
     claimed = evidence.claim == "job"
     began = started if started is not None else _first(line, evidence) if claimed else None
@@ -266,13 +266,13 @@ def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict
     return Runs(began, f"{line.state} on {line.nodes}".lower())
 
 
-def _first(line: Line | None, evidence: Evidence) -> int | None:
+def _first(line: QueueLine | None, evidence: Evidence) -> int | None:
     """Return when a claimed job began: Slurm's own second, which is before its script's, unless it began once more."""
     instants = [at for at in (line.start if line else None, evidence.claimed_at) if at]
     return min(instants, default=None)
 
 
-def waiting(line: Line) -> str:
+def waiting(line: QueueLine) -> str:
     """Return why a job waits."""
     reason = line.reason.strip("()").split(",")[0]
     words = f"{line.state.lower()}: {line.reason}"
@@ -284,17 +284,17 @@ def waiting(line: Line) -> str:
     return words
 
 
-def is_waiting(line: Line) -> bool:
+def is_waiting(line: QueueLine) -> bool:
     """Return whether a job waits in the queue."""
     return line.state in _WAITS
 
 
-def is_over(line: Line) -> bool:
+def is_over(line: QueueLine) -> bool:
     """Return whether a job has ended."""
     return line.state in _OVER
 
 
-def ending(line: Line) -> str:
+def ending(line: QueueLine) -> str:
     """Return how a job ended, in Slurm's word and in ours."""
     reason = "" if line.reason in {"", "None", line.state} else f" ({line.reason})"
     words = _WORDS.get(line.state)

@@ -106,7 +106,7 @@ def _ask(server: Loopback, probe: Probe, name: str) -> ProbeAnswer | None:
     return _read(server.call("POST", "/v1/completions", question))
 
 
-def _read(answer: Answer) -> ProbeAnswer | None:
+def _read(answer: ServerAnswer) -> ProbeAnswer | None:
     try:
         logprobs = answer.document["choices"][0]["logprobs"]
         return _answer_of(logprobs["tokens"], logprobs["token_logprobs"]) if answer.status == 200 else None
@@ -130,7 +130,7 @@ def _near(these: tuple[float, ...], those: tuple[float, ...], within: float) -> 
 # Administration over HTTP, on this machine alone: who can load an adapter can make a server say anything. A server on
 # another machine is reached through a tunnel of ssh (docs/deployment.md).
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """A status and what came with it: JSON as parsed, or {} for anything else; ``text`` begins as it did."""
 
     status: int
@@ -147,14 +147,14 @@ class Loopback:
     bearer: Callable[[], str]
     seconds: int
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> ServerAnswer:
         """Ask and return the answer, whatever its status. Raises TargetUnreachable."""
         status, text = self._ask(method, path, body)
         try:
             document = json.loads(text)
         except (ValueError, RecursionError):
             document = None
-        return Answer(status, document if isinstance(document, dict) else {}, " ".join(text.split())[:300])
+        return ServerAnswer(status, document if isinstance(document, dict) else {}, " ".join(text.split())[:300])
 
     def lines(self, path: str) -> list[str]:
         """Return what a page of text says; nothing of one that is not there. Raises TargetUnreachable."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from scheduler.cli.shell.context import Options
+    from scheduler.cli.shell.context import GlobalOptions
 
 
 def run() -> NoReturn:
@@ -26,7 +26,7 @@ def run() -> NoReturn:
 
 def main(words: Sequence[str]) -> int:
     """Run one command line and return its exit code. Errors are written to standard error, never raised."""
-    options: Options | None = None
+    options: GlobalOptions | None = None
     try:
         plain = prompt.asked(list(words))
         if plain is not None:
@@ -36,10 +36,10 @@ def main(words: Sequence[str]) -> int:
         from contextlib import closing
 
         from scheduler.cli.guesses import in_our_words
-        from scheduler.cli.shell.context import Cli, Options
+        from scheduler.cli.shell.context import Cli, GlobalOptions
 
         words = in_our_words(words)
-        options = Options()
+        options = GlobalOptions()
         quick = plainly_asked(words)
         if quick is not None:
             options, arguments, states = quick
@@ -62,10 +62,10 @@ def main(words: Sequence[str]) -> int:
         raise  # the parser's own: it has answered the shell's question for completions
     except BaseException as error:  # noqa: BLE001 - the one place where every error becomes an exit code
         # The parser may have stopped before it came to this option.
-        from scheduler.cli.shell.context import Options
+        from scheduler.cli.shell.context import GlobalOptions
         from scheduler.cli.shell.exits import report
 
-        options = options or Options()
+        options = options or GlobalOptions()
         options.json |= "--json" in words
         return report(error, options, words)
     return code
@@ -75,16 +75,16 @@ _DAEMON = ["daemon"]
 _LISTS = (["queue", "list"], ["jobs"], ["queue"], ["jobs", "list"])
 
 
-def plainly_asked(words: Sequence[str]) -> tuple[Options, list[str], list[str]] | None:
+def plainly_asked(words: Sequence[str]) -> tuple[GlobalOptions, list[str], list[str]] | None:
     """Return the options, the command and the states asked for of a plain ``queue list`` or ``daemon``.
 
     None for everything else, help and typing errors too, which the parser knows how to answer.
     """
     from pathlib import Path
 
-    from scheduler.cli.shell.context import Options
+    from scheduler.cli.shell.context import GlobalOptions
 
-    options = Options()
+    options = GlobalOptions()
     states: list[str] = []
     command: list[str] = []
     rest = iter(words)

@@ -15,7 +15,7 @@ from typer.main import get_command
 from config.layers import own_file
 from scheduler.cli.guesses import ALIASES, meant
 from scheduler.cli.shell.command import Group
-from scheduler.cli.shell.context import Cli, Options
+from scheduler.cli.shell.context import Cli, GlobalOptions
 
 # name -> module and summary. The module has a group ``app``, or a command by itself, named behind the colon.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -92,7 +92,7 @@ class Root(Group):
         return super().resolve_command(ctx, args)
 
 
-def invoke(words: Sequence[str], options: Options) -> int:
+def invoke(words: Sequence[str], options: GlobalOptions) -> int:
     """Parse one command line, run its command and return the exit code. Raises what the command raises."""
     with closing(Cli(options)) as cli:
         answer = tree().main(list(words), prog_name="schedctl", standalone_mode=False, obj=cli)

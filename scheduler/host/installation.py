@@ -40,7 +40,7 @@ class ServiceRefused(Refusal):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class FileWrite:
     """Write a file; one that is there stays as it is when ``keep`` is set."""
 
     path: Path
@@ -56,13 +56,13 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CommandRun:
     """Run a command."""
 
     words: tuple[str, ...]
 
 
-Step = Write | Remove | Run
+Step = FileWrite | Remove | CommandRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +97,24 @@ class Place:
 def install_steps(place: Place, *, start: bool) -> list[Step]:
     """Return what installs, or brings up to date, and with ``start`` (re)starts. Raises ServiceRefused."""
     names = [MAIN, SOCKET, SESSION, *([WEB] if place.web else [])]
-    steps: list[Step] = [Write(place.config, _filled(place, "config.toml"), keep=True)]
-    steps += [Write(place.units / name, _filled(place, f"user/{name}" if place.user else name)) for name in names]
+    steps: list[Step] = [FileWrite(place.config, _filled(place, "config.toml"), keep=True)]
+    steps += [FileWrite(place.units / name, _filled(place, f"user/{name}" if place.user else name)) for name in names]
     steps += _credentials(place)
     sysusers, tmpfiles = _system_files()
     if not place.user:
-        steps += [Write(sysusers, _filled(place, "sysusers.conf")), Write(tmpfiles, _tmpfiles(place))]
+        steps += [FileWrite(sysusers, _filled(place, "sysusers.conf")), FileWrite(tmpfiles, _tmpfiles(place))]
     if place.root != Path("/"):
         return steps  # an image has no manager to talk to: its own enables and starts the units
     if not place.user:
-        steps += [Run(("systemd-sysusers", str(sysusers))), Run(("systemd-tmpfiles", "--create", str(tmpfiles)))]
+        steps += [
+            CommandRun(("systemd-sysusers", str(sysusers))),
+            CommandRun(("systemd-tmpfiles", "--create", str(tmpfiles))),
+        ]
     services = (MAIN, WEB) if place.web else (MAIN,)
-    steps += [Run((*place.systemctl, "daemon-reload")), Run((*place.systemctl, "enable", *services))]
+    steps += [CommandRun((*place.systemctl, "daemon-reload")), CommandRun((*place.systemctl, "enable", *services))]
     if start:
         # The socket may keep on waiting; sessions that run are not touched by a restart of the daemon.
-        steps += [Run((*place.systemctl, "start", SOCKET)), Run((*place.systemctl, "restart", *services))]
+        steps += [CommandRun((*place.systemctl, "start", SOCKET)), CommandRun((*place.systemctl, "restart", *services))]
     return steps
 
 
@@ -120,13 +123,13 @@ def uninstall_steps(place: Place) -> list[Step]:
     there = [name for name in (MAIN, WEB, SOCKET) if place.at(place.units / name).exists()]
     steps: list[Step] = []
     if there and place.root == Path("/"):
-        steps.append(Run((*place.systemctl, "disable", "--now", *there)))
+        steps.append(CommandRun((*place.systemctl, "disable", "--now", *there)))
     steps += [Remove(place.units / name) for name in (MAIN, WEB, SOCKET, SESSION)]
     steps += [Remove(_drop_in(place, name)) for name in (MAIN, WEB)]
     if not place.user:
         steps += [Remove(path) for path in _system_files()]
     if place.root == Path("/"):
-        steps.append(Run((*place.systemctl, "daemon-reload")))
+        steps.append(CommandRun((*place.systemctl, "daemon-reload")))
     return steps
 
 
@@ -134,7 +137,7 @@ def carry_out(steps: Iterable[Step], place: Place) -> None:
     """Do the steps. Raises ServiceRefused with what a command said, and OSError."""
     for step in steps:
         match step:
-            case Write(path=path, text=text, keep=keep):
+            case FileWrite(path=path, text=text, keep=keep):
                 target = place.at(path)
                 if not (keep and target.exists()):
                     _write(target, text)
@@ -143,7 +146,7 @@ def carry_out(steps: Iterable[Step], place: Place) -> None:
                 if path.parent.name.endswith(".service.d"):
                     with suppress(OSError):  # holds a person's drop-ins, or was never there
                         place.at(path.parent).rmdir()
-            case Run(words=words):
+            case CommandRun(words=words):
                 _run(words)
             case _:
                 assert_never(step)
@@ -155,7 +158,9 @@ def obstacles(place: Place) -> list[ServiceRefused]:
     if place.root == Path("/"):
         if not Path("/run/systemd/system").is_dir():
             result.append(
-                ServiceRefused("this machine was not booted with systemd", "Run in the foreground: schedctl daemon")
+                ServiceRefused(
+                    "this machine was not booted with systemd", "Run in the foreground: schedctl daemon"
+                )
             )
         if not place.user and os.geteuid() != 0:
             remedy = "Use sudo, or install your own with --user"
@@ -197,7 +202,7 @@ def _credentials(place: Place) -> list[Step]:
             ["# Written by `schedctl service install` from the folder of credentials", "[Service]", *loads]
         )
         path = _drop_in(place, unit)
-        steps.append(Write(path, text + "\n") if loads else Remove(path))
+        steps.append(FileWrite(path, text + "\n") if loads else Remove(path))
     return steps
 
 

@@ -26,7 +26,7 @@ from urllib.request import Request
 
 from jobs.child_process import OF_A_PERSON, child_environment, run_child
 from jobs.payload.bounds import INSTANT_MAX, digits
-from jobs.payload.deadline import Answer, Deadline, exchange
+from jobs.payload.deadline import Deadline, HttpAnswer, exchange
 from jobs.payload.redact import Redactor
 from scheduler.notify.letter import redacted
 from scheduler.service.outside.ports import Ports
@@ -205,7 +205,7 @@ class SlackChannel:
             raise DeliveryFailed(f"Slack answered {answer.status} {code}", code=code)
         return document, answer.headers
 
-    def _exchange(self, address: str, data: bytes, headers: Mapping[str, str]) -> Answer:
+    def _exchange(self, address: str, data: bytes, headers: Mapping[str, str]) -> HttpAnswer:
         try:
             request = Request(address, data, dict(headers), method="POST")  # noqa: S310 - the settings', or Slack's
             answer = exchange(request, self.timeout_seconds, _ANSWER_MAX_BYTES)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from config.settings import ExportSettings
 from scheduler.core.window import DAY, Window
-from scheduler.report.timeline import Session, timeline_of
+from scheduler.report.timeline import TimelineSession, timeline_of
 from scheduler.service.outside.calls import fail
 from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, plans, runs, series
@@ -115,7 +115,7 @@ def _write(file: Path, data: bytes) -> None:
 
 
 # The sessions that run and are planned, as a calendar that other programs show (RFC 5545). Pure.
-def calendar_of(sessions: Sequence[Session], made_at: int) -> str:
+def calendar_of(sessions: Sequence[TimelineSession], made_at: int) -> str:
     """Return a calendar of sessions that run or are to come; instants are UTC, lines are folded and end as they must.
 
     A planned session is known by its pool, jobs and start, so that one that moves is another appointment.

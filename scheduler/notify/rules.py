@@ -210,7 +210,7 @@ def letter_of(rule: NotificationRule, wanted: Sequence[Event]) -> dict[str, Any]
     lines = lines_about(wanted)
     return {
         "subject": f"Training: {lines[0]}"[:200],
-        "text": "\n".join([*lines, "", f"NotificationRule {rule.name}.", ""]),
+        "text": "\n".join([*lines, "", f"Rule {rule.name}.", ""]),
     }
 
 

@@ -24,7 +24,7 @@ from scheduler.planner.lp.solver import LinearSolver, Solution, Solver, SolverFa
 from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.forecast import expected
-from scheduler.planner.model.policy import PLAIN, Policy, Schedule
+from scheduler.planner.model.policy import PLAIN, PlanPolicy, Schedule
 from scheduler.planner.model.value import value
 from scheduler.planner.search.candidates import Candidate, attempt, first_choice, targeted_choice
 from scheduler.planner.search.conserve import conserve
@@ -82,7 +82,7 @@ class Planner:
         """Return the plan from ``snapshot.now`` to the horizon; see :func:`plan_week`."""
         return self.plan_and_policy(snapshot, incumbent)[0]
 
-    def plan_and_policy(self, snapshot: Snapshot, incumbent: Plan | None) -> tuple[Plan, Policy]:
+    def plan_and_policy(self, snapshot: Snapshot, incumbent: Plan | None) -> tuple[Plan, PlanPolicy]:
         """Return the plan and the policy that made it (PLAIN for a plan in parts)."""
         if len(snapshot.jobs) > WHOLE_JOBS_MAX:
             return self._plan_in_parts(snapshot, incumbent), PLAIN
@@ -97,10 +97,10 @@ class Planner:
             plan = _fall_back(case, plan, choice.candidate.schedule.gate_passes, violations)
         return plan, choice.candidate.policy
 
-    def glance(self, snapshot: Snapshot, policy: Policy) -> Schedule:
+    def glance(self, snapshot: Snapshot, policy: PlanPolicy) -> Schedule:
         """Return the schedule of one candidate with the urgent jobs of ``policy``: much faster than a plan."""
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
-        plain = Policy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
+        plain = PlanPolicy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
         return targeted_choice(case, self.prices(case, [])[0], [plain]).schedule
 
     def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> PlanChoice:

@@ -92,7 +92,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ReportDocument:
     """What a rendering writes; ``subject`` is that of a message. Words hold no control characters."""
 
     title: str
@@ -101,10 +101,10 @@ class Document:
     subject: str
 
 
-def document_of(report: Report) -> Document:
+def document_of(report: Report) -> ReportDocument:
     """Return the report in words."""
     period = f"{instant(report.start, report.zone)} to {instant(report.end, report.zone)}"
-    return Document(
+    return ReportDocument(
         f"Training report {_clean(report.label)}{', so far' * report.so_far}",
         f"{period}, made {instant(report.made_at, report.zone)}",
         (

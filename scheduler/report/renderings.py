@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from scheduler.report.chart import STYLE
-from scheduler.report.document import Document, Table
+from scheduler.report.document import ReportDocument, Table
 from scheduler.report.picture import Picture
 
 WORDS_ON_ONE_LINE = 24
@@ -36,7 +36,7 @@ _BLOCKS_MAX = 50
 _TEXT_MAX = 2_900
 
 
-def text_of(document: Document) -> str:
+def text_of(document: ReportDocument) -> str:
     """Return plain text; tables are aligned with spaces."""
     lines = [document.title, "=" * len(document.title), document.subtitle, ""]
     for section in document.sections:
@@ -59,7 +59,7 @@ def aligned(table: Table) -> Iterator[str]:
         ).rstrip()
 
 
-def markdown_of(document: Document) -> str:
+def markdown_of(document: ReportDocument) -> str:
     """Return Markdown with pipe tables; whatever names hold is escaped."""
     lines = [f"# {_escaped(document.title)}", "", _escaped(document.subtitle), ""]
     for section in document.sections:
@@ -79,7 +79,7 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text)
 
 
-def html_of(document: Document, figures: Sequence[tuple[str, str]] = ()) -> str:
+def html_of(document: ReportDocument, figures: Sequence[tuple[str, str]] = ()) -> str:
     """Return a complete page; ``figures`` are captions with markup of ours, below what is read first."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -138,7 +138,7 @@ def _bar(share: float) -> str:
     return f'<td class="bar"><div style="width:{100 * min(1.0, max(0.0, share)):.0f}%"></div></td>'
 
 
-def slack_of(document: Document) -> list[dict[str, Any]]:
+def slack_of(document: ReportDocument) -> list[dict[str, Any]]:
     """Return the blocks of one message. What does not fit is left out, and the last block says so."""
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": document.title[:150]}},

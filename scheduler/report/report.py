@@ -89,7 +89,7 @@ _ENDS = {"failed": "stopped by a failure", "lost": "lost", "preempted": "stopped
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class JobSpeed:
     """Measured speed of a job on a pool's device, its relative standard error, and seconds of set-up."""
 
     steps_per_second: float
@@ -137,7 +137,7 @@ class ReportFacts:
     before: WeekFacts
     seen_at: Mapping[str, int]
     deadlines: Mapping[str, int]
-    speeds: Mapping[tuple[str, str], Speed]
+    speeds: Mapping[tuple[str, str], JobSpeed]
     plan: Plan | None
     quotas: Sequence[Meter]
     needs: Sequence[Need]
@@ -408,7 +408,7 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
     by_job: dict[str, list[Manifest]] = {}
     for manifest in sorted(facts.week.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
         by_job.setdefault(manifest.job, []).append(manifest)
-    measured: dict[str, list[Speed]] = defaultdict(list)
+    measured: dict[str, list[JobSpeed]] = defaultdict(list)
     for (name, _), speed in sorted(facts.speeds.items(), key=lambda item: item[0]):
         measured[name].append(speed)
     for job in jobs_of(facts.week):

@@ -45,7 +45,7 @@ class LaneBar:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class TimelineSession:
     """A session on ``slot`` (0 up to the pool's sessions at once). ``key`` is None for planned ones.
 
     Where sessions differ in their devices a slot is a device, and ``slot`` the first of the session's.
@@ -74,7 +74,7 @@ class Timeline:
     now: int
     pools: tuple[Pool, ...]
     slots: Mapping[str, int]
-    sessions: tuple[Session, ...]
+    sessions: tuple[TimelineSession, ...]
     closed: Mapping[str, Sequence[Window]]
     hues: Mapping[str, int] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ def timeline_of(
     hues: Mapping[str, int] | None = None,
 ) -> Timeline:
     """Lay out what happened and what is planned. ``runs`` are those that touch the span; refused ones are left out."""
-    sessions: list[Session] = []
+    sessions: list[TimelineSession] = []
     slots: dict[str, int] = {}
     pool_names = tuple(pools)
     for pool in pool_names:
@@ -179,7 +179,7 @@ def _tall(pool: Pool) -> int:
     return 1 if pool.device_counts else max(1, pool.devices_per_session)
 
 
-def _of_run(run: Run, now: int) -> Session | None:
+def _of_run(run: Run, now: int) -> TimelineSession | None:
     lanes = tuple(
         LaneBar(
             lane.job,
@@ -196,25 +196,25 @@ def _of_run(run: Run, now: int) -> Session | None:
             return None
         case Ended(outcome=outcome, at=at, started=int(started)):
             bad = outcome in _BAD or all(bar.bad for bar in lanes)
-            return Session(
+            return TimelineSession(
                 run.pool, 0, started, max(at, started + 1), "bad" if bad else "past", run.key, lanes, outcome
             )
         case Running() | Stopping() if run.wait is not None:
-            return Session(run.pool, 0, now, max(run.deadline, now), "planned", run.key, lanes, "waiting")
+            return TimelineSession(run.pool, 0, now, max(run.deadline, now), "planned", run.key, lanes, "waiting")
         case Running(started=started) | Stopping(started=started):
             state = type(run.state).__name__.lower()
-            return Session(run.pool, 0, started, max(run.deadline, now), "running", run.key, lanes, state)
+            return TimelineSession(run.pool, 0, started, max(run.deadline, now), "running", run.key, lanes, state)
         case _:
             start = min(run.planned_start, now)
-            return Session(run.pool, 0, start, max(run.deadline, now), "running", run.key, lanes, "starting")
+            return TimelineSession(run.pool, 0, start, max(run.deadline, now), "running", run.key, lanes, "starting")
 
 
-def _of_plan(place: Placement, now: int) -> Session:
+def _of_plan(place: Placement, now: int) -> TimelineSession:
     lanes, first = [], 0
     for bar in place.lanes:
         lanes.append(LaneBar(bar.job, first, max(1, bar.devices)))
         first += max(1, bar.devices)
-    return Session(place.pool, 0, max(place.start, now), place.end, "planned", None, tuple(lanes), "planned")
+    return TimelineSession(place.pool, 0, max(place.start, now), place.end, "planned", None, tuple(lanes), "planned")
 
 
 def _axis(frame: Frame, timeline: Timeline, zone: str, height: float) -> Iterator[str]:
@@ -243,7 +243,7 @@ def _mark(at: int, zone: str, *, hourly: bool) -> str:
 
 
 def _bars(
-    frame: Frame, timeline: Timeline, session: Session, pool: Pool, first: float, zone: str, link: str
+    frame: Frame, timeline: Timeline, session: TimelineSession, pool: Pool, first: float, zone: str, link: str
 ) -> Iterator[str]:
     span = timeline.end - timeline.start
     at = f"{local(session.start, zone, '%a %H:%M')} to {local(session.ends, zone, '%a %H:%M')}"

@@ -20,7 +20,7 @@ from scheduler.core.window import WEEK
 from scheduler.planner.model.case import Case, PlannerJob, make_case
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.report.chart import hues_of
-from scheduler.report.timeline import LaneBar, Phase, Session, Timeline
+from scheduler.report.timeline import LaneBar, Phase, Timeline, TimelineSession
 from scheduler.store import jobs
 from scheduler.views import chart_facts
 
@@ -337,14 +337,14 @@ def week_timeline(week: ComingWeek, pools: Mapping[str, Pool], tx: Connection) -
             if one.kind != "unusable":
                 bars.setdefault((row.pool, slot, one), []).append(lane)
     sessions = [
-        Session(
+        TimelineSession(
             pool, slot, one.start, one.end, cast("Phase", one.kind), None,
             (LaneBar(one.job or "empty", lanes[0], len(lanes)),), one.why or one.kind,
         )
         for (pool, slot, one), lanes in bars.items()
     ]  # fmt: skip
     sessions += [
-        Session(
+        TimelineSession(
             _EXPECTED.name, row, kept.expected_at, kept.expected_at + kept.seconds, "expected", None,
             (LaneBar(kept.kind, 0, 1),), "expected",
         )

@@ -18,15 +18,15 @@ from scheduler.store.versions import Promotion, Version
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ModelCost:
     """What sessions were charged: metered seconds and micro-dollars; a session of two jobs counts half for each."""
 
     seconds: int = 0
     microdollars: int = 0
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: ModelCost) -> ModelCost:
         """Return both together."""
-        return Cost(self.seconds + other.seconds, self.microdollars + other.microdollars)
+        return ModelCost(self.seconds + other.seconds, self.microdollars + other.microdollars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class VersionFacts:
     version: Version
     returned_parent: bool
     children: tuple[str, ...]
-    training: Cost
-    evaluating: Cost
+    training: ModelCost
+    evaluating: ModelCost
     evaluations: tuple[Evaluation, ...]
     verdicts: tuple[StoredVerdict, ...]
     overrules: tuple[Overrule, ...]
@@ -117,7 +117,7 @@ def facts(tx: Connection, version: Version) -> VersionFacts:
     )
 
 
-def cost(tx: Connection, version: ListedVersion) -> Cost:
+def cost(tx: Connection, version: ListedVersion) -> ModelCost:
     """Return what the training and all evaluations of a version were charged."""
     whole = versions.get(tx, version.model, version.number)
     return _training_cost(tx, whole) + _evaluating_cost(tx, whole)
@@ -193,20 +193,20 @@ def _children(tx: Connection, version: Version) -> list[str]:
     return [*children, *begun]
 
 
-def _training_cost(tx: Connection, version: Version) -> Cost:
+def _training_cost(tx: Connection, version: Version) -> ModelCost:
     """Return what the attempts of its generation were charged, up to the one that saved it."""
     named = split_key(version.checkpoint)
     if named is None:
-        return Cost()
+        return ModelCost()
     began = generations.of_attempt(tx, version.model, named[2])
     return _cost(tx, version.model, began.first_attempt if began else 1, named[2])
 
 
-def _evaluating_cost(tx: Connection, version: Version) -> Cost:
-    return sum((_cost(tx, one.job, 1, None) for one in evaluations.of_version(tx, version)), Cost())
+def _evaluating_cost(tx: Connection, version: Version) -> ModelCost:
+    return sum((_cost(tx, one.job, 1, None) for one in evaluations.of_version(tx, version)), ModelCost())
 
 
-def _cost(tx: Connection, job: str, first: int, last: int | None) -> Cost:
+def _cost(tx: Connection, job: str, first: int, last: int | None) -> ModelCost:
     attempts = runs.attempts(tx, job)
     keys = [one.run for number, one in attempts.items() if number >= first and (last is None or number <= last)]
     shares = {key: len(runs.get(tx, key).lanes) for key in keys}
@@ -215,4 +215,4 @@ def _cost(tx: Connection, job: str, first: int, last: int | None) -> Cost:
     ]
     seconds = sum(charge.within(charge.start, charge.end) / shares[charge.run or ""] for charge in charges)
     money = sum(charge.cost_within(charge.start, charge.end) / shares[charge.run or ""] for charge in charges)
-    return Cost(round(seconds), round(money))
+    return ModelCost(round(seconds), round(money))

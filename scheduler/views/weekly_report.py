@@ -19,7 +19,7 @@ from scheduler.report.document import document_of
 from scheduler.report.facts import WeekFacts
 from scheduler.report.picture import Picture
 from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
-from scheduler.report.report import JudgedVersion, Report, ReportFacts, Speed, report_of
+from scheduler.report.report import JobSpeed, JudgedVersion, Report, ReportFacts, report_of
 from scheduler.service.quota.usage import meters
 from scheduler.store import checkpoints, evaluations, jobs, ledger, plans, rates, versions
 from scheduler.store.engine import Database
@@ -74,7 +74,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
         entries = ledger.entries(tx, since=week.start - WEEK - _LOOK_BACK_SECONDS)
         queue = jobs.everything(tx)
         speeds = {
-            at: Speed(rate.steps_per_second, rate.sigma, rate.setup_seconds)
+            at: JobSpeed(rate.steps_per_second, rate.sigma, rate.setup_seconds)
             for at, rate in rates.everything(tx).items()
             if rate.samples
         }

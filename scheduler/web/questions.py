@@ -28,7 +28,7 @@ from scheduler.core.why import in_queue
 from scheduler.core.window import DAY, WEEK, Window
 from scheduler.report.burn_down import BurnDown, burn_down_svg
 from scheduler.report.report import Need
-from scheduler.report.timeline import Session, Timeline
+from scheduler.report.timeline import Timeline, TimelineSession
 from scheduler.service.facts.early_stops import standing
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.quota.usage import meters_of
@@ -455,7 +455,7 @@ def span(source: Source, day: date | None) -> Span:
     return Span(start=window.start, end=window.end, now=now, sessions=[session_row(each) for each in drawn.sessions])
 
 
-def session_row(session: Session) -> SessionRow:
+def session_row(session: TimelineSession) -> SessionRow:
     """Return a session as the API shows it."""
     return SessionRow(
         pool=session.pool,

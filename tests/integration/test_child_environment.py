@@ -14,7 +14,7 @@ import pytest
 from jobs.child_process import OF_A_PERSON, child_environment, run_child
 from jobs.code.git import git
 from jobs.environment.demands import here, read_demands
-from jobs.environment.tool import NoWheel, Tools, download, find_tools, sizes
+from jobs.environment.tool import NoWheel, PackageTools, download, find_tools, sizes
 from jobs.environment.tool import resolve as resolve_packages
 from jobs.payload.store.lock import Pin
 from tests.lab.packages import digest_of, use_index, write_wheel
@@ -111,7 +111,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str,
     return started
 
 
-def lock(tools: Tools, folder: Path, variables: Mapping[str, str]) -> None:
+def lock(tools: PackageTools, folder: Path, variables: Mapping[str, str]) -> None:
     """Lock, measure and fetch one package, whatever comes of it."""
     (folder / "requirements.txt").write_text("light\n")
     wheels = folder / "wheels"
@@ -131,7 +131,7 @@ def test_no_variable_that_a_tool_reads_reaches_it_but_those_of_indexes(
 ) -> None:
     found = find_tools()
     assert found.uv, "the development environment has uv"
-    tools = found if by == "uv" else Tools("", pip=True)
+    tools = found if by == "uv" else PackageTools("", pip=True)
     names = {name for name in of_pip() | of_uv(found.uv) | {*PYTHON, *GIT} if not ALLOWED.fullmatch(name)}
     assert {"PIP_PYTHON", "PIP_REQUIREMENT", "PIP_LOG", "PIP_NO_BINARY", "UV_OVERRIDE", "UV_PYTHON"} <= names
     hostile = dict.fromkeys(sorted(names), str(tmp_path / "hostile"))
@@ -167,7 +167,7 @@ def test_a_program_that_a_job_names_is_not_started_and_a_file_is_not_told(index:
         "HOME": str(tmp_path / "home"),
         "UV_OVERRIDE": str(secret),
     }
-    for tools in (find_tools(), Tools("", pip=True)):
+    for tools in (find_tools(), PackageTools("", pip=True)):
         lock(tools, tmp_path, variables)
     assert not marker.exists()
     assert not log.exists()

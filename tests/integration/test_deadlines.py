@@ -23,7 +23,7 @@ from jobs.payload.store.hub import Again, ask
 from jobs.payload.store.presigned import PresignedTransport
 from platforms.base import Unreachable
 from platforms.kaggle import checkup
-from platforms.kaggle.api.client import Client as KaggleClient
+from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.api.wire import Endpoint, Wire
 from platforms.kaggle.kernel import bootstrap
 from platforms.kaggle.settings import Credentials

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.payload.scorers.sandbox import probe
 from jobs.payload.scorers.sandbox.hidden_tests import Exam, run_hidden_tests, run_stage_tests
-from jobs.payload.scorers.sandbox.limits import Ended, SandboxLimits, SandboxMissing
+from jobs.payload.scorers.sandbox.limits import SandboxEnded, SandboxLimits, SandboxMissing
 from jobs.payload.scorers.sandbox.probe import check_sandbox, open_sandbox
 from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox
 
@@ -41,7 +41,7 @@ def sandbox() -> Iterator[Sandbox]:
     opened.close()
 
 
-def run(sandbox: Sandbox, code: str) -> Ended:
+def run(sandbox: Sandbox, code: str) -> SandboxEnded:
     (ended,) = sandbox.run(Program([sandbox.python, "-I", "-S", "/in/run.py"], {"run.py": code.encode()}))
     return ended
 

@@ -138,10 +138,10 @@ def test_a_stage_is_worth_the_share_of_its_checklist(
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint of the character model as its trainer writes one."""
-    shape = charlm.Shape(context=8, embedding=4, width=16)
+    shape = charlm.CharShape(context=8, embedding=4, width=16)
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    np.save(folder / "weights.npy", charlm.Model(shape, np.random.default_rng(1)).weights)
+    np.save(folder / "weights.npy", charlm.CharModel(shape, np.random.default_rng(1)).weights)
     (folder / "state.json").write_text(json.dumps({"shape": list(shape), "step": 1}))
     return folder
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from jobs.payload.clock import Clock
 from platforms.emulators.sagemaker.job import SageMakerRules
-from platforms.emulators.sagemaker.place import Place
+from platforms.emulators.sagemaker.place import SageMakerAccount
 from platforms.emulators.sagemaker.server import CREDENTIALS, Server, operation_of, say
 from tests.lab.faults import Fault, Faults
 
 
-class FaultyPlace(Place):
+class FaultyPlace(SageMakerAccount):
     """A place with which things go wrong on demand."""
 
     def __init__(self, folder: Path, clock: Clock, rules: SageMakerRules | None = None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from platforms.emulators.kaggle.place import Place
+from platforms.emulators.kaggle.place import KaggleAccount
 from platforms.emulators.kaggle.server import Body, Handler, Server, receive
 from platforms.emulators.kaggle.storage import KaggleRefusal, denied
 from tests.lab.faults import Fault, Faults
@@ -86,7 +86,7 @@ def name_of_dataset(body: Mapping[str, Any]) -> tuple[str, int]:
     return name, int(body.get("datasetVersionNumber") or 0)
 
 
-class PublishingPlace(Place):
+class PublishingPlace(KaggleAccount):
     """An account that sees what others have published, with which things go wrong on demand."""
 
     def __init__(self, root: Path, *arguments: Any, **options: Any) -> None:
@@ -95,14 +95,14 @@ class PublishingPlace(Place):
         self.faults = Faults()
 
     def attach(self, source: str, target: Path) -> bool:
-        """See Place.attach."""
+        """See KaggleAccount.attach."""
         owner, slug, *version = source.split("/")
         name = f"{owner}/{slug}"
         number = int(version[0]) if version else self.published.newest(name)
         return super().attach(source, target) or self.published.attach(name, number, target)
 
     def attach_model(self, source: str, target: Path) -> bool:
-        """See Place.attach_model."""
+        """See KaggleAccount.attach_model."""
         name, _, version = source.rpartition("/")
         return version.isdigit() and self.published.attach(name, int(version), target)
 

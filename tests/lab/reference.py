@@ -24,7 +24,7 @@ from jobs.ranges import RANGES
 from platforms.options import Declared, declared_options
 from platforms.registry import shipped
 from scheduler.cli.root import COMMANDS, tree
-from scheduler.cli.shell.command import Command
+from scheduler.cli.shell.command import CliCommand
 from scheduler.cli.shell.exits import MEANINGS
 from scheduler.core import precondition, reasons
 from scheduler.core.run import CONSEQUENCES
@@ -72,7 +72,7 @@ def setting_keys() -> set[str]:
 
 
 def _command_rows() -> Iterator[str]:
-    shared = {param.name for param in Command("x").params} | {"wide", "columns"}
+    shared = {param.name for param in CliCommand("x").params} | {"wide", "columns"}
     for words, command in commands():
         own = [param for param in command.params if param.name not in shared and not getattr(param, "hidden", False)]
         taken = [*map(_argument, _kind(own, "argument")), *map(_option, _kind(own, "option"))]

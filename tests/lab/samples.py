@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.cli.root import invoke
-from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.context import GlobalOptions
 from tests.lab.world import MODELS, SETTINGS, build
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def samples() -> Iterator[tuple[str, str]]:
         build(home / "state")
         for words in COMMANDS:
             with contextlib.redirect_stdout(io.StringIO()) as out:
-                code = invoke(words.split(), Options(config=home / "config.toml", json=True))
+                code = invoke(words.split(), GlobalOptions(config=home / "config.toml", json=True))
             assert code == 0, words
             document = json.loads(out.getvalue().replace(os.fspath(home), "/home/ann/uff"))
             yield words, json.dumps(_shortened(document), indent=2, ensure_ascii=False)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jobs.lane_report import OUTCOMES, PHASES, LaneReport, kept_report, read_report
 from jobs.payload import bounds
 from jobs.payload.bounds import ATTEMPT_MAX, STEP_MAX, Reader, Unfit, number, whole
-from jobs.payload.lane.meter import Meter
+from jobs.payload.lane.meter import LaneMeter
 from jobs.payload.store.manifest import BadManifest, manifest_key, parse_manifest, split_key
 from tests.lab.border import oddities
 
@@ -205,7 +205,7 @@ def test_whatever_a_manifest_says_it_is_within_its_ranges_or_bad(seed: int) -> N
 )
 def test_whatever_a_command_reports_the_agent_goes_on(line: dict[str, Any]) -> None:
     """400 digits or an infinite loss ended the lane as if the agent itself had failed."""
-    meter = Meter(10.0, 12.0)
+    meter = LaneMeter(10.0, 12.0)
     meter.feed({"step": 0}, 0.0)
     meter.feed(line, 10.0)
     meter.feed({"step": 20}, 20.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.corpus.build.build import build, clusters, held_out_clusters, normalised, signature
 from jobs.corpus.mixture import mixture
-from jobs.corpus.options import CorpusRule, Options
+from jobs.corpus.options import CorpusOptions, CorpusRule
 from jobs.corpus.read.decode import clean, decode
 from jobs.corpus.read.records import split_text
 from jobs.corpus.read.sources import Files
@@ -29,7 +29,7 @@ RECORDS = st.lists(
     max_size=40,
 )
 DOMAINS = {"urm": ["gpu", "memory"], "uim": ["api"]}
-RULED = Options(rules=(CorpusRule(key="note", domains=("{value}",)), CorpusRule(path="b*", stage="stage_2")))
+RULED = CorpusOptions(rules=(CorpusRule(key="note", domains=("{value}",)), CorpusRule(path="b*", stage="stage_2")))
 
 
 @settings(max_examples=share(25))

@@ -17,7 +17,7 @@ from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import Case, make_case
-from scheduler.planner.model.policy import PHASES, PLAIN, Policy, Schedule
+from scheduler.planner.model.policy import PHASES, PLAIN, PlanPolicy, Schedule
 from scheduler.planner.search.candidates import simple_orders
 from scheduler.planner.search.rebuild import without_jobs
 from tests.lab.night import share
@@ -31,7 +31,7 @@ ALIKE = st.builds(lambda seed: random_case(9, make_pools(SMALL_MIX), seed), st.i
 SCARCE = st.builds(lambda seed: random_case(40, make_pools(SMALL_MIX[:2]), seed), st.integers(0, 1_000))
 
 
-def bent(case: Case, rng: Random) -> Policy:
+def bent(case: Case, rng: Random) -> PlanPolicy:
     """Return a policy that bends anything: densities, phases, prices, deadlines, or an order."""
     if rng.random() < 0.2:
         return in_order(rng.choice(sorted(ORDERS)))
@@ -39,7 +39,7 @@ def bent(case: Case, rng: Random) -> Policy:
     due = [job.index for job in case.jobs if job.deadline is not None]
     prices = scarcity_prices(case, make_grid(case))
     factors = [rng.choice((0.0, 0.5, 0.9, 1.1)) for _ in classes]
-    return Policy(
+    return PlanPolicy(
         factors={(group, job): rng.lognormvariate(0, 1) for group in classes for job in jobs if rng.random() < 0.4},
         phased={(group, job, rng.randrange(PHASES)): 3.0 for group in classes for job in jobs if rng.random() < 0.2},
         admits=prices.admits(factors, rng.choice((0.0, 0.8, 1.0))) if rng.random() < 0.6 else None,
@@ -48,7 +48,7 @@ def bent(case: Case, rng: Random) -> Policy:
     )
 
 
-def both(case: Case, policy: Policy, booked: Schedule | None = None) -> Schedule:
+def both(case: Case, policy: PlanPolicy, booked: Schedule | None = None) -> Schedule:
     """Return what both walks come to, which is the same."""
     plain = PlainWalk(case, policy, booked).run()
     found = make_schedule(case, policy) if booked is None else extend(case, booked, policy)
@@ -125,18 +125,20 @@ def test_who_is_told_the_same_at_every_turn_comes_to_the_same(seed: int) -> None
     prices = scarcity_prices(case, make_grid(case))
     asked = [prices.admits([rng.uniform(0.5, 1.2)] * len(case.classes), rng.choice((0.0, 1.0))) for _ in range(4)]
     for one in asked:
-        walk = Walk(case, Policy(admits=one))
+        walk = Walk(case, PlanPolicy(admits=one))
         found = walk.run()
         for other in asked:
             if answers_alike(other, walk.questions):
-                assert Walk(case, Policy(admits=other)).run() == found
+                assert Walk(case, PlanPolicy(admits=other)).run() == found
 
 
 def test_prices_that_differ_by_nothing_are_told_the_same() -> None:
     """And others are not: the shortcut is taken where it may be, and nowhere else."""
     case = make_case(random_case(50, make_pools(SMALL_MIX), 0), firm_deadlines=False)
     prices = scarcity_prices(case, make_grid(case))
-    walks = {factor: Walk(case, Policy(admits=prices.admits([factor] * len(case.classes), 0.0))) for factor in (0.9, 1)}
+    walks = {
+        factor: Walk(case, PlanPolicy(admits=prices.admits([factor] * len(case.classes), 0.0))) for factor in (0.9, 1)
+    }
     for walk in walks.values():
         walk.run()
     close, far = (prices.admits([factor] * len(case.classes), 0.0) for factor in (0.9 + 1e-12, 2.0))

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 
 from jobs.payload.trainers.tuning import checkpoint
-from jobs.payload.trainers.tuning.snapshot import Saved, Snapshot, free_memory
+from jobs.payload.trainers.tuning.snapshot import Saved, StateSnapshot, free_memory
 from tests.lab.desk import Desk, accelerators, digest
 
 LAG = 5  # steps that a slow disk takes
@@ -113,7 +113,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_the_first_copy_finds_its_memory_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """To be given 16 GB by the machine took ten times as long as to fill them."""
     there = lying()
-    snapshot = Snapshot(lambda: there, "on", first=True)
+    snapshot = StateSnapshot(lambda: there, "on", first=True)
     asked = asked_for(monkeypatch)
     snapshot.prepare()
     saved, background = snapshot.take(last=False)
@@ -126,12 +126,12 @@ def test_the_first_copy_finds_its_memory_there(monkeypatch: pytest.MonkeyPatch) 
 def test_nothing_is_prepared_that_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asked_for(monkeypatch)
     for wish, first in (("off", True), ("auto", True), ("on", False)):
-        Snapshot(lying, wish, first=first).prepare()
+        StateSnapshot(lying, wish, first=first).prepare()
     assert not asked
 
 
 def test_a_stop_does_not_wait_for_memory_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    snapshot = Snapshot(lying, "on", first=True)
+    snapshot = StateSnapshot(lying, "on", first=True)
     asked, empty = list[Any](), torch.empty
 
     def slow(*shape: Any, **more: Any) -> Any:

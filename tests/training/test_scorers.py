@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from jobs.payload.scorers import heldout_loss, loads
 from jobs.payload.scorers.given import NotGiven, ScorerInput
-from jobs.payload.scorers.items import Item, ItemSet, Line
+from jobs.payload.scorers.items import Item, ItemSet, ScoreLine
 from tests.lab.desk import Desk, source_texts
 
 # PEFT asks transformers by a name that the next major version drops.
@@ -31,7 +31,7 @@ def given(folder: Path, base: str | None = None, **more: str) -> ScorerInput:
 
 
 def losses(folder: Path, base: str | None = None) -> list[float]:
-    lines: list[Line] = list(heldout_loss.score(ITEMS, given(folder, base), "loss"))
+    lines: list[ScoreLine] = list(heldout_loss.score(ITEMS, given(folder, base), "loss"))
     assert len(lines) == 2 * len(ITEMS)  # by domain too
     return [line.value for line in lines if line.metric == "loss"]
 

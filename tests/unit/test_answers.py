@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.cli.root import invoke
-from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.context import GlobalOptions
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/answers.md").read_text(encoding="utf-8")
 ANSWERS: list[dict[str, Any]] = tomllib.loads(
@@ -64,7 +64,7 @@ def test_every_figure_of_an_answer_is_computed() -> None:
 def test_a_command_gives_the_figures_beside_it(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = tmp_path / "config.toml"
     settings.write_text(f'state_dir = "{tmp_path}"\n', encoding="utf-8")
-    assert invoke(shlex.split(words), Options(config=settings, json=True)) == 0
+    assert invoke(shlex.split(words), GlobalOptions(config=settings, json=True)) == 0
     document = json.loads(capsys.readouterr().out)
     for command, figures in COMPUTED:
         for path, said in figures.items() if command == words else ():

@@ -13,7 +13,7 @@ from config.errors import ConfigError, Problem
 from jobs.problem import NotFound, ProblemsFound, Refusal
 from platforms.artifacts.base import Missing, StoreError
 from platforms.base import Misconfigured, Refused, Unreachable
-from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.context import GlobalOptions
 from scheduler.cli.shell.exits import CODES, Exit, UsageFault, Violations, code_of, report
 from scheduler.core.job import Done, IllegalArrow
 from scheduler.daemon import LostLeadership
@@ -117,19 +117,19 @@ def test_a_second_daemon_has_the_code_of_leadership(tmp_path: Any) -> None:
 
 
 def test_every_problem_is_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(ConfigError([PROBLEM, PROBLEM]), Options()) == Exit.CONFIG
+    assert report(ConfigError([PROBLEM, PROBLEM]), GlobalOptions()) == Exit.CONFIG
     out, err = capsys.readouterr()
     line = 'schedctl: config.toml: zone = "x": there is no such time zone; use UTC\n'
     assert (out, err) == ("", line * 2)
 
 
 def test_messages_are_cleaned_of_terminal_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    report(Refused("kaggle", "launch", "\x1b[31mno\x1b[0m\x07"), Options())
+    report(Refused("kaggle", "launch", "\x1b[31mno\x1b[0m\x07"), GlobalOptions())
     assert capsys.readouterr().err == "schedctl: kaggle: launch failed: no\n"
 
 
 def test_an_error_as_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    report(NotFound("unknown pool", "x is none", "See: schedctl pools"), Options(json=True))
+    report(NotFound("unknown pool", "x is none", "See: schedctl pools"), GlobalOptions(json=True))
     assert capsys.readouterr().err == (
         '{"error": {"exit_code": 5, "kind": "NotFound", "message": "unknown pool: x is none. See: schedctl pools", '
         '"remedy": "See: schedctl pools", "problems": []}}\n'

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from jobs.corpus.build.build import Progress, build
+from jobs.corpus.build.build import BuildProgress, build
 from jobs.corpus.errors import BadParameter, CorpusDamaged, CorpusError
 from jobs.corpus.manifest import CorpusManifest, open_corpus
-from jobs.corpus.options import Options
+from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read.records import split_text
 from jobs.corpus.read.sources import Files, Stdlib, parse_source
 
@@ -162,7 +162,7 @@ def test_long_text_is_cut_at_pauses_and_loses_nothing() -> None:
 
 
 def test_progress_tells_every_phase(folder: Path, tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
     many = [json.dumps({"text": f"text {n}"}) for n in range(600)]
     (folder / "many.jsonl").write_text("\n".join(many))
     build([Files(folder)], tmp_path / "out", DOMAINS, progress=seen.append)
@@ -191,12 +191,12 @@ def test_user_errors_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(BadParameter, match=r"held_out_fraction is 0\.9"):
         build([Stdlib()], tmp_path / "out", {}, held_out_fraction=0.9)
     with pytest.raises(BadParameter, match="relevance is 0"):
-        Options(relevance=0)
+        CorpusOptions(relevance=0)
     assert parse_source("stdlib") == Stdlib()
 
 
 def test_an_error_in_mid_build_leaves_nothing(folder: Path, tmp_path: Path) -> None:
-    def fail(progress: Progress) -> None:
+    def fail(progress: BuildProgress) -> None:
         if progress.phase == "writing":
             raise OSError(28, "No space left on device")
 

@@ -14,7 +14,7 @@ from jobs.corpus.difference import difference
 from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
 from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.manifest import CorpusManifest
-from jobs.corpus.options import CorpusRule, Options
+from jobs.corpus.options import CorpusOptions, CorpusRule
 from jobs.corpus.read.sources import Files
 from tests.lab.night import share
 
@@ -105,7 +105,7 @@ def test_a_difference_is_what_the_rows_say(
     texts = [f"{number} {random.Random(number).random()}" for number in range(old + new)]
     one = made(root, "one", {f"f{n}": text for n, text in enumerate(texts[:old])}, held_out_fraction=0.3, seed=seeds[0])
     kept = texts[min(gone, old + new - 1) :]
-    rule = Options(rules=(CorpusRule(path="*/f1*", stage="stage_1"),))
+    rule = CorpusOptions(rules=(CorpusRule(path="*/f1*", stage="stage_1"),))
     two = made(
         root,
         "two",

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.corpus.build.build import build
 from jobs.corpus.manifest import CorpusManifest
-from jobs.corpus.options import Options
+from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read.sources import Files
 from jobs.payload.trainers.tuning.forms import read_record, readable
 
@@ -25,7 +25,7 @@ def built(tmp_path: Path) -> Built:
         source = tmp_path / "source" / name
         source.parent.mkdir(exist_ok=True)
         source.write_bytes(content)
-        return build([Files(source)], tmp_path / "out", {}, options=Options(**options))
+        return build([Files(source)], tmp_path / "out", {}, options=CorpusOptions(**options))
 
     return make
 

@@ -12,7 +12,7 @@ from jobs.corpus.build.build import build
 from jobs.corpus.errors import BadParameter, CorpusError
 from jobs.corpus.manifest import CorpusManifest, content_version, open_corpus
 from jobs.corpus.mixture import mixture
-from jobs.corpus.options import CorpusRule, Options
+from jobs.corpus.options import CorpusOptions, CorpusRule
 from jobs.corpus.read.sources import Files
 
 DOMAINS = {"urm": ["resource", "memory", "gpu"], "uim": ["interface", "api"]}
@@ -100,7 +100,7 @@ def test_rules_tag_by_path_and_key(tmp_path: Path) -> None:
         {"text": "two", "phase": 9, "owner": {"team": "sales"}},
         {"text": "three", "kind": "draft", "stage": "stage_1"},
     )
-    options = Options(
+    options = CorpusOptions(
         rules=(
             CorpusRule(path="mine/stage_1/*", stage="stage_3"),
             CorpusRule(path="*.md", domains=()),
@@ -137,7 +137,7 @@ def test_a_command_tags_what_no_other_rule_spoke_of(tmp_path: Path) -> None:
         'print(\'no json\'); print(\'{"id": "strange", "stage": "stage_1"}\')\n'
     )
     texts: list[dict[str, Any]] = [{"text": "silent"}, {"text": "loud", "phase": 4}, {"text": "plain"}]
-    options = Options(
+    options = CorpusOptions(
         rules=(
             CorpusRule(command=(sys.executable, str(program)), path="r.*"),
             CorpusRule(key="phase", stage="stage_{value}"),
@@ -162,7 +162,7 @@ def test_a_command_tags_what_no_other_rule_spoke_of(tmp_path: Path) -> None:
 def test_a_command_that_fails_stops_the_build_and_leaves_nothing(
     tmp_path: Path, program: str, seconds: int, why: str
 ) -> None:
-    options = Options(rules=(CorpusRule(command=(sys.executable, "-c", program), limit_seconds=seconds),))
+    options = CorpusOptions(rules=(CorpusRule(command=(sys.executable, "-c", program), limit_seconds=seconds),))
     source = records(tmp_path / "r.jsonl", {"text": "one"})
     with pytest.raises(CorpusError, match=why):
         build([source], tmp_path / "out", {}, options=options)
@@ -188,7 +188,7 @@ def test_a_rule_that_says_nothing_is_refused(fields: dict[str, Any]) -> None:
 
 
 def test_a_rule_for_a_domain_without_keywords_is_refused(tmp_path: Path) -> None:
-    options = Options(rules=(CorpusRule(path="*", domains=("udm",)),))
+    options = CorpusOptions(rules=(CorpusRule(path="*", domains=("udm",)),))
     with pytest.raises(BadParameter, match="a rule's domain is 'udm', but must be one of uim, urm"):
         build([records(tmp_path / "r.jsonl", {"text": "one"})], tmp_path / "out", DOMAINS, options=options)
 

@@ -13,7 +13,7 @@ import pytest
 from config.load import load
 from jobs.catalogue import read_catalogue
 from scheduler.cli.root import tree
-from scheduler.cli.shell.context import Cli, Options
+from scheduler.cli.shell.context import Cli, GlobalOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,7 +211,7 @@ def test_every_program_that_a_document_starts_is_there_and_knows_the_options(rep
 
 def _parse(command: object, words: list[str]) -> None:
     """Follow the words down the tree of commands as the program would, and run nothing."""
-    context = command.make_context("schedctl", list(words), obj=Cli(Options()), resilient_parsing=False)  # type: ignore[attr-defined]
+    context = command.make_context("schedctl", list(words), obj=Cli(GlobalOptions()), resilient_parsing=False)  # type: ignore[attr-defined]
     while hasattr(context.command, "resolve_command"):
         rest = [*context._protected_args, *context.args]  # where the parser leaves the sub-command
         if not rest:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from jobs.environment import tool
-from jobs.environment.demands import Demands, RequirementsError, Target, here, parse_target, read_demands
-from jobs.environment.tool import NoWheel, Tools, find_tools, make_lock, resolve, sizes
+from jobs.environment.demands import Demands, PythonTarget, RequirementsError, here, parse_target, read_demands
+from jobs.environment.tool import NoWheel, PackageTools, find_tools, make_lock, resolve, sizes
 from jobs.payload.store.lock import BadLock, Lock, Pin, encode_lock, parse_lock, parse_wheels
 from jobs.spec import JobSpec, Requirements
 from platforms.base import Misconfigured
@@ -141,7 +141,7 @@ def test_a_lock_of_uv_bounds_versions_and_digests(tmp_path: Path) -> None:
 def test_a_tool_locks_with_digests_for_another_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    tools = find_tools() if name == "uv" else Tools("", pip=True)
+    tools = find_tools() if name == "uv" else PackageTools("", pip=True)
     index = tmp_path / "index"
     use_index(index, monkeypatch)
     light = write_wheel(index, "light", "0.1", requires=["heavy>=1"])
@@ -235,15 +235,15 @@ def test_pip_does_not_overlook_what_another_python_would_need(tmp_path: Path, mo
     """It reads markers by the Python that runs it."""
     use_index(tmp_path, monkeypatch)
     write_wheel(tmp_path, "light", "0.1", requires=["backport; python_version < '3.11'"])
-    old = Target("3.9", "x86_64-manylinux_2_28")
+    old = PythonTarget("3.9", "x86_64-manylinux_2_28")
     with pytest.raises(NoWheel, match=r"backport.*Python 3\.9.*uv does"):
-        resolve(Tools("", pip=True), Demands(("light",)), old, {})
+        resolve(PackageTools("", pip=True), Demands(("light",)), old, {})
 
 
 def test_a_python_that_a_project_does_not_want_is_told(tmp_path: Path) -> None:
     demands = Demands(("light",), python=">=3.13")
     with pytest.raises(RequirementsError, match=r"want Python >=3.13.*kaggle \(Python 3.12"):
-        make_lock(tmp_path, demands, {Target("3.12", "x86_64-manylinux_2_28"): ["kaggle"]}, {})
+        make_lock(tmp_path, demands, {PythonTarget("3.12", "x86_64-manylinux_2_28"): ["kaggle"]}, {})
 
 
 def test_without_any_tool_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,11 +283,11 @@ def test_a_jobs_own_image_has_a_python_of_its_own_where_images_can_be_chosen() -
     assert options_for(spec(), "sagemaker", pool) == options_for(spec(image="pool:1"), "sagemaker", pool) == pool
     assert options_for(spec(image="mine:1"), "kaggle", pool) == pool, "Kaggle has one image for all"
     named = image_of("sagemaker", options_for(spec(image="mine:1-py311"), "sagemaker", pool))
-    assert (named.target, named.internet) == (Target("3.11", "x86_64-manylinux_2_28"), False)
+    assert (named.target, named.internet) == (PythonTarget("3.11", "x86_64-manylinux_2_28"), False)
     assert not named.has("torch"), "what the pool's image has nobody knows of this one"
     assert image_of("sagemaker", options_for(spec(image="mine:1"), "sagemaker", pool)).target is None
     told = image_of("sagemaker", options_for(spec(image="mine:1", image_python="3.13"), "sagemaker", pool))
-    assert told.target == Target("3.13", "x86_64-manylinux_2_28")
+    assert told.target == PythonTarget("3.13", "x86_64-manylinux_2_28")
 
 
 def test_images_are_known_by_platform_or_by_options() -> None:
@@ -297,11 +297,11 @@ def test_images_are_known_by_platform_or_by_options() -> None:
     assert (kaggle.has("Torch"), kaggle.has("nvidia_cublas-cu12"), kaggle.has("peft")) == (True, True, False)
     assert image_of("kaggle", {"emulator": "http://localhost:1"}).target == here()
     aws = image_of("sagemaker", {"image": "1234.dkr.ecr.eu.amazonaws.com/pytorch-training:2.6-gpu-py310-cu126"})
-    assert aws.target == Target("3.10", "x86_64-manylinux_2_28")
+    assert aws.target == PythonTarget("3.10", "x86_64-manylinux_2_28")
     assert image_of("sagemaker", {"image": "mine"}).target is None
     assert not has_lock("sagemaker", {"image": "mine"}, ["3.12-x86_64-manylinux_2_28"])
     named = {"image_python": "3.9", "image_platform": "aarch64-manylinux_2_17", "internet": "off"}
-    assert image_of("manual", named)[::2] == (Target("3.9", "aarch64-manylinux_2_17"), False)
+    assert image_of("manual", named)[::2] == (PythonTarget("3.9", "aarch64-manylinux_2_17"), False)
     for wrong in ({"image_python": "three"}, {"image_platform": "windows"}, {"internet": "maybe"}):
         with pytest.raises(Misconfigured):
             image_of("local", wrong)

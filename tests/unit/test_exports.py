@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.notify.exports import add_events, calendar_of, crc32c, csv_of, first_record, newest, record
-from scheduler.report.timeline import LaneBar, Phase, Session
+from scheduler.report.timeline import LaneBar, Phase, TimelineSession
 from scheduler.store.series import Point
 
 AT = 1_795_262_400  # Sat 2026-11-21 12:00 UTC
@@ -109,8 +109,8 @@ def test_series_are_a_table(tmp_path: Path) -> None:
 def test_a_calendar_has_what_runs_and_what_is_planned(phase: Phase, status: str) -> None:
     lanes = (LaneBar("ufm", 0, 1), LaneBar("ä,b;" * 20, 1, 1))
     sessions = [
-        Session("kaggle", 0, AT, AT + 3_600, phase, None, lanes, "planned"),
-        Session("kaggle", 0, AT - 9_000, AT - 1, "past", "uff-ufm-0001", lanes, "yielded"),
+        TimelineSession("kaggle", 0, AT, AT + 3_600, phase, None, lanes, "planned"),
+        TimelineSession("kaggle", 0, AT - 9_000, AT - 1, "past", "uff-ufm-0001", lanes, "yielded"),
     ]
     text = calendar_of(sessions, AT)
     assert text.startswith("BEGIN:VCALENDAR\r\nVERSION:2.0\r\n")

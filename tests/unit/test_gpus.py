@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs.payload.lane.gpus import GpuWatch
-from jobs.payload.lane.meter import Meter
+from jobs.payload.lane.meter import LaneMeter
 from jobs.size import gpu_use
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def meter() -> Meter:
-    return Meter(1.0, 1.0)
+def meter() -> LaneMeter:
+    return LaneMeter(1.0, 1.0)
 
 
 def tool(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
@@ -28,7 +28,9 @@ def tool(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_the_mean_of_the_lanes_own_gpus_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: Meter) -> None:
+def test_the_mean_of_the_lanes_own_gpus_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: LaneMeter
+) -> None:
     tool(tmp_path, monkeypatch, "echo '0, 80, 1024'; echo '1, 40, 2048'; echo '2, 100, 9000'")
     GpuWatch(meter, [0, 1], 0).look()
     assert meter.telemetry["gpu_busy"] == pytest.approx(0.6)
@@ -36,7 +38,7 @@ def test_the_mean_of_the_lanes_own_gpus_counts(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_memory_that_a_command_names_itself_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: Meter
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: LaneMeter
 ) -> None:
     tool(tmp_path, monkeypatch, "echo '0, 80, 1024'")
     meter.feed({"step": 1, "gpu_memory_bytes": 5}, 0.0)
@@ -46,7 +48,7 @@ def test_the_memory_that_a_command_names_itself_comes_first(
 
 @pytest.mark.parametrize("words", ["exit 9", "echo '0, [N/A], 1024'", "echo '0, 80'"])
 def test_what_a_driver_cannot_say_leaves_the_meter_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: Meter, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meter: LaneMeter, words: str
 ) -> None:
     tool(tmp_path, monkeypatch, words)
     with pytest.raises((subprocess.SubprocessError, ValueError)):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
-from jobs.payload.store.mount import Place, find_mounted
+from jobs.payload.store.mount import MountPlace, find_mounted
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import LIMITS
 
@@ -24,7 +24,7 @@ def prefix(tmp_path: Path) -> str:
     return found
 
 
-def find(tmp_path: Path, prefix: str) -> Place:
+def find(tmp_path: Path, prefix: str) -> MountPlace:
     roots = [tmp_path / "input", tmp_path / "elsewhere"]
     return find_mounted(DirectoryTransport(tmp_path / "store"), prefix, tmp_path / "cache" / "it", roots)
 
@@ -39,7 +39,7 @@ def put(folder: Path, words: str = "words") -> Path:
 @pytest.mark.parametrize("layout", ["tiny/pytorch/base/2", "models/org/tiny/pytorch/base/2", "a", ""])
 def test_it_is_found_wherever_it_lies(tmp_path: Path, prefix: str, layout: str) -> None:
     wanted = put(tmp_path / "input" / layout)
-    assert find(tmp_path, prefix) == Place(SOURCE, wanted)
+    assert find(tmp_path, prefix) == MountPlace(SOURCE, wanted)
 
 
 def test_of_two_versions_with_files_of_the_same_sizes_the_name_decides(tmp_path: Path, prefix: str) -> None:

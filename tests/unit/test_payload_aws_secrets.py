@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.payload.deadline import Answer
+from jobs.payload.deadline import HttpAnswer
 from jobs.payload.lane.secret_values import SecretRefusal, SecretStore, fetch
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Aws:
     def __init__(self, *answers: Any) -> None:
         self.answers, self.asked, self.waits = list(answers), list[urllib.request.Request](), set[float]()
 
-    def __call__(self, request: urllib.request.Request, seconds: float, bytes_max: int) -> Answer:
+    def __call__(self, request: urllib.request.Request, seconds: float, bytes_max: int) -> HttpAnswer:
         """Stand in for exchange."""
         assert bytes_max == 4 << 20
         self.asked.append(request)
@@ -33,13 +33,13 @@ class Aws:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        if isinstance(answer, Answer):
+        if isinstance(answer, HttpAnswer):
             return answer
-        return Answer(200, {}, answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+        return HttpAnswer(200, {}, answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
 
-def refused(code: int, said: str = "no") -> Answer:
-    return Answer(code, {}, said.encode())
+def refused(code: int, said: str = "no") -> HttpAnswer:
+    return HttpAnswer(code, {}, said.encode())
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from jobs.payload.trainers.charlm import (
     ALPHABET,
     BLOCK_BYTES,
-    Model,
-    Shape,
+    CharModel,
+    CharShape,
     Stream,
     UnreadableData,
     encode,
@@ -18,7 +18,7 @@ from jobs.payload.trainers.charlm import (
     records,
 )
 
-SHAPE = Shape(context=4, embedding=3, width=7)
+SHAPE = CharShape(context=4, embedding=3, width=7)
 
 
 def windows(count: int) -> np.ndarray:
@@ -29,7 +29,7 @@ def windows(count: int) -> np.ndarray:
 def test_the_gradient_is_the_slope_of_the_loss() -> None:
     """Central differences along random directions agree with what back-propagation says."""
     generator = np.random.default_rng(0)
-    model = Model(SHAPE, generator)
+    model = CharModel(SHAPE, generator)
     batch = windows(32)
     start = model.weights.copy()
     model.learn(batch, 1, 0.0)
@@ -46,7 +46,7 @@ def test_the_gradient_is_the_slope_of_the_loss() -> None:
 
 
 def test_learning_a_batch_lowers_its_loss() -> None:
-    model = Model(SHAPE, np.random.default_rng(0))
+    model = CharModel(SHAPE, np.random.default_rng(0))
     batch = windows(16)
     before = model.loss(batch)
     for step in range(1, 101):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.payload.lane.command import Command, Progress, Relay, Spec, training_command
+from jobs.payload.lane.command import CommandProgress, Relay, Spec, TrainingCommand, training_command
 from jobs.payload.lane.prepare import Prepared
 from jobs.payload.log import hidden
 from jobs.payload.store.publish import Restored
@@ -79,7 +79,7 @@ def test_a_program_that_is_not_there_leaves_no_guard(tmp_path: Path) -> None:
 
     before = children()
     with pytest.raises(OSError, match="nothing"):
-        Command(Spec(["/nothing"], {}, tmp_path, ""))
+        TrainingCommand(Spec(["/nothing"], {}, tmp_path, ""))
     assert children() == before
 
 
@@ -199,16 +199,16 @@ def test_a_command_of_several_nodes_is_started_on_each(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def fifo(tmp_path: Path) -> Iterator[tuple[Progress, int]]:
+def fifo(tmp_path: Path) -> Iterator[tuple[CommandProgress, int]]:
     """What the agent reads, and the end that the command writes to."""
-    progress = Progress(tmp_path / "progress")
+    progress = CommandProgress(tmp_path / "progress")
     sink = os.open(progress.path, os.O_WRONLY | os.O_NONBLOCK)
     yield progress, sink
     os.close(sink)
     os.close(progress.source)
 
 
-def test_a_report_may_come_in_pieces_and_among_other_words(fifo: tuple[Progress, int]) -> None:
+def test_a_report_may_come_in_pieces_and_among_other_words(fifo: tuple[CommandProgress, int]) -> None:
     progress, sink = fifo
     assert [*progress.lines()] == []
     os.write(sink, b'{"step": 1}\n{"st')
@@ -219,7 +219,7 @@ def test_a_report_may_come_in_pieces_and_among_other_words(fifo: tuple[Progress,
 
 @pytest.mark.parametrize(("more", "heard"), [(0, True), (1, False)])
 def test_a_line_is_heard_up_to_64_kib_and_none_longer_is_kept(
-    fifo: tuple[Progress, int], *, more: int, heard: bool
+    fifo: tuple[CommandProgress, int], *, more: int, heard: bool
 ) -> None:
     progress, sink = fifo
     start = b'{"step": 5, "note": "'

@@ -2,14 +2,14 @@
 
 import pytest
 
-from jobs.payload.lane.ending import Ending, Facts, Stop, judge
+from jobs.payload.lane.ending import Ending, EndingFacts, Stop, judge
 from jobs.payload.lane.failure import Failure, classify
 
 DEADLINE = Stop("yielded", "deadline", 100.0)
 SIGTERM = Stop("preempted", "SIGTERM", 100.0)
 STALLED = Stop("failed", "no progress: no new step in 30 min", 100.0, "stalled")
 # A command that trained to step 50 of 100, saved it, and ended well.
-SOUND = Facts(
+SOUND = EndingFacts(
     target_step=100,
     reported_step=50,
     stored_step=50,
@@ -70,7 +70,7 @@ SOUND = Facts(
         (SOUND._replace(stop=SIGTERM, diverged="no number"), "preempted", None, "SIGTERM"),
     ],
 )
-def test_the_end_is_judged(facts: Facts, outcome: str, error_class: str | None, why: str) -> None:
+def test_the_end_is_judged(facts: EndingFacts, outcome: str, error_class: str | None, why: str) -> None:
     ending: Ending = judge(facts)
     assert (ending.outcome, ending.error_class) == (outcome, error_class)
     assert why in ending.why

@@ -3,11 +3,11 @@
 from typing import Any
 
 from jobs.payload.bounds import TELEMETRY
-from jobs.payload.lane.meter import Meter
+from jobs.payload.lane.meter import LaneMeter
 
 
 def test_saves_do_not_count_as_training() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"step": 0}, 100.0)
     meter.feed({"step": 10, "loss": 2.5}, 110.0)
     meter.feed({"saving": 10}, 111.0)
@@ -21,7 +21,7 @@ def test_saves_do_not_count_as_training() -> None:
 
 
 def test_set_up_goes_on_when_a_session_reports_what_it_learns() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     data = {"records": {"text": 3}, "left_out": [], "cut": 0, "rows": 1, "tokens": 9, "padding": 0.5}
     data["samples"] = ["2+2=⟦4⟧"]
     meter.feed({"training_data": data}, 90.0)
@@ -32,7 +32,7 @@ def test_set_up_goes_on_when_a_session_reports_what_it_learns() -> None:
 
 
 def test_training_goes_on_from_where_what_is_saved_was_copied() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"step": 0}, 100.0)
     meter.feed({"saving": 10}, 110.0)
     meter.feed({"copied": 10}, 112.0)
@@ -46,14 +46,14 @@ def test_training_goes_on_from_where_what_is_saved_was_copied() -> None:
 
 
 def test_time_stands_still_when_the_command_has_ended() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"step": 0}, 100.0)
     meter.end(130.0)
     assert meter.trained_seconds(500.0) == 30.0
 
 
 def test_a_checkpoint_asked_for_costs_from_the_question_to_the_store() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     assert (meter.checkpoint_seconds, meter.expected_checkpoint_seconds, meter.closing_seconds) == (None, 60.0, 75.0)
     meter.feed({"step": 1}, 0.0)
     meter.feed({"saving": 5}, 12.0)
@@ -62,18 +62,18 @@ def test_a_checkpoint_asked_for_costs_from_the_question_to_the_store() -> None:
 
 
 def test_the_last_checkpoint_is_given_what_earlier_sessions_needed_until_this_one_tells_more() -> None:
-    meter = Meter(60.0, 200.0)
+    meter = LaneMeter(60.0, 200.0)
     for number, (seconds, given) in enumerate(((20.0, 200.0), (240.0, 300.0), (40.0, 300.0)), 1):
         meter.published(number, 0.0, seconds)
         assert meter.closing_seconds == given
-    sure = Meter(60.0, 200.0)
+    sure = LaneMeter(60.0, 200.0)
     for number in range(3):
         sure.published(number, 0.0, 20.0)
     assert sure.closing_seconds == 25.0
 
 
 def test_a_last_checkpoint_that_was_late_counts_for_as_long_as_was_waited() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.not_stored(50.0)
     assert meter.checkpoint_seconds is None  # stopped by something else than lack of time
     meter.not_stored(400.0)
@@ -81,14 +81,14 @@ def test_a_last_checkpoint_that_was_late_counts_for_as_long_as_was_waited() -> N
 
 
 def test_a_save_that_began_before_the_question_does_not_answer_it() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"saving": 5}, 8.0)
     meter.published(5, 10.0, 30.0)
     assert meter.checkpoint_seconds == 22.0
 
 
 def test_a_checkpoint_without_a_word_is_marked_when_it_is_found() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"step": 1}, 0.0)
     assert meter.trained_at_save(5, 40.0) == 40.0
     assert meter.trained_at_save(5, 90.0) == 40.0
@@ -97,7 +97,7 @@ def test_a_checkpoint_without_a_word_is_marked_when_it_is_found() -> None:
 
 
 def test_a_failed_save_is_remembered_until_one_succeeds() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"saving": 5}, 0.0)
     meter.feed({"save_failed": "disk full"}, 1.0)
     assert meter.save_failed == "disk full"
@@ -107,7 +107,7 @@ def test_a_failed_save_is_remembered_until_one_succeeds() -> None:
 
 
 def test_what_is_not_a_number_is_passed_over() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"step": "7", "loss": float("nan"), "held_out_loss": None, "gpu_memory_bytes": True}, 0.0)
     assert (meter.step, meter.loss, meter.held_out_loss, meter.gpu_memory_bytes) == (None, None, None, None)
     meter.feed({"step": 0, "gpu_memory_bytes": 5, "loss": 1}, 1.0)
@@ -115,7 +115,7 @@ def test_what_is_not_a_number_is_passed_over() -> None:
 
 
 def test_the_last_checkpoint_is_given_time_by_the_five_before_it() -> None:
-    meter = Meter(60.0, 0.5)
+    meter = LaneMeter(60.0, 0.5)
     assert meter.closing_seconds == 0.5
     for number, seconds in enumerate((240.0, 40.0, 20.0, 20.0, 20.0)):
         meter.published(number, 0.0, seconds)
@@ -125,7 +125,7 @@ def test_the_last_checkpoint_is_given_time_by_the_five_before_it() -> None:
 
 
 def test_a_save_is_under_way_until_it_has_ended_or_failed() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     states = [meter.saving]
     lines: list[dict[str, Any]] = [{"saving": 5}, {"saved": 5}, {"saving": 6}, {"save_failed": "x" * 900}]
     for at, line in enumerate(lines):
@@ -136,7 +136,7 @@ def test_a_save_is_under_way_until_it_has_ended_or_failed() -> None:
 
 
 def test_speed_counts_from_the_first_step_that_is_reported() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"loss": 3.0}, 100.0)
     meter.feed({"step": 0}, 110.0)
     assert meter.steps_per_second is None
@@ -145,19 +145,19 @@ def test_speed_counts_from_the_first_step_that_is_reported() -> None:
 
 
 def test_a_session_that_goes_on_at_a_step_is_as_fast_as_its_own_steps() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     assert meter.save_failed == ""
     meter.feed({"step": 50}, 100.0)
     meter.feed({"step": 60, "saving": 62}, 104.0)
     assert (meter.step, meter.steps_per_second) == (62, 3.0)
-    late = Meter(60.0, 75.0)
+    late = LaneMeter(60.0, 75.0)
     for line, now in (({"loss": 3.0}, 100.0), ({"step": 0}, 110.0), ({"step": 5}, 120.0)):
         late.feed(line, now)
     assert late.steps_per_second == 0.5
 
 
 def test_a_checkpoint_takes_the_mean_and_two_tell_too_little_of_the_last() -> None:
-    meter = Meter(60.0, 200.0)
+    meter = LaneMeter(60.0, 200.0)
     for number, seconds in enumerate((20.0, 40.0)):
         meter.published(number, 0.0, seconds)
     assert (meter.checkpoint_seconds, meter.expected_checkpoint_seconds, meter.closing_seconds) == (30.0, 30.0, 200.0)
@@ -166,14 +166,14 @@ def test_a_checkpoint_takes_the_mean_and_two_tell_too_little_of_the_last() -> No
 
 
 def test_a_save_that_was_not_announced_is_marked_when_it_has_ended() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"step": 1}, 0.0)
     meter.feed({"saved": 5}, 40.0)
     assert meter.trained_at_save(5, 90.0) == 40.0
 
 
 def test_figures_are_read_within_their_bounds_and_kept_until_a_newer_one() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     name, high = next(iter(TELEMETRY.items()))
     for value, kept in ((0.0, 0.0), (-0.5, 0.0), (high, high), (2 * high, high), ("x", high), (0.25, 0.25)):
         meter.feed({name: value}, 0.0)
@@ -184,7 +184,7 @@ def test_figures_are_read_within_their_bounds_and_kept_until_a_newer_one() -> No
 
 
 def test_memory_of_the_gpus_is_the_largest_unless_the_command_names_it() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     for busy, memory in ((0.5, 0), (0.9, 7), (0.2, 3)):
         meter.note_gpus(busy, memory)
         assert meter.telemetry["gpu_busy"] == busy
@@ -195,7 +195,7 @@ def test_memory_of_the_gpus_is_the_largest_unless_the_command_names_it() -> None
 
 
 def test_losses_that_are_no_numbers_are_counted_from_the_step_of_the_first() -> None:
-    meter = Meter(60.0, 75.0)
+    meter = LaneMeter(60.0, 75.0)
     meter.feed({"step": 3, "loss": 2.0}, 0.0)
     assert (meter.losses_lost, meter.lost_since) == (0, None)
     for step in (4, 5):

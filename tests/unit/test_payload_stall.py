@@ -5,7 +5,7 @@ import math
 import pytest
 
 from jobs.payload.lane.ending import DEADLINE, Stop
-from jobs.payload.lane.meter import Meter
+from jobs.payload.lane.meter import LaneMeter
 from jobs.payload.lane.stall import StallLimits, StallWatch, minutes
 
 LIMITS = StallLimits(first_progress_seconds=900, no_progress_seconds=600, checkpoint_seconds=1_200, loss_nan=3)
@@ -16,7 +16,7 @@ class Session:
     """A command that began at second 100 and is looked at every 30 s."""
 
     def __init__(self, limits: StallLimits = LIMITS) -> None:
-        self.meter, self.watch, self.now = Meter(60.0, 75.0), StallWatch(limits, PAUSE), 100.0
+        self.meter, self.watch, self.now = LaneMeter(60.0, 75.0), StallWatch(limits, PAUSE), 100.0
         self.watch.begin(self.now)
 
     def say(self, **line: object) -> None:
@@ -119,7 +119,7 @@ def test_every_rule_can_be_switched_off() -> None:
 
 
 def test_nothing_is_wrong_before_the_command_has_begun() -> None:
-    watch, meter = StallWatch(LIMITS, PAUSE), Meter(60.0, 75.0)
+    watch, meter = StallWatch(LIMITS, PAUSE), LaneMeter(60.0, 75.0)
     assert watch.look(meter, 1e9) is None
     assert watch.due_at(meter) == math.inf
     assert watch.empty_handed(Stop("yielded", DEADLINE, 1e9, at_deadline=True)) == ""

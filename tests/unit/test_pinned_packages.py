@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks import packages
-from jobs.payload.deadline import Answer
+from jobs.payload.deadline import HttpAnswer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def test_metadata_name_a_licence_in_one_of_three_ways(metadata: dict[str, Any], 
 
 def answered(monkeypatch: pytest.MonkeyPatch, status: int, body: Any) -> None:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    monkeypatch.setattr(packages, "exchange", lambda *_: Answer(status, {}, text))
+    monkeypatch.setattr(packages, "exchange", lambda *_: HttpAnswer(status, {}, text))
 
 
 KNOWN = {"vulns": [{"id": "PYSEC-2014-8"}]}

@@ -10,7 +10,7 @@ from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import make_case
-from scheduler.planner.model.policy import PLAIN, Policy
+from scheduler.planner.model.policy import PLAIN, PlanPolicy
 from scheduler.planner.search.deadlines import deadline_policies, drop_needless_urgency
 from scheduler.planner.search.score import jobs_on_time
 from tests.lab.planner.cases import EPOCH, SAGEMAKER
@@ -46,7 +46,7 @@ def test_only_those_are_urgent_who_would_be_late() -> None:
 def test_where_sparing_makes_somebody_late_all_stay_urgent() -> None:
     """What can never be in time stays as it was asked for: nothing is spared by halves."""
     case = make_case(replace(two_days(), jobs=tuple(replace(found, deadline=EPOCH + 1) for found in two_days().jobs)))
-    asked = Policy(urgent=frozenset({0, 1}))
+    asked = PlanPolicy(urgent=frozenset({0, 1}))
     assert drop_needless_urgency(case, [asked, asked]) == [asked]
 
 
@@ -55,7 +55,7 @@ def test_where_nobody_is_urgent_one_policy_is_enough() -> None:
     case = make_case(replace(two_days(), jobs=two_days().jobs[::2]))
     assert [policy.urgent for policy in deadline_policies(case)] != [frozenset()] * 3
     assert drop_needless_urgency(case, deadline_policies(case)) == [PLAIN]
-    assert drop_needless_urgency(case, [Policy(foresight_seconds=1), PLAIN]) == [Policy(foresight_seconds=1)]
+    assert drop_needless_urgency(case, [PlanPolicy(foresight_seconds=1), PLAIN]) == [PlanPolicy(foresight_seconds=1)]
 
 
 @pytest.mark.parametrize("seed", range(4))

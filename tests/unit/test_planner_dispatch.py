@@ -30,7 +30,7 @@ from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.planner import dispatch, plan_week, verify
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import make_case
-from scheduler.planner.model.policy import PinnedSession, Policy
+from scheduler.planner.model.policy import PinnedSession, PlanPolicy
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 
@@ -285,7 +285,7 @@ def test_the_sessions_of_an_earlier_plan_come_in_their_order() -> None:
     """A pool that is free before its time takes no job that is due elsewhere now."""
     planned = make_case(case(job("long", 8), pools=(KAGGLE, SAGEMAKER)))
     pins = {0: (PinnedSession(NOW + 4 * HOUR, (0,), 4 * HOUR),), 1: (PinnedSession(NOW, (0,), 4 * HOUR),)}
-    placed = make_schedule(planned, Policy(pinned=pins)).placements
+    placed = make_schedule(planned, PlanPolicy(pinned=pins)).placements
     assert [(one.pool, one.start) for one in placed[:2]] == [("sagemaker", NOW), ("kaggle", NOW + 4 * HOUR)]
 
 
@@ -295,5 +295,5 @@ def test_a_session_of_an_earlier_plan_comes_early_only_as_a_whole(used: int, beg
     charges = (Charge(NOW, NOW + used * HOUR),) if used else ()
     later = Snapshot(NOW + used * HOUR, (job("long", 8),), (PoolView(SAGEMAKER, charges),))
     pins = {0: (PinnedSession(NOW + 23 * HOUR, (0,), 4 * HOUR),)}
-    placed = make_schedule(make_case(later), Policy(pinned=pins)).placements
+    placed = make_schedule(make_case(later), PlanPolicy(pinned=pins)).placements
     assert (placed[0].start, placed[0].end) == (NOW + begins * HOUR, NOW + (begins + 4) * HOUR)

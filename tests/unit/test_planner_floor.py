@@ -13,7 +13,7 @@ from scheduler.planner import Planner, PlannerOptions, value, verify
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.case import make_case
-from scheduler.planner.model.policy import PLAIN, Policy, Schedule
+from scheduler.planner.model.policy import PLAIN, PlanPolicy, Schedule
 from scheduler.planner.search.candidates import DEADLINES_COST, Bids, Candidate, Floor, choose
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
 from scheduler.planner.search.score import PlanScore, jobs_on_time
@@ -42,7 +42,7 @@ def test_no_plan_of_a_trace_is_below_a_simple_order(kind: Kind, count: int, seed
 
 
 def candidate(on_time: int, worth: float) -> Candidate:
-    return Candidate(Policy(), Bids(()), Schedule((), {}), PlanScore(on_time, worth, 0.0))
+    return Candidate(PlanPolicy(), Bids(()), Schedule((), {}), PlanScore(on_time, worth, 0.0))
 
 
 FEW, MANY = FIRM_JOBS_MAX, FIRM_JOBS_MAX + 1

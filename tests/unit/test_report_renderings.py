@@ -24,7 +24,7 @@ from scheduler.report.forecast import forecast
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
 from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
-from scheduler.report.report import JudgedVersion, Need, Report, ReportFacts, Speed, report_of
+from scheduler.report.report import JobSpeed, JudgedVersion, Need, Report, ReportFacts, report_of
 from scheduler.views.weekly_report import last_week, week_named
 
 START = 1_794_787_200  # Monday 2026-11-16 00:00 UTC
@@ -98,7 +98,7 @@ def facts(**changes: Any) -> ReportFacts:
         "before": replace(week, start=START - WEEK, end=START, runs=[]),
         "seen_at": {manifest.key: START + DAY for manifest in manifests},
         "deadlines": {"ufm": END + 11 * HOUR},
-        "speeds": {("ufm", "kaggle"): Speed(0.2, 0.1, 900)},
+        "speeds": {("ufm", "kaggle"): JobSpeed(0.2, 0.1, 900)},
         "plan": plan,
         "quotas": [
             Meter("kaggle", "week", "seconds", 30 * HOUR, 8 * HOUR, 0, 22 * HOUR, START, END, END + DAY, "", "")

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.payload.scorers import items
 from jobs.payload.scorers.given import OUTPUT_BYTES_MAX, read_outputs
-from jobs.payload.scorers.items import BadItems, Header, Item, Line, read_items, records, write_scores
+from jobs.payload.scorers.items import BadItems, Header, Item, ScoreLine, read_items, records, write_scores
 from jobs.scores import LINE_BYTES_MAX, METRICS_MAX, SCORES_MAX, Scores, ScoresError, read_scores
 
 CHECKPOINT, SET, SCORER = "1" * 64, "2" * 64, "3" * 64
@@ -38,7 +38,7 @@ def test_scores_are_read_by_metric_and_item() -> None:
 
 def test_what_the_payload_writes_is_what_is_read(tmp_path: Path) -> None:
     header = Header("ufm", CHECKPOINT, SET, SCORER, {"loss": [[8, 1], [2, 9]]}, ["sandbox: none"])
-    lines = [Line(name, item.cluster, "loss", 0.5, "seen" * 1_000) for name, item in ITEMS.items()]
+    lines = [ScoreLine(name, item.cluster, "loss", 0.5, "seen" * 1_000) for name, item in ITEMS.items()]
     assert write_scores(tmp_path / "scores.jsonl", header, lines) == 3
     with (tmp_path / "scores.jsonl").open("rb") as stream:
         scores = read_scores(stream, model="ufm", checkpoint=CHECKPOINT, test_set=SET, items=ITEMS)
@@ -50,7 +50,9 @@ def test_what_the_payload_writes_is_what_is_read(tmp_path: Path) -> None:
 def test_nothing_that_is_not_finite_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="loss of a1 is nan"):
         write_scores(
-            tmp_path / "scores.jsonl", Header("ufm", CHECKPOINT, SET, SCORER), [Line("a1", "a", "loss", float("nan"))]
+            tmp_path / "scores.jsonl",
+            Header("ufm", CHECKPOINT, SET, SCORER),
+            [ScoreLine("a1", "a", "loss", float("nan"))],
         )
     assert not (tmp_path / "scores.jsonl").exists()
 

@@ -14,11 +14,11 @@ from scheduler.host.installation import (
     SESSION,
     SOCKET,
     WEB,
+    CommandRun,
+    FileWrite,
     Place,
     Remove,
-    Run,
     ServiceRefused,
-    Write,
     carry_out,
     install_steps,
     obstacles,
@@ -62,20 +62,20 @@ def test_every_name_in_a_unit_is_filled_in(place: MakePlace, user: bool) -> None
 
 
 def test_an_image_is_written_to_and_no_manager_is_called(place: MakePlace) -> None:
-    assert [step for step in install_steps(place(), start=True) if isinstance(step, Run)] == []
-    assert [step for step in uninstall_steps(place()) if isinstance(step, Run)] == []
+    assert [step for step in install_steps(place(), start=True) if isinstance(step, CommandRun)] == []
+    assert [step for step in uninstall_steps(place()) if isinstance(step, CommandRun)] == []
 
 
 def test_the_manager_is_told_in_order_and_the_daemon_started_last(place: MakePlace) -> None:
     steps = install_steps(place(root=Path("/"), folder=Path("/nowhere")), start=True)
-    words = [" ".join(step.words[:2]) for step in steps if isinstance(step, Run)]
+    words = [" ".join(step.words[:2]) for step in steps if isinstance(step, CommandRun)]
     assert words == [
         *("systemd-sysusers /etc/sysusers.d/uff-scheduler.conf", "systemd-tmpfiles --create"),
         *("systemctl daemon-reload", "systemctl enable", "systemctl start", "systemctl restart"),
     ]
-    assert isinstance(steps[-1], Run)
+    assert isinstance(steps[-1], CommandRun)
     kept = install_steps(place(root=Path("/"), folder=Path("/nowhere")), start=False)
-    assert not [step for step in kept if isinstance(step, Run) and "restart" in step.words]
+    assert not [step for step in kept if isinstance(step, CommandRun) and "restart" in step.words]
 
 
 def test_settings_that_are_there_stay(place: MakePlace) -> None:
@@ -154,10 +154,10 @@ def test_uninstall_removes_what_install_wrote_but_the_settings(place: MakePlace,
 
 def test_a_command_that_fails_is_told_with_what_it_said(place: MakePlace) -> None:
     with pytest.raises(ServiceRefused, match="ls --no-such-option"):
-        carry_out([Run(("ls", "--no-such-option"))], place())
+        carry_out([CommandRun(("ls", "--no-such-option"))], place())
     with pytest.raises(ServiceRefused, match="no-such-program"):
-        carry_out([Run(("no-such-program",))], place())
-    assert isinstance(install_steps(place(), start=False)[0], Write)
+        carry_out([CommandRun(("no-such-program",))], place())
+    assert isinstance(install_steps(place(), start=False)[0], FileWrite)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.cli.root import invoke
-from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.context import GlobalOptions
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/settings"
 FILES = sorted(file.name for file in FOLDER.glob("*.toml"))
@@ -20,7 +20,7 @@ def test_settings_of_a_use_case_are_accepted(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SCHEDCTL_STATE_DIR", str(tmp_path))
-    assert invoke(["config", "check"], Options(config=FOLDER / name, json=True)) == 0
+    assert invoke(["config", "check"], GlobalOptions(config=FOLDER / name, json=True)) == 0
     checked = json.loads(capsys.readouterr().out)
     assert checked["pools"]
     assert [

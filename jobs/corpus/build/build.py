@@ -31,9 +31,9 @@ from jobs.corpus.manifest import (
     publish_by_content,
     staging,
 )
-from jobs.corpus.options import CorpusRule, Options
+from jobs.corpus.options import CorpusOptions, CorpusRule
 from jobs.corpus.read.decode import clean
-from jobs.corpus.read.records import Document
+from jobs.corpus.read.records import CorpusDocument
 from jobs.corpus.read.sources import Loader, Source, label_of
 
 _REPORT_EVERY = 256
@@ -45,7 +45,7 @@ _MOST_BYTES = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BuildProgress:
     """How far a build is: documents done in this phase, of `total` when that is known."""
 
     phase: Literal["reading", "tagging", "clustering", "writing"]
@@ -63,8 +63,8 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
     held_out_wanted: int = 0,
     shard_bytes: int = 8 << 20,
     seed: int = 0,
-    options: Options = Options(),  # noqa: B008 - frozen
-    progress: Callable[[Progress], None] = lambda _progress: None,
+    options: CorpusOptions = CorpusOptions(),  # noqa: B008 - frozen
+    progress: Callable[[BuildProgress], None] = lambda _progress: None,
 ) -> CorpusManifest:
     """Build the corpus of `sources` in `out_dir/<version>` and return its manifest.
 
@@ -94,7 +94,7 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
             for document in loader.load(source):
                 spool.add(document)
                 if spool.documents_read % _REPORT_EVERY == 0:
-                    progress(Progress("reading", spool.documents_read, None, loader.bytes_read))
+                    progress(BuildProgress("reading", spool.documents_read, None, loader.bytes_read))
         if not spool.entries:
             findings_text = ", ".join(f"{kind} {count}" for kind, count in sorted(findings.counts.items()))
             raise CorpusError(
@@ -105,12 +105,12 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
         ids = sorted(spool.entries)
         entries = [spool.entries[name] for name in ids]
         for rule in rules.commands:
-            progress(Progress("tagging", 0, len(ids), loader.bytes_read))
+            progress(BuildProgress("tagging", 0, len(ids), loader.bytes_read))
             _ask(rules, rule, spool, ids, scratch)
         tagger = DomainTagger(keywords, (entry.held for entry in entries), options.relevance, options.rarity)
         stages = [entry.tags.stage or entry.stage for entry in entries]
         domains_of = [_domains(entry, tagger, keywords) for entry in entries]
-        progress(Progress("clustering", 0, len(ids), loader.bytes_read))
+        progress(BuildProgress("clustering", 0, len(ids), loader.bytes_read))
         cluster_of = [ids[root] for root in clusters([entry.signature for entry in entries])]
         held_out = held_out_clusters(
             cluster_of, [entry.text_bytes for entry in entries], domains_of, held_out_fraction, seed, held_out_wanted
@@ -124,7 +124,7 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
                 row = spool.row(entry)[:-1] + b"," + json.dumps(tags, separators=(",", ":")).encode("ascii")[1:]
                 writer.write(row, entry.text_bytes, held_out=kept_apart[index])
                 if index % _REPORT_EVERY == 0:
-                    progress(Progress("writing", index, len(ids), loader.bytes_read))
+                    progress(BuildProgress("writing", index, len(ids), loader.bytes_read))
             train, kept_out = writer.finish()
         findings.write(folder / FINDINGS_NAME)
         manifest = CorpusManifest(
@@ -167,7 +167,7 @@ def _ask(rules: Rules, rule: CorpusRule, spool: Spool, ids: Sequence[str], scrat
     rules.ask(rule, rows, {name: spool.entries[name].tags for name in ids}, scratch)
 
 
-def _domains(entry: Entry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:
+def _domains(entry: BuildEntry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:
     """What rules say of its domains, else its keywords; and the manager that it names itself."""
     domains = entry.tags.domains
     named = (entry.manager or "").lower()
@@ -176,7 +176,7 @@ def _domains(entry: Entry, tagger: DomainTagger, keywords: Keywords) -> tuple[st
 
 
 def _shares(
-    entries: Sequence[Entry], kept_apart: Sequence[bool], names_of: Sequence[Sequence[str]]
+    entries: Sequence[BuildEntry], kept_apart: Sequence[bool], names_of: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, int]]:
     """Count texts, their bytes and how many of them are held out, by name; a text may have several."""
     counters: dict[str, Counter[str]] = {}
@@ -273,7 +273,7 @@ def held_out_clusters(
 
 # Cleaned and deduplicated; only signatures and tags stay in memory.
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BuildEntry:
     """A kept document: where its row lies in the spool, and what clustering and the manifest need."""
 
     offset: int
@@ -291,7 +291,7 @@ class Spool:
     """Collects documents into `file`; `entries` maps the identity of each kept text to its entry."""
 
     def __init__(self, file: BinaryIO, findings: Findings, keywords: Keywords, rules: Rules) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, BuildEntry] = {}
         self.documents_read = 0
         self._file = file
         self._end = 0
@@ -299,7 +299,7 @@ class Spool:
         self._keywords = keywords
         self._rules = rules
 
-    def add(self, document: Document) -> None:
+    def add(self, document: CorpusDocument) -> None:
         """Take one document; empty texts and exact duplicates become findings."""
         self.documents_read += 1
         text, controls, surrogates = clean(document.text)
@@ -326,7 +326,7 @@ class Spool:
                 return
         self._file.seek(self._end)
         self._file.write(row)
-        self.entries[name] = Entry(
+        self.entries[name] = BuildEntry(
             offset=self._end,
             length=len(row),
             text_bytes=len(text.encode()),
@@ -339,16 +339,16 @@ class Spool:
         )
         self._end += len(row)
 
-    def row(self, entry: Entry) -> bytes:
+    def row(self, entry: BuildEntry) -> bytes:
         """Read the row of an entry back, which is without its tags."""
         self._file.seek(entry.offset)
         return self._file.read(entry.length)
 
-    def _note(self, kind: Kind, document: Document, detail: str) -> None:
+    def _note(self, kind: Kind, document: CorpusDocument, detail: str) -> None:
         self._findings.add(kind, document.source, document.line, detail)
 
 
-def _row(name: str, text: str, document: Document) -> bytes:
+def _row(name: str, text: str, document: CorpusDocument) -> bytes:
     row: dict[str, Any] = {"id": name, "text": text, "source": document.source, **_cleaned(document.fields)}
     if document.metadata:
         row["metadata"] = document.metadata

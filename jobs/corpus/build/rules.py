@@ -17,7 +17,7 @@ from jobs.child_process import child_environment
 from jobs.corpus.errors import BadParameter, CorpusError
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import STAGES, VALUE, CorpusRule
-from jobs.corpus.read.records import Document
+from jobs.corpus.read.records import CorpusDocument
 
 _ANSWER_BYTES = 1 << 16
 _TOLD_BYTES = 400  # of what a command that failed said last
@@ -53,7 +53,7 @@ class Rules:
         """The rules that are commands."""
         return tuple(rule for rule in self._rules if rule.command)
 
-    def of(self, document: Document) -> Tags:
+    def of(self, document: CorpusDocument) -> Tags:
         """What paths and keys say of a document."""
         tags = Tags()
         for rule in self._rules:

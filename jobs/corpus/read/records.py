@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import STAGES
 from jobs.corpus.read.decode import decode
-from jobs.payload.trainers.tuning.forms import OddRecord, Record, read_record, readable
+from jobs.payload.trainers.tuning.forms import OddRecord, TrainingRecord, read_record, readable
 
 # The unit of a corpus: one text with what is known about it; and long texts cut into units.
 # A blank line followed by an unindented one: between top-level definitions, or between paragraphs.
@@ -23,7 +23,7 @@ _PAUSE = re.compile(r"\n[ \t]*\n(?=\S)")
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class CorpusDocument:
     """One text. `source` names the file it came from; `manager` is set when the record names one itself.
 
     `fields` are those by which trainers learn a part of it: messages, or prompt and completion, and so on.
@@ -315,7 +315,7 @@ _HEADINGS: Mapping[str, str] = {
 }
 
 
-def document_of(value: Any, source: str, line: int, findings: Findings) -> Document | None:
+def document_of(value: Any, source: str, line: int, findings: Findings) -> CorpusDocument | None:
     """The document of one parsed record, or None (with a finding) when it holds no text.
 
     A record that trainers learn by its parts (see tuning/forms.py) keeps these, and its text is all of them in order.
@@ -357,10 +357,10 @@ def document_of(value: Any, source: str, line: int, findings: Findings) -> Docum
         return None
     stage = _stage(fields, source, line, findings)
     kept = {} if parts is None else parts.fields
-    return Document(text, source, line, stage, fields.get("manager_focus"), record, kept)
+    return CorpusDocument(text, source, line, stage, fields.get("manager_focus"), record, kept)
 
 
-def _parts(record: Mapping[str, Any], source: str, line: int, findings: Findings) -> Record | None:
+def _parts(record: Mapping[str, Any], source: str, line: int, findings: Findings) -> TrainingRecord | None:
     """The record by its parts; None for one of plain text, and for an odd one, which is a finding."""
     if not any(name in record for name in _PARTS):
         return None

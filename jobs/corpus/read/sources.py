@@ -14,9 +14,9 @@ from pathlib import Path
 
 from jobs.corpus.errors import CorpusError
 from jobs.corpus.findings import Findings, Kind
-from jobs.corpus.options import Options
+from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read.decode import UTF16_MARKS, Utf16AsUtf8, declared_encoding, decode, looks_binary
-from jobs.corpus.read.records import Document, RecordReader, document_of, read_block, split_text
+from jobs.corpus.read.records import CorpusDocument, RecordReader, document_of, read_block, split_text
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096
@@ -90,14 +90,14 @@ def label_of(source: str) -> str:
 class Loader:
     """Reads sources into documents; counts bytes, encodings and findings on the way."""
 
-    def __init__(self, findings: Findings, options: Options, own_folder: Path) -> None:
+    def __init__(self, findings: Findings, options: CorpusOptions, own_folder: Path) -> None:
         self.encodings: Counter[str] = Counter()
         self.bytes_read = 0
         self._findings = findings
         self._options = options
         self._own_folder = own_folder.resolve()
 
-    def load(self, source: Source) -> Iterator[Document]:
+    def load(self, source: Source) -> Iterator[CorpusDocument]:
         """All documents of one source, in an order fixed by the names of its files."""
         match source:
             case Files(path):
@@ -132,7 +132,7 @@ class Loader:
             else:
                 self._findings.add(Kind.SKIPPED, name, 0, "neither a file nor a folder")
 
-    def _file(self, path: Path, label: str) -> Iterator[Document]:
+    def _file(self, path: Path, label: str) -> Iterator[CorpusDocument]:
         try:
             with path.open("rb") as file:
                 self.bytes_read += path.stat().st_size
@@ -149,7 +149,7 @@ class Loader:
         except OSError as error:
             self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
 
-    def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[Document]:
+    def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[CorpusDocument]:
         head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]
         if _holds_records(path, head):
             reader = RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
@@ -161,11 +161,11 @@ class Loader:
         else:
             yield from self._text_file(file, head, label)
 
-    def _text_file(self, file: BufferedReader, head: bytes, label: str) -> Iterator[Document]:
+    def _text_file(self, file: BufferedReader, head: bytes, label: str) -> Iterator[CorpusDocument]:
         stage = next((part for part in label.split("/") if _STAGE_FOLDER.fullmatch(part)), None)
         for line, text in self._blocks(file, head, label):
             for offset, part in split_text(text, self._options.document_characters):
-                yield Document(part, label, line + offset, stage)
+                yield CorpusDocument(part, label, line + offset, stage)
 
     def _blocks(self, file: BufferedReader, head: bytes, label: str) -> Iterator[tuple[int, str]]:
         """The text of a file in pieces of about a megabyte, each with its first line's number."""
@@ -181,14 +181,14 @@ class Loader:
             yield line, decoded.text
             line += data.count(b"\n")
 
-    def _stdlib(self, folder: Path, max_bytes: int) -> Iterator[Document]:
+    def _stdlib(self, folder: Path, max_bytes: int) -> Iterator[CorpusDocument]:
         budget = max_bytes
         for title, text in _reference_topics(folder / "pydoc_data" / "topics.py"):
             budget -= len(text)
             if budget < 0:
                 return
             self.bytes_read += len(text)
-            yield Document(text, f"stdlib:topics/{title}", 1)
+            yield CorpusDocument(text, f"stdlib:topics/{title}", 1)
         modules = [
             (path, path.relative_to(folder).as_posix())
             for path in folder.rglob("*.py")

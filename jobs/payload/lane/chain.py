@@ -56,7 +56,7 @@ def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: in
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     log(before.lane, "waits for another job to continue here")
     while True:
-        now, others_work = clock.now(), Busy.in_session(launch)
+        now, others_work = clock.now(), SessionBusy.in_session(launch)
         if others_work:
             until = now + wait
         if now >= latest or (now >= until and not others_work):
@@ -118,7 +118,7 @@ def _place(launch: Launch, order: LaneOrder) -> Path:
     return launch.work_dir / f"after-{order.lane}.json"
 
 
-class Busy:
+class SessionBusy:
     """Held by a lane's process while its job runs, so that the others can tell."""
 
     def __init__(self, launch: Launch) -> None:

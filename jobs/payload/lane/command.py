@@ -102,7 +102,7 @@ def _clean(line: bytes) -> bytes:
     return hidden(line.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
-class Progress:
+class CommandProgress:
     """The FIFO on which the command reports, as JSON lines."""
 
     def __init__(self, path: Path) -> None:
@@ -134,7 +134,7 @@ class Spec(NamedTuple):
     prefix: str
 
 
-class Command:
+class TrainingCommand:
     """A started command, leader of nothing: its group belongs to a guard that dies with the agent.
 
     The group stays in the agent's session, so that a platform can find and end whatever is left by session id. Raises

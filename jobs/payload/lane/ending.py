@@ -38,7 +38,7 @@ class Ending(NamedTuple):
     message: str = ""
 
 
-class Facts(NamedTuple):
+class EndingFacts(NamedTuple):
     """What is known at the end. Steps are None where there is none; ``exit_code`` where no command ended."""
 
     target_step: int
@@ -58,7 +58,7 @@ class Facts(NamedTuple):
     errors: str  # the end of the command's standard error
 
 
-def judge(facts: Facts) -> Ending:
+def judge(facts: EndingFacts) -> Ending:
     """Judge: the target first, then what kept us from going on, then who asked for the end, then the command."""
     if facts.stored_step is not None and facts.stored_step >= facts.target_step:
         return Ending("finished", "target step", None, facts.errors)
@@ -91,7 +91,7 @@ def judge(facts: Facts) -> Ending:
     return Ending("failed", why, "code", facts.trouble or facts.errors)
 
 
-def _burnt_hours(facts: Facts) -> Ending | None:
+def _burnt_hours(facts: EndingFacts) -> Ending | None:
     """Return how a command ended that was stopped for a rule, or left the session with nothing."""
     stop = facts.stop
     if stop and stop.error_class:
@@ -105,7 +105,7 @@ def _burnt_hours(facts: Facts) -> Ending | None:
     return None
 
 
-def _cut_short(facts: Facts, stop: Stop) -> Ending:
+def _cut_short(facts: EndingFacts, stop: Stop) -> Ending:
     """Return how a whole job ended that had to leave before it was through."""
     if facts.empty_handed:
         why = f"{stop.why}: it ran {facts.empty_handed} and did not finish; it starts again, and needs a longer `whole`"
@@ -113,7 +113,7 @@ def _cut_short(facts: Facts, stop: Stop) -> Ending:
     return Ending("yielded", f"{stop.why}: it was not through, and starts from scratch", None, facts.errors)
 
 
-def _is_failure(facts: Facts) -> bool:
+def _is_failure(facts: EndingFacts) -> bool:
     """Whether a command that was asked to end lost what it had trained."""
     if facts.saved_since_stop or not facts.began:
         return False

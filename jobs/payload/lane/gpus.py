@@ -10,7 +10,7 @@ from collections.abc import Collection
 from ..log import log
 from .failure import Failure
 from .launch import Devices
-from .meter import Meter
+from .meter import LaneMeter
 
 _TOOL = "nvidia-smi"
 _NAMES = (_TOOL, "--query-gpu=name", "--format=csv,noheader")
@@ -38,7 +38,7 @@ def check_devices(expected: Devices | None) -> tuple[str, ...]:
 class GpuWatch:
     """Gives a meter once a minute what nvidia-smi says of a lane's devices; nothing where there is no such tool."""
 
-    def __init__(self, meter: Meter, devices: Collection[int], lane: int) -> None:
+    def __init__(self, meter: LaneMeter, devices: Collection[int], lane: int) -> None:
         self._meter, self._devices, self._lane = meter, frozenset(devices), lane
         self._ended = threading.Event()
 

@@ -23,16 +23,16 @@ from ..log import log
 from ..store.publish import BadCheckpoint, Published
 from .cadence import checkpoint_times
 from .chain import waits_until
-from .command import Command, Progress, Relay, training_command
-from .ending import DEADLINE, Ending, Facts, Phase, Stop, judge, read_stop
+from .command import CommandProgress, Relay, TrainingCommand, training_command
+from .ending import DEADLINE, Ending, EndingFacts, Phase, Stop, judge, read_stop
 from .failure import ErrorClass, Failure
 from .gpus import GpuWatch
 from .launch import LaneOrder, Launch
-from .meter import Meter
+from .meter import LaneMeter
 from .output import OUTPUT, Gathered, gather
 from .prepare import Prepared, prepare
 from .stall import StallWatch
-from .status import Status, encode, leave_result
+from .status import LaneStatus, encode, leave_result
 from .upload_queue import PendingCheckpoint, UploadQueue
 
 # However fast the scheduled clock runs: the store gets no more than ten heartbeats in a wall second.
@@ -46,7 +46,7 @@ _PAUSE_WALL_SECONDS = 10.0
 _MARGIN_RESULT = 0.25
 
 
-class Lane:
+class LaneProcess:
     """A lane from its start to its result."""
 
     def __init__(self, launch: Launch, order: LaneOrder, leash: int | None = None) -> None:
@@ -54,17 +54,17 @@ class Lane:
         self._launch, self._order, self._clock = launch, order, launch.clock
         self._transport = launch.transport()
         self._folder = launch.lane_dir(order)
-        self._meter = Meter(order.checkpoint_seconds, order.closing_seconds)
+        self._meter = LaneMeter(order.checkpoint_seconds, order.closing_seconds)
         self._uploads = UploadQueue(launch, order, self._transport, self._folder / "checkpoints")
-        self._status = Status(launch, order, self._uploads)
+        self._status = LaneStatus(launch, order, self._uploads)
         self._selector = selectors.DefaultSelector()
         self._wakeup = Wakeup()
         self._worker = Worker(self._wakeup.wake)
         self._selector.register(self._wakeup.source, selectors.EVENT_READ, self._wakeup.drain)
         if leash is not None:
             self._selector.register(leash, selectors.EVENT_READ, self._orphaned)
-        self._command: Command | None = None
-        self._progress: Progress | None = None
+        self._command: TrainingCommand | None = None
+        self._progress: CommandProgress | None = None
         self._exit_code: int | None = None
         self._killed = False
         self._store_fails = False  # the newest publication failed, and may yet succeed
@@ -110,7 +110,7 @@ class Lane:
         shutil.rmtree(self._folder, ignore_errors=True)
         for name in ("checkpoints", "command"):
             (self._folder / name).mkdir(parents=True)
-        self._progress = Progress(self._folder / "progress")
+        self._progress = CommandProgress(self._folder / "progress")
         self._selector.register(self._progress.source, selectors.EVENT_READ, self._read_progress)
 
     def _prepare(self) -> Prepared:
@@ -139,7 +139,7 @@ class Lane:
             return
         status.phase = "starting"
         try:
-            self._command = Command(
+            self._command = TrainingCommand(
                 training_command(self._launch, self._order, prepared, resume=bool(self._uploads.restored))
             )
         except OSError as error:
@@ -330,7 +330,7 @@ class Lane:
             self._meter.not_stored(self._clock.now() - stop.at)
         made_here = newest is not None and newest is not self._uploads.restored
         return judge(
-            Facts(
+            EndingFacts(
                 target_step=self._order.target_step,
                 reported_step=self._meter.step,
                 stored_step=newest.step if newest else None,

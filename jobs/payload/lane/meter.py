@@ -15,7 +15,7 @@ CLOSING = 1.25
 _TELLING = 3
 
 
-class Meter:
+class LaneMeter:
     """Folds progress lines and publications. All instants and spans are scheduled seconds."""
 
     def __init__(self, checkpoint_seconds: float, closing_seconds: float) -> None:

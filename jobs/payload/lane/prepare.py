@@ -20,7 +20,7 @@ from .gpus import check_devices
 from .launch import LaneOrder, Launch
 from .output import make_output
 from .secret_values import secrets_of
-from .status import Status
+from .status import LaneStatus
 
 
 class Prepared(NamedTuple):
@@ -35,7 +35,7 @@ class Prepared(NamedTuple):
     secrets: Mapping[str, str]  # by the variable that holds each
 
 
-def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: Status) -> Prepared:
+def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: LaneStatus) -> Prepared:
     """Check the devices, get secrets, data and inputs, unpack the code, install packages, restore a checkpoint.
 
     Raises Failure.

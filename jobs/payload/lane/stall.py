@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from .ending import Stop
-from .meter import Meter
+from .meter import LaneMeter
 
 
 class StallLimits(NamedTuple):
@@ -43,7 +43,7 @@ class StallWatch:
         """Note that the command has started."""
         self._began_at = self._quiet_since = self._looked_at = now
 
-    def hear(self, meter: Meter, now: float) -> None:
+    def hear(self, meter: LaneMeter, now: float) -> None:
         """Note a line of the command; only a step that is new is progress."""
         if meter.step is not None and meter.step > self._furthest:
             if self._furthest >= 0:
@@ -54,12 +54,12 @@ class StallWatch:
         """Note that a checkpoint of the command is in the store."""
         self._saved, self._quiet_since = True, now
 
-    def due_at(self, meter: Meter) -> float:
+    def due_at(self, meter: LaneMeter) -> float:
         """Return when a rule will be broken if nothing comes until then; infinity when none can be."""
         limit = self._limit(meter)
         return math.inf if limit is None or self._began_at is None else self._quiet_since + limit
 
-    def look(self, meter: Meter, now: float) -> Stop | None:
+    def look(self, meter: LaneMeter, now: float) -> Stop | None:
         """Return why the command must end now, if it must."""
         if self._began_at is None:
             return None
@@ -86,7 +86,7 @@ class StallWatch:
         ran = stop.at - self._began_at
         return minutes(ran) if ran >= limit else ""
 
-    def _limit(self, meter: Meter) -> float | None:
+    def _limit(self, meter: LaneMeter) -> float | None:
         if meter.began_at is None:
             # A command that saves without a word is judged by what it saves, at the session's end.
             return None if self._saved else self._limits.first_progress_seconds

@@ -12,11 +12,11 @@ from ..log import hidden, log
 from ..store.transport import Transport
 from .ending import FORMAT, Ending, Phase
 from .launch import LaneOrder, Launch
-from .meter import Meter
+from .meter import LaneMeter
 from .upload_queue import UploadQueue
 
 
-class Status:
+class LaneStatus:
     """Everything a heartbeat says that the meter does not know."""
 
     def __init__(self, launch: Launch, order: LaneOrder, uploads: UploadQueue) -> None:
@@ -36,7 +36,7 @@ class Status:
         """Where the lane's documents live in the store."""
         return lane_prefix(self._launch.run, self._order.lane)
 
-    def heartbeat(self, meter: Meter, now: float) -> dict[str, Any]:
+    def heartbeat(self, meter: LaneMeter, now: float) -> dict[str, Any]:
         """Return the next heartbeat's document."""
         self._sequence += 1
         began_at, restored, newest = meter.began_at, self._uploads.restored, self._uploads.newest
@@ -68,7 +68,7 @@ class Status:
             "longest_quiet_seconds": round(self.longest_quiet),
         }
 
-    def result(self, meter: Meter, ending: Ending, now: float) -> dict[str, Any]:
+    def result(self, meter: LaneMeter, ending: Ending, now: float) -> dict[str, Any]:
         """Return the result's document."""
         return result(self.heartbeat(meter, now), ending, self._launch.started_at, meter.trained_seconds(now), now)
 

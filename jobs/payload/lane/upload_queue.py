@@ -11,7 +11,7 @@ from ..store.manifest import Manifest
 from ..store.publish import BadCheckpoint, Origin, Published, discard, finished_steps, publish, same_content
 from ..store.transport import Transport
 from .launch import LaneOrder, Launch
-from .meter import Meter
+from .meter import LaneMeter
 
 
 class PendingCheckpoint(NamedTuple):
@@ -76,7 +76,7 @@ class UploadQueue:
             return ""
         return f"the loss is no number since step {least}, and what was saved since is not kept"
 
-    def next_checkpoint(self, meter: Meter, now: float, *, newest_first: bool) -> PendingCheckpoint | None:
+    def next_checkpoint(self, meter: LaneMeter, now: float, *, newest_first: bool) -> PendingCheckpoint | None:
         """Return what to publish next: in order, or the newest when time or space is short."""
         pending = self.pending()
         if not pending:

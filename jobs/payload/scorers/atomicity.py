@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .given import ScorerInput
-from .items import Item, Line, code_in
+from .items import Item, ScoreLine, code_in
 
 METRIC = "component_atomicity"
 CODE_BYTES_MAX = 1 << 20
@@ -68,13 +68,13 @@ def measure(code: str, language: str) -> Measured:
     return measure_python(code)
 
 
-def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item's first output; ``language`` of the item is python or elixir."""
     for item in items:
         try:
             measured = measure(code_in(candidate.texts(item.id)[0]), str(item.task.get("language", "python")))
         except Unparsed as error:
-            yield Line(item.id, item.cluster, metric, 0.0, str(error))
+            yield ScoreLine(item.id, item.cluster, metric, 0.0, str(error))
             continue
         listing = ", ".join(f"{part} {getattr(measured, part)}" for part in PARTS)
-        yield Line(item.id, item.cluster, metric, atomicity(measured), listing)
+        yield ScoreLine(item.id, item.cluster, metric, atomicity(measured), listing)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from .chat import NoAnswer
 from .given import NotGiven, ScorerInput, find_given, output_path
-from .items import BadItems, Line, write_scores
+from .items import BadItems, ScoreLine, write_scores
 from .sandbox.limits import SandboxMissing
 
 # Word of the command line: module.
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _scored(words: Sequence[str], candidate: ScorerInput) -> Iterator[Line]:
+def _scored(words: Sequence[str], candidate: ScorerInput) -> Iterator[ScoreLine]:
     for word in words:
         name, _, domain = word.partition(":")
         module = importlib.import_module(f".{SCORERS[name]}", __package__)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .given import NotGiven, ScorerInput
-from .items import Item, Line, code_in
+from .items import Item, ScoreLine, code_in
 
 METRIC = "pass@1"
 
 
-def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item by ``tests`` and perhaps ``entry``, and ``prefix``, which stands before what the model wrote."""
     from .sandbox.hidden_tests import run_hidden_tests
 
@@ -29,4 +29,4 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
                 raise NotGiven(f"item {item.id}: {error}") from None
             passed += exam.green
             why = why or exam.why
-        yield Line(item.id, item.cluster, metric, passed / len(samples), why)
+        yield ScoreLine(item.id, item.cluster, metric, passed / len(samples), why)

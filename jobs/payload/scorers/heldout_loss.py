@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .given import NotGiven, ScorerInput
-from .items import Item, Line
+from .items import Item, ScoreLine
 
 METRIC = "loss"
 TEXT_MAX = 20_000  # characters of an item that are read
@@ -30,7 +30,7 @@ class Language(Protocol):
         """Return in a few words what the tokenizer loses of a text; nothing if it gives it back."""
 
 
-def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item's ``text``; one with a domain counts for ``loss.domain`` as well."""
     model = load_model(candidate.needs_checkpoint(), candidate.options.base)
     for item in items:
@@ -40,9 +40,9 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
         value = model.loss(text[:TEXT_MAX])
         why = "" if math.isfinite(value) else "the model gives no number"
         value = min(value, LOSS_MAX) if math.isfinite(value) else LOSS_MAX
-        yield Line(item.id, item.cluster, metric, value, why)
+        yield ScoreLine(item.id, item.cluster, metric, value, why)
         if item.domain and "." not in metric:
-            yield Line(item.id, item.cluster, f"{metric}.{item.domain}", value, why)
+            yield ScoreLine(item.id, item.cluster, f"{metric}.{item.domain}", value, why)
 
 
 def load_model(folder: Path, base: str | None) -> Language:
@@ -160,11 +160,11 @@ class Characters:
 
         self._np, self._charlm = np, charlm
         try:
-            shape = charlm.Shape(*json.loads((folder / "state.json").read_bytes())["shape"])
+            shape = charlm.CharShape(*json.loads((folder / "state.json").read_bytes())["shape"])
             weights = np.load(folder / "weights.npy", allow_pickle=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotGiven(f"the checkpoint in {folder} cannot be read: {error}") from None
-        self._model = charlm.Model(shape, np.random.default_rng(0))
+        self._model = charlm.CharModel(shape, np.random.default_rng(0))
         if weights.shape != self._model.weights.shape or weights.dtype != np.float32:
             raise NotGiven(f"weights.npy holds {weights.shape} of {weights.dtype}, not {self._model.weights.shape}")
         if not np.isfinite(weights).all():

@@ -133,7 +133,7 @@ EXAMPLE_MAX = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScoreLine:
     """One score. ``example`` is a short text that shows a person why; ``value`` is finite."""
 
     item: str
@@ -167,7 +167,7 @@ class Header:
         return fields | ({"notes": list(self.notes)} if self.notes else {})
 
 
-def write_scores(path: Path, header: Header, lines: Iterable[Line]) -> int:
+def write_scores(path: Path, header: Header, lines: Iterable[ScoreLine]) -> int:
     """Write a score file and return how many scores it has. Raises ValueError for a value that is not finite."""
     partial = path.with_name(path.name + ".partial")
     count = 0

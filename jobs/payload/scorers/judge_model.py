@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from .chat import ask
 from .given import NotGiven, ScorerInput
-from .items import Item, Line
+from .items import Item, ScoreLine
 from .kappa import table_of
 
 METRIC = "judged"
@@ -30,7 +30,7 @@ Answer:
 _TEXT_MAX = 20_000
 
 
-def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item's first output, 1 for good; ``prompt`` is its task, ``label`` and ``labelled`` what people said.
 
     ``labelled`` is the answer that a person's ``label`` is about. Raises NoAnswer when the judge is not there: an
@@ -47,7 +47,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
             people.append(str(label))
             judge.append(_judged(address, model, task, labelled)[0])
         verdict, why = _judged(address, model, task, candidate.texts(item.id)[0])
-        yield Line(item.id, item.cluster, metric, float(verdict == "good"), why)
+        yield ScoreLine(item.id, item.cluster, metric, float(verdict == "good"), why)
     # The agreement of an unchecked judge is unknown: an empty table says so.
     candidate.agreement[metric] = table_of([*people, *LABELS], [*judge, *LABELS]) if people else [[0, 0], [0, 0]]
     if people:

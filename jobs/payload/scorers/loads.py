@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from .given import NotGiven, ScorerInput, output_path
 from .heldout_loss import TEXT_MAX, Language, load_model
-from .items import Item, Line
+from .items import Item, ScoreLine
 
 METRIC = "loads"
 _PROBE_TOKENS = 16
 
 
-def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item; a checkpoint that cannot be loaded is worth 0 in all of them, and no error."""
     folder = candidate.needs_checkpoint()
     model: Language | None = None
@@ -31,7 +31,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
     for item in items:
         text = str(item.task.get("text") or "x = 1\n")[:TEXT_MAX]
         fault = why if model is None else _fault(model, text)
-        yield Line(item.id, item.cluster, metric, float(not fault), fault)
+        yield ScoreLine(item.id, item.cluster, metric, float(not fault), fault)
 
 
 def _write_probe(model: Language | None, candidate: ScorerInput) -> None:

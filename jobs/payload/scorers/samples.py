@@ -15,7 +15,7 @@ from typing import Any
 
 from ..bounded_file import read_bounded
 from .given import NotGiven, ScorerInput
-from .items import Item, Line, is_name, records
+from .items import Item, ScoreLine, is_name, records
 
 METRIC = ""  # those that the logs name
 LOG_BYTES_MAX = 1 << 28
@@ -25,7 +25,7 @@ _EXAMPLE_MAX = 300
 Found = dict[str, dict[str, list[tuple[float, str]]]]
 
 
-def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item by the mean of its samples; one that the logs leave out is worth 0."""
     if not candidate.options.samples:
         raise NotGiven("there are no samples; give --samples FILE or FOLDER, of lm-eval or inspect-ai")
@@ -40,7 +40,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
         for item in items:
             values = of_item.get(item.id, [(0.0, "not among the samples")])
             mean = math.fsum(value for value, _ in values) / len(values)
-            yield Line(item.id, item.cluster, name + metric, mean, values[0][1][:_EXAMPLE_MAX])
+            yield ScoreLine(item.id, item.cluster, name + metric, mean, values[0][1][:_EXAMPLE_MAX])
 
 
 def _files(path: Path) -> list[Path]:

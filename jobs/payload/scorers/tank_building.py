@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .given import NotGiven, ScorerInput
-from .items import Item, Line
+from .items import Item, ScoreLine
 from .sandbox.hidden_tests import count_tests, run_stage_tests
 from .sandbox.sandbox import Sandbox
 
@@ -21,7 +21,7 @@ GREEN = "integration_tests"  # 1 when every test that there is passes
 FILES_MAX = 50
 
 
-def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item's first output: ``files`` (sources by path), or the same as JSON in its text.
 
     An item may give ``earlier``: test files of earlier stages, by path.
@@ -35,8 +35,8 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
         files = _files(candidate, item.id)
         done, faults, green = _checked(sandbox, files, {str(path): str(text) for path, text in earlier.items()})
         listing = "; ".join(faults)
-        yield Line(item.id, item.cluster, metric, done, listing)
-        yield Line(item.id, item.cluster, GREEN + domain, float(green), listing)
+        yield ScoreLine(item.id, item.cluster, metric, done, listing)
+        yield ScoreLine(item.id, item.cluster, GREEN + domain, float(green), listing)
 
 
 def _checked(sandbox: Sandbox, files: Mapping[str, str], earlier: Mapping[str, str]) -> tuple[float, list[str], bool]:

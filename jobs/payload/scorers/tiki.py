@@ -13,7 +13,7 @@ from typing import Any
 
 from .atomicity import Unparsed
 from .given import NotGiven, ScorerInput
-from .items import Item, Line, code_in
+from .items import Item, ScoreLine, code_in
 
 METRIC = "tiki_compliance"
 TEXTS = ("id", "name", "version", "module", "code_ref")
@@ -66,7 +66,7 @@ def check_spec(text: str, code: Mapping[str, str], names: Sequence[str] = ()) ->
     return checks
 
 
-def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[Line]:
+def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item's first output; an item may give ``code`` (sources by path) and ``known`` ids."""
     for item in items:
         code, names = item.task.get("code"), item.task.get("known")
@@ -75,7 +75,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
             {str(path): str(text) for path, text in code.items()} if isinstance(code, dict) else {},
             [str(name) for name in names] if isinstance(names, list) else (),
         )
-        yield Line(item.id, item.cluster, metric, checks.score, "; ".join(checks.faults[:_FAULTS_SHOWN]))
+        yield ScoreLine(item.id, item.cluster, metric, checks.score, "; ".join(checks.faults[:_FAULTS_SHOWN]))
 
 
 def _components(document: Mapping[str, Any], where: str, checks: Checks) -> Iterator[tuple[str, Mapping[str, Any]]]:

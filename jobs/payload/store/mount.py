@@ -25,7 +25,7 @@ class Mounted(NamedTuple):
     entries: tuple[Entry, ...]
 
 
-class Place(NamedTuple):
+class MountPlace(NamedTuple):
     """Where it is."""
 
     source: str
@@ -41,7 +41,7 @@ def parse_mounted(data: bytes) -> Mounted:
     return Mounted(source, entries)
 
 
-def find_mounted(transport: Transport, prefix: str, target: Path, roots: Sequence[Path]) -> Place:
+def find_mounted(transport: Transport, prefix: str, target: Path, roots: Sequence[Path]) -> MountPlace:
     """Return where below ``roots`` the files are that the listing at ``prefix`` names.
 
     Raises BadListing, also for files of other sizes; FileNotFoundError for what is not attached; OSError.
@@ -61,7 +61,7 @@ def find_mounted(transport: Transport, prefix: str, target: Path, roots: Sequenc
     if len(best) > 1:
         listing = ", ".join(map(str, sorted(best)))
         raise BadListing(f"{mounted.source} may be any of {listing}")
-    return Place(mounted.source, best[0])
+    return MountPlace(mounted.source, best[0])
 
 
 def _named(root: Path, mounted: Mounted) -> Iterator[Path]:

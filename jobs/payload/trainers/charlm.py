@@ -54,7 +54,7 @@ class UnreadableData(Exception):
     """The corpus is missing or has no usable record."""
 
 
-class Shape(NamedTuple):
+class CharShape(NamedTuple):
     """Sizes that a checkpoint is bound to."""
 
     context: int
@@ -67,10 +67,10 @@ class Shape(NamedTuple):
         return ((ALPHABET, self.embedding), (inputs, self.width), (self.width,), (self.width, ALPHABET), (ALPHABET,))
 
 
-class Model:
+class CharModel:
     """Parameters and Adam's moments as flat float32 vectors, with views of the parts."""
 
-    def __init__(self, shape: Shape, generator: np.random.Generator) -> None:
+    def __init__(self, shape: CharShape, generator: np.random.Generator) -> None:
         self.shape = shape
         self._ends = np.cumsum([int(np.prod(size)) for size in shape.sizes()]).tolist()
         self.weights: Floats = np.zeros(self._ends[-1], np.float32)
@@ -199,13 +199,13 @@ def held_out_sample(data_dir: Path, context: int) -> Codes | None:
     return windows[np.linspace(0, len(windows) - 1, min(HELD_OUT_WINDOWS, len(windows))).astype(np.int64)]
 
 
-class Run:
+class CharRun:
     """The state of one job's training, saved and restored as a whole."""
 
     def __init__(self, training: Training, options: argparse.Namespace) -> None:
-        shape = Shape(options.context, options.embedding, options.width)
+        shape = CharShape(options.context, options.embedding, options.width)
         self._generator = np.random.default_rng(training.seed)
-        self._model = Model(shape, self._generator)
+        self._model = CharModel(shape, self._generator)
         self._stream = Stream(training.data_dir, training.seed, shape.context)
         self._held_out = held_out_sample(training.data_dir, shape.context)
         self._batch, self._rate = options.batch, options.rate
@@ -270,7 +270,7 @@ class Run:
         return int(state["position"])
 
 
-class Pace:
+class CharPace:
     """Holds training down to the speed of an emulated device, so that a rehearsal runs alike on every machine."""
 
     def __init__(self, steps_per_second: float) -> None:
@@ -305,9 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     training = Training()
     try:
-        run = Run(training, options)
+        run = CharRun(training, options)
         training.progress(run.step)
-        pace = Pace(emulated_speed(options.pace, options.gain))
+        pace = CharPace(emulated_speed(options.pace, options.gain))
         while run.step < training.target_step:
             if training.should_save:
                 run.save()

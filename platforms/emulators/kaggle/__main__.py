@@ -18,10 +18,10 @@ from typing import Any
 
 from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.place import Kernel, KernelVersion, Place
+from platforms.emulators.kaggle.place import KaggleAccount, Kernel, KernelVersion
 from platforms.emulators.kaggle.server import Server
-from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.storage import Blob, Dataset, KaggleRules, Version
+from platforms.emulators.kaggle.session import EmulatedSession, Terms
+from platforms.emulators.kaggle.storage import Dataset, KaggleRules, KaggleVersion, UploadedBlob
 from platforms.emulators.program import clear, end_unknown, ending, serve
 from platforms.plain_file import write_whole
 
@@ -57,7 +57,7 @@ def main() -> None:
     clock = Clock(origin if options.epoch is None else options.epoch, origin, options.scale)
     folder = options.folder.absolute()
     rules = KaggleRules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
-    place = Place(folder, clock, options.owner, key, rules)
+    place = KaggleAccount(folder, clock, options.owner, key, rules)
     over = ending()
     server = Server(place, options.port)  # it answers no request yet
     if recall(place):
@@ -82,7 +82,7 @@ def _set_at_end_of_input(over: threading.Event) -> None:
 
 
 # One file, replaced whole, and the folders beside it.
-def save(place: Place) -> None:
+def save(place: KaggleAccount) -> None:
     """Write down the account. Raises OSError."""
     with place.lock:
         document = {
@@ -110,7 +110,7 @@ def save(place: Place) -> None:
         write_whole(place.root / _FILE, json.dumps(document))
 
 
-def recall(place: Place) -> bool:
+def recall(place: KaggleAccount) -> bool:
     """Fill an empty account with what the folder remembers of it, on this very clock; return whether there was any."""
     try:
         document = json.loads((place.root / _FILE).read_bytes())
@@ -122,10 +122,10 @@ def recall(place: Place) -> bool:
     place.kernels = {entry["slug"]: _recalled(place, entry) for entry in document["kernels"]}
     place.deleted = {entry["slug"]: _recalled(place, entry) for entry in document["deleted"]}
     for entry in document["datasets"]:
-        versions = [Version(number, notes, Path(folder), at) for number, notes, folder, at in entry["versions"]]
+        versions = [KaggleVersion(number, notes, Path(folder), at) for number, notes, folder, at in entry["versions"]]
         place.storage.datasets[entry["slug"]] = Dataset(entry["slug"], entry["title"], versions, entry["deleted"])
     for token, name, size, path, done in document["blobs"]:
-        place.storage.blobs[token] = Blob(name, size, Path(path), done)
+        place.storage.blobs[token] = UploadedBlob(name, size, Path(path), done)
     return True
 
 
@@ -142,13 +142,13 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
     return {"id": kernel.id, "slug": kernel.slug, "title": kernel.title, "versions": versions}
 
 
-def _session(session: Session) -> dict[str, Any]:
+def _session(session: EmulatedSession) -> dict[str, Any]:
     terms = {name: getattr(session.terms, name) for name in _TERMS}
     state = {name: getattr(session, name) for name in _STATE}
     return {"terms": {**terms, "folder": str(session.terms.folder), "gpus": session.terms.gpus}, "state": state}
 
 
-def _recalled(place: Place, entry: dict[str, Any]) -> Kernel:
+def _recalled(place: KaggleAccount, entry: dict[str, Any]) -> Kernel:
     kernel = Kernel(entry["id"], entry["slug"], entry["title"])
     for version in entry["versions"]:
         body, session_state = version["body"], version["session"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, Storage, denied
+from platforms.emulators.kaggle.session import EmulatedSession, Terms
+from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, KaggleStorage, denied
 
 _WEEK = 604_800
 _SATURDAY = 2 * 86_400  # 1970-01-03T00:00:00Z
@@ -34,7 +34,7 @@ class KernelVersion:
     number: int
     body: dict[str, Any]
     pushed_at: float
-    session: Session | None
+    session: EmulatedSession | None
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Kernel:
     versions: list[KernelVersion] = field(default_factory=list)
 
 
-class Place:
+class KaggleAccount:
     """One account ``owner`` with the API key ``key``, whose files lie below ``root``."""
 
     def __init__(self, root: Path, clock: Clock, owner: str, key: str, rules: KaggleRules | None = None) -> None:
@@ -57,14 +57,14 @@ class Place:
         self.key = key
         self.rules = rules or KaggleRules()
         self.lock = threading.RLock()
-        self.storage = Storage(owner, root, clock, self.rules)
+        self.storage = KaggleStorage(owner, root, clock, self.rules)
         self.kernels: dict[str, Kernel] = {}
         self.deleted: dict[str, Kernel] = {}
         self.address = ""  # where the place is served, once it is
         self.note: Callable[[], None] = lambda: None  # called when what must outlive a crash has changed
         self.next_number = 355_193_088  # of the next kernel or session
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[EmulatedSession]:
         """Return every session there ever was, those of deleted kernels too."""
         with self.lock:
             kernels = [*self.kernels.values(), *self.deleted.values()]
@@ -178,7 +178,7 @@ class Place:
             return f"Maximum weekly GPU quota of {self.rules.gpu_seconds_per_week / 3600:.2f} hours reached."
         return ""
 
-    def _session(self, body: dict[str, Any], text: str, folder: Path, *, is_gpu: bool) -> Session:
+    def _session(self, body: dict[str, Any], text: str, folder: Path, *, is_gpu: bool) -> EmulatedSession:
         timeout = body.get("sessionTimeoutSeconds")
         limit = min(float(timeout or self.rules.session_cap_seconds), float(self.rules.session_cap_seconds))
         shape = str(body.get("machineShape") or "NvidiaTeslaT4")
@@ -197,9 +197,9 @@ class Place:
         )
         return self.new_session(terms)
 
-    def new_session(self, terms: Terms) -> Session:
+    def new_session(self, terms: Terms) -> EmulatedSession:
         """Return a session that has not begun."""
-        return Session(terms, self.clock, self.gpu_seconds_left, note=self._note)
+        return EmulatedSession(terms, self.clock, self.gpu_seconds_left, note=self._note)
 
     def _note(self) -> None:
         self.note()

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from platforms.emulators.kaggle.place import Kernel, Place, instant_text
-from platforms.emulators.kaggle.session import Session
-from platforms.emulators.kaggle.storage import Blob, KaggleRefusal, denied
+from platforms.emulators.kaggle.place import KaggleAccount, Kernel, instant_text
+from platforms.emulators.kaggle.session import EmulatedSession
+from platforms.emulators.kaggle.storage import KaggleRefusal, UploadedBlob, denied
 
 Body = dict[str, Any]
 
@@ -38,10 +38,12 @@ class Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, place: Place, port: int = 0, handler: type[BaseHTTPRequestHandler] | None = None) -> None:
+    def __init__(
+        self, place: KaggleAccount, port: int = 0, handler: type[BaseHTTPRequestHandler] | None = None
+    ) -> None:
         super().__init__(("127.0.0.1", port), handler or Handler)
         self.place = place
-        self.calls = Calls(place, self.link, self._upload)
+        self.calls = KaggleCalls(place, self.link, self._upload)
         place.address = self.address
         self.links: dict[str, tuple[str, str, float]] = {}
         self.closing = threading.Event()
@@ -186,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
         raise KaggleRefusal(401, "Unauthenticated")
 
-    def _stream(self, session: Session | None) -> None:
+    def _stream(self, session: EmulatedSession | None) -> None:
         if session is None:
             raise KaggleRefusal(404, "Not found")
         if not session.live:
@@ -254,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def receive(handler: BaseHTTPRequestHandler, place: Place, token: str, *, interrupt: bool = False) -> None:
+def receive(handler: BaseHTTPRequestHandler, place: KaggleAccount, token: str, *, interrupt: bool = False) -> None:
     """Take in a PUT for the blob ``token``. With ``interrupt``, keep half of it and answer 503."""
     data = _read_body(handler)
     with place.lock:
@@ -273,7 +275,7 @@ def receive(handler: BaseHTTPRequestHandler, place: Place, token: str, *, interr
             _respond_progress(handler, blob)
 
 
-def _keep(blob: Blob, data: bytes, first: int) -> None:
+def _keep(blob: UploadedBlob, data: bytes, first: int) -> None:
     with blob.path.open("r+b") as stream:
         stream.seek(first)
         stream.write(data)
@@ -281,7 +283,7 @@ def _keep(blob: Blob, data: bytes, first: int) -> None:
     blob.done = blob.path.stat().st_size == blob.size
 
 
-def _respond_progress(handler: BaseHTTPRequestHandler, blob: Blob) -> None:
+def _respond_progress(handler: BaseHTTPRequestHandler, blob: UploadedBlob) -> None:
     have = blob.path.stat().st_size
     if blob.done:
         _respond(handler, 200)
@@ -309,10 +311,10 @@ def _read_body(handler: BaseHTTPRequestHandler) -> bytes:
 
 
 # A JSON body in, a JSON body out. What is refused raises KaggleRefusal.
-class Calls:
+class KaggleCalls:
     """The remote calls of a place. ``link`` signs the address of an output file, ``upload`` that of a blob."""
 
-    def __init__(self, place: Place, link: Callable[[str, str], str], upload: Callable[[str], str]) -> None:
+    def __init__(self, place: KaggleAccount, link: Callable[[str, str], str], upload: Callable[[str], str]) -> None:
         self._place = place
         self._link = link
         self._upload = upload

@@ -53,7 +53,7 @@ class Terms:
 
 
 @dataclass
-class Session:
+class EmulatedSession:
     """A session; every field is read under ``changed``, which is notified at each change.
 
     ``quota_left`` tells how many seconds of quota the place still has for sessions like this one.

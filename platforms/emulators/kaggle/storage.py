@@ -81,7 +81,7 @@ def denied(permission: str) -> KaggleRefusal:
 
 
 @dataclass(slots=True)
-class Blob:
+class UploadedBlob:
     """One upload: ``size`` bytes are announced, ``path`` holds what has come."""
 
     name: str
@@ -91,7 +91,7 @@ class Blob:
 
 
 @dataclass(slots=True)
-class Version:
+class KaggleVersion:
     """One version of a dataset; ``folder`` holds its files as kernels see them."""
 
     number: int
@@ -106,11 +106,11 @@ class Dataset:
 
     slug: str
     title: str
-    versions: list[Version] = field(default_factory=list)
+    versions: list[KaggleVersion] = field(default_factory=list)
     deleted: bool = False
 
 
-class Storage:
+class KaggleStorage:
     """All uploads and datasets of the account ``owner``. The caller holds the place's lock."""
 
     def __init__(self, owner: str, root: Path, clock: Clock, rules: KaggleRules) -> None:
@@ -118,13 +118,13 @@ class Storage:
         self._root = root
         self._clock = clock
         self._rules = rules
-        self.blobs: dict[str, Blob] = {}
+        self.blobs: dict[str, UploadedBlob] = {}
         self.datasets: dict[str, Dataset] = {}
 
-    def start_upload(self, name: str, size: int, token: str) -> Blob:
+    def start_upload(self, name: str, size: int, token: str) -> UploadedBlob:
         """Make room for a blob."""
         (self._root / "blobs").mkdir(parents=True, exist_ok=True)
-        blob = self.blobs[token] = Blob(name, size, self._root / "blobs" / token)
+        blob = self.blobs[token] = UploadedBlob(name, size, self._root / "blobs" / token)
         blob.path.touch()
         return blob
 
@@ -162,7 +162,7 @@ class Storage:
                 shutil.rmtree(folder)
                 return "A file was not uploaded"
             _place(blob, folder)
-        dataset.versions.append(Version(number, str(body.get("versionNotes") or ""), folder, self._clock.now()))
+        dataset.versions.append(KaggleVersion(number, str(body.get("versionNotes") or ""), folder, self._clock.now()))
         return ""
 
     def find(self, owner: str, slug: str) -> Dataset | None:
@@ -217,7 +217,7 @@ class Storage:
         }
 
 
-def _place(blob: Blob, folder: Path) -> None:
+def _place(blob: UploadedBlob, folder: Path) -> None:
     """Put an uploaded file into a version; archives are unpacked, as they really are."""
     if blob.name.endswith((".tar", ".tar.gz", ".tgz")):
         with tarfile.open(blob.path) as archive:

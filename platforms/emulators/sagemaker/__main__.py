@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs.payload.clock import Clock
 from platforms.emulators.program import clear, ending, serve
 from platforms.emulators.sagemaker.job import SageMakerRules
-from platforms.emulators.sagemaker.place import Place
+from platforms.emulators.sagemaker.place import SageMakerAccount
 from platforms.emulators.sagemaker.server import Server
 
 
@@ -36,7 +36,9 @@ def main() -> None:
         parser.error("--objects needs --bucket")
     clock = Clock(options.epoch, options.origin, options.scale)
     over = ending()
-    place = Place(options.folder.absolute(), clock, SageMakerRules(instances_max=options.instances), options.region)
+    place = SageMakerAccount(
+        options.folder.absolute(), clock, SageMakerRules(instances_max=options.instances), options.region
+    )
     clear(place.disks)
     with Server(place, options.port) as server:
         if options.bucket:

@@ -103,7 +103,7 @@ class MotoCloud:
         self._logs.create_log_stream(GROUP, stream)
 
 
-class Place:
+class SageMakerAccount:
     """Training jobs of one account and region.
 
     ``folder`` holds what stands for the disks of its instances, and what outlives the emulator: a place that is made on

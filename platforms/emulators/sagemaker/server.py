@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from platforms.emulators.sagemaker.job import SageMakerRefusal
-from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, Place
+from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, SageMakerAccount
 
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list
@@ -31,7 +31,7 @@ _TEMPORARY = ".tmp-"
 class Server:
     """Serves a place while it is entered. ``address`` is what AWS_ENDPOINT_URL is to be."""
 
-    def __init__(self, place: Place, port: int = 0) -> None:
+    def __init__(self, place: SageMakerAccount, port: int = 0) -> None:
         self.place = place
         self._port = port
         self._thread: threading.Thread | None = None

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from platforms.base import Misconfigured
-from platforms.kaggle.api.client import Client, Published
+from platforms.kaggle.api.client import KaggleClient, Published
 from platforms.kaggle.api.wire import Endpoint, Wire, import_library
 from platforms.kaggle.settings import Credentials, KaggleSettings, read_credentials, read_settings
 from platforms.plain_file import write_whole
@@ -26,7 +26,7 @@ class Account:
 
     credentials: Credentials
     wire: Wire
-    client: Client
+    client: KaggleClient
 
 
 def open_published(settings: Mapping[str, str], environ: Mapping[str, str]) -> Published:
@@ -45,7 +45,7 @@ def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> Accoun
         raise Misconfigured("kaggle", "load", str(error), "Unset it, or set it to PROD") from error
     credentials = read_credentials(settings.credentials, environ)
     wire = Wire(credentials, Endpoint(settings.emulator, settings.call_seconds))
-    client = Client(wire, credentials.username, credentials.token, settings.tries, settings.pause_seconds)
+    client = KaggleClient(wire, credentials.username, credentials.token, settings.tries, settings.pause_seconds)
     return Account(credentials, wire, client)
 
 

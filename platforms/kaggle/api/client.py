@@ -296,7 +296,7 @@ class Output:
     next_page: str
 
 
-class Client:
+class KaggleClient:
     """Kaggle as one account sees it, with plain values in and out. The arguments are those of Caller."""
 
     def __init__(self, wire: Wire, username: str, token: str, tries: int, pause_seconds: float) -> None:

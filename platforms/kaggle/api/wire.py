@@ -78,7 +78,7 @@ def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Ca
     from kagglesdk.kaggle_env import KaggleEnv
     from kagglesdk.kaggle_http_client import KaggleHttpClient
 
-    class Client(KaggleHttpClient):  # type: ignore[misc]
+    class WireClient(KaggleHttpClient):  # type: ignore[misc]
         """The library's client, which by itself has no deadline and takes whatever credentials lie around."""
 
         def _init_session(self) -> None:
@@ -106,7 +106,7 @@ def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Ca
             base = self._endpoint if self._env == KaggleEnv.PROD else f"{self._endpoint}/api"
             return f"{base}/v1/{path}"
 
-    return Client(
+    return WireClient(
         env=KaggleEnv.LOCAL if emulator else None, verbose=False, user_agent="uff-scheduler", response_processor=heard
     )
 

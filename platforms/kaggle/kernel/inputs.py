@@ -25,7 +25,7 @@ from jobs.payload.clock import stopwatch
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import BlobStore
 from platforms.base import Refused
-from platforms.kaggle.api.client import Client
+from platforms.kaggle.api.client import KaggleClient
 from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.relay import pack_objects
@@ -84,7 +84,7 @@ def _settle(future: Future[_Result], work: Callable[[], _Result]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class AttachedInput:
     """One attached file: its name and digest, the dataset that holds it, and where it is unpacked."""
 
     dataset: str
@@ -110,7 +110,7 @@ class Inputs:
     ``ready_seconds`` is the patience with Kaggle's processing, ``call_seconds`` with one silent connection.
     """
 
-    def __init__(self, client: Client, folder: Path, prefix: str, ready_seconds: int, call_seconds: int) -> None:
+    def __init__(self, client: KaggleClient, folder: Path, prefix: str, ready_seconds: int, call_seconds: int) -> None:
         self._client = client
         self._folder = folder
         self._prefix = prefix
@@ -119,7 +119,7 @@ class Inputs:
         self._tasks: BackgroundTasks[tuple[str, str, str]] = BackgroundTasks()
         folder.mkdir(parents=True, exist_ok=True)
 
-    def give_archive(self, archive: Path, kind: str, now: int, until: float) -> Input:
+    def give_archive(self, archive: Path, kind: str, now: int, until: float) -> AttachedInput:
         """Make sure that a READY dataset holds a small file of ours, which may be gone when this returns.
 
         ``until`` (real, of the stopwatch) is how long to wait; the upload goes on beyond it. Raises Refused,
@@ -134,7 +134,7 @@ class Inputs:
 
     def give_objects(
         self, store: BlobStore, keys: Sequence[str], kind: str, now: int, until: float, into: str = "store"
-    ) -> Input:
+    ) -> AttachedInput:
         """Give objects of a store, none of which ever changes; the kernel finds them under the same keys in its own.
 
         ``into`` is ``store``, or ``trees`` for what is only read and may be large.
@@ -155,7 +155,7 @@ class Inputs:
             file.write_bytes(b"stop\n")
             self._send(file, file.name, slug, lambda _told: None)
 
-    def give_secrets(self, key: str, secrets: Mapping[str, str], now: int, until: float) -> tuple[Input, bytes]:
+    def give_secrets(self, key: str, secrets: Mapping[str, str], now: int, until: float) -> tuple[AttachedInput, bytes]:
         """Make the dataset that holds the secrets of one launch, for :meth:`take_back` to delete when it is over.
 
         It is noted before it is made. What it holds is worth nothing without the random bytes that are returned, which
@@ -173,7 +173,7 @@ class Inputs:
             if not self._send(file, file.name, slug, lambda _told: None):
                 raise Refused("kaggle", "create a dataset", f"{slug} is there already", permanent=True)
             self._wait_ready(slug, None, lambda _told: None, min(self._ready_seconds, until - stopwatch()))
-            return Input(slug, file.name, digest, "secrets"), pad
+            return AttachedInput(slug, file.name, digest, "secrets"), pad
 
     def take_back(self, is_over: Callable[[str], bool]) -> None:
         """Delete the datasets with secrets of the launches that are over. Raises Unreachable, Denied, OSError."""
@@ -219,7 +219,9 @@ class Inputs:
             if record is None or now - record.used_at > keep_seconds:
                 path.unlink()
 
-    def _give(self, kind: str, into: str, identity: str, make: Callable[[Path], None], now: int, until: float) -> Input:
+    def _give(
+        self, kind: str, into: str, identity: str, make: Callable[[Path], None], now: int, until: float
+    ) -> AttachedInput:
         """Give the file that ``make`` writes; of one ``identity`` it writes the same file each time."""
         task = f"{kind}-{identity}"
 
@@ -232,7 +234,7 @@ class Inputs:
             why = f"its {kind} is still on its way to Kaggle: {unfinished.told}"
             raise Refused("kaggle", "launch", why, "It goes on meanwhile", wait_until=now + _AGAIN_SECONDS) from None
         self._note(slug, {"used_at": now})
-        return Input(slug, name, sha256, into)
+        return AttachedInput(slug, name, sha256, into)
 
     def _prepare(
         self, kind: str, identity: str, make: Callable[[Path], None], now: int, tell: Callable[[str], None]

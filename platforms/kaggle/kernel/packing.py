@@ -20,7 +20,7 @@ from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Misconfigured, Refused
 from platforms.bundle import build_bundle
 from platforms.kaggle.kernel import bootstrap
-from platforms.kaggle.kernel.inputs import Input, Inputs
+from platforms.kaggle.kernel.inputs import AttachedInput, Inputs
 from platforms.kaggle.settings import KaggleSettings
 from platforms.registry import PlatformContext
 from platforms.relay import checkpoint_keys, folder_keys, given_launch
@@ -124,7 +124,7 @@ def pack(
 
 def _give_store(
     store: BlobStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int, until: float
-) -> tuple[list[Input], set[str]]:
+) -> tuple[list[AttachedInput], set[str]]:
     """Hand over each lane's data, code, trees and newest checkpoint; return the inputs and manifests among them."""
     attached: set[str] = set()
     trees = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from platforms.base import InQueue, Observed, Refused, SessionState, StopChannel, Unreachable
-from platforms.kaggle.api.client import Client
+from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.kernel.packing import is_source_of, order_of
 from platforms.kaggle.session.records import Record, Records
 from platforms.kaggle.session.tail import Tail
@@ -26,7 +26,7 @@ _LIVE = {"QUEUED": SessionState.QUEUED, "RUNNING": SessionState.RUNNING, "CANCEL
 class Observer:
     """Looks at the sessions of one account, on a clock that runs ``scale`` times faster than real time."""
 
-    def __init__(self, client: Client, records: Records, tail: Tail, scale: float) -> None:
+    def __init__(self, client: KaggleClient, records: Records, tail: Tail, scale: float) -> None:
         self._client = client
         self._records = records
         self._tail = tail
@@ -176,7 +176,7 @@ class Observer:
         return self.observed(self._records.write(closed), SessionState.ENDED)
 
 
-def find_orphans(client: Client, slug_prefix: str, keys: Collection[str], now: int) -> Sequence[Observed]:
+def find_orphans(client: KaggleClient, slug_prefix: str, keys: Collection[str], now: int) -> Sequence[Observed]:
     """Return live sessions of kernels that we pushed for keys that ``keys`` does not name. Raises Unreachable.
 
     Only what may still run is looked at, and only the first line of a kernel's source proves that it is ours.

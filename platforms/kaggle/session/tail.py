@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from jobs.payload.clock import stopwatch
 from platforms.base import PlatformError
-from platforms.kaggle.api.client import Client
+from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.api.wire import Denied, Throttled
 from platforms.kaggle.session.records import Record, Records, SessionWords
 from platforms.plain_file import open_below
@@ -151,7 +151,7 @@ class _Reading:
 class Tail:
     """Reads output. A running session that says nothing for ``idle_seconds`` (real) is taken to have said all."""
 
-    def __init__(self, client: Client, records: Records, idle_seconds: float) -> None:
+    def __init__(self, client: KaggleClient, records: Records, idle_seconds: float) -> None:
         self._client = client
         self._records = records
         self._idle_seconds = idle_seconds

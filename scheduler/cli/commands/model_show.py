@@ -14,7 +14,7 @@ from scheduler.cli.shell.output import amount, hours
 from scheduler.service.requests.models import meant, meant_exactly
 from scheduler.store.evaluations import StoredVerdict
 from scheduler.views import models
-from scheduler.views.models import Cost, VersionFacts
+from scheduler.views.models import ModelCost, VersionFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -228,6 +228,6 @@ def _plain(value: Any) -> str:
     return text[:_DIGEST_CHARACTERS] if len(text) == 64 and text.isalnum() else text  # a digest
 
 
-def _cost(cost: Cost) -> str:
+def _cost(cost: ModelCost) -> str:
     money = f", {amount(cost.microdollars, 'microdollars')}" if cost.microdollars else ""
     return f"{hours(cost.seconds)}{money}"

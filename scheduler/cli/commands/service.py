@@ -140,28 +140,28 @@ def _do(cli: Cli, steps: Sequence[Step], place: Place, dry_run: bool) -> None:
 
 
 def _step_line(step: Step, place: Place) -> str:
-    from scheduler.host.installation import Remove, Run, Write
+    from scheduler.host.installation import CommandRun, FileWrite, Remove
 
     match step:
-        case Write(path=path, keep=keep):
+        case FileWrite(path=path, keep=keep):
             return f"write   {place.at(path)}{' (unless it is there)' if keep else ''}"
         case Remove(path=path):
             return f"remove  {place.at(path)}"
-        case Run(words=words):
+        case CommandRun(words=words):
             return f"run     {' '.join(words)}"
         case _:
             assert_never(step)
 
 
 def _step_json(step: Step, place: Place) -> dict[str, Any]:
-    from scheduler.host.installation import Remove, Run, Write
+    from scheduler.host.installation import CommandRun, FileWrite, Remove
 
     match step:
-        case Write(path=path, text=text, keep=keep):
+        case FileWrite(path=path, text=text, keep=keep):
             return {"step": "write", "path": str(place.at(path)), "text": text, "keep": keep}
         case Remove(path=path):
             return {"step": "remove", "path": str(place.at(path))}
-        case Run(words=words):
+        case CommandRun(words=words):
             return {"step": "run", "command": list(words)}
         case _:
             assert_never(step)

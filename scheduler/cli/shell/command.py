@@ -38,7 +38,7 @@ REASON = ("--reason", "--why")
 """The names of the option for a reason."""
 
 
-class Command(TyperCommand):
+class CliCommand(TyperCommand):
     """A command that also takes the options of ``schedctl`` itself."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
@@ -56,14 +56,14 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-class Tables(Command):
+class Tables(CliCommand):
     """A command that shows tables."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         super().__init__(*args, params=[*(params or ()), *_options("wide")], **options)
 
 
-class Listing(Command):
+class Listing(CliCommand):
     """A command that shows one table, whose columns can be chosen."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
@@ -147,7 +147,7 @@ def command(
     name: str | None = None,
     job_file: str = "",
     script: str = "",
-    kind: type[Command] = Command,
+    kind: type[CliCommand] = CliCommand,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command; ``examples`` are what a user would type.
 
@@ -185,7 +185,7 @@ def command(
     return register
 
 
-def alone(*examples: str, kind: type[Command] = Command) -> Callable[[Callable[..., None]], typer.Typer]:
+def alone(*examples: str, kind: type[CliCommand] = CliCommand) -> Callable[[Callable[..., None]], typer.Typer]:
     """Return what makes a function a command that stands by itself, with ``examples`` and ``kind`` as of command()."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

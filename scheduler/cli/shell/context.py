@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Options:
+class GlobalOptions:
     """The options that every command takes, before or after its name, and those of lists."""
 
     config: Path | None = None
@@ -37,7 +37,7 @@ class Options:
 class Cli:
     """One call of ``schedctl``."""
 
-    options: Options = field(default_factory=Options)
+    options: GlobalOptions = field(default_factory=GlobalOptions)
 
     @cached_property
     def paths(self) -> Paths:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jobs.payload.redact import Redact
-    from scheduler.cli.shell.context import Options
+    from scheduler.cli.shell.context import GlobalOptions
 
 
 class Exit(IntEnum):
@@ -104,7 +104,7 @@ def code_of(error: BaseException) -> Exit:
     return Exit.BUG
 
 
-def report(error: BaseException, options: Options, words: Sequence[str] = ()) -> int:
+def report(error: BaseException, options: GlobalOptions, words: Sequence[str] = ()) -> int:
     """Tell the user about an error on standard error, and return the exit code.
 
     ``words`` are those of the command line: an address among them may hold a password.
@@ -132,14 +132,14 @@ def report(error: BaseException, options: Options, words: Sequence[str] = ()) ->
     return code
 
 
-def document_of(error: BaseException, options: Options) -> dict[str, Any]:
+def document_of(error: BaseException, options: GlobalOptions) -> dict[str, Any]:
     """Return an error as ``--json`` shows it, for those who tell it to a program themselves."""
     error = _explained(error, options)
     own = getattr(error, "document", None)  # of a command that told its error itself
     return own if isinstance(own, dict) else _document(error, code_of(error))
 
 
-def known_to(options: Options, words: Sequence[str] = ()) -> Redact:
+def known_to(options: GlobalOptions, words: Sequence[str] = ()) -> Redact:
     """Return what replaces every secret that settings, environment and ``words`` hold, whatever is wrong with them."""
     from config.errors import ConfigError
     from config.known_secrets import KnownSecrets
@@ -152,7 +152,7 @@ def known_to(options: Options, words: Sequence[str] = ()) -> Redact:
     return KnownSecrets(values, os.environ, words)
 
 
-def _explained(error: BaseException, options: Options) -> BaseException:
+def _explained(error: BaseException, options: GlobalOptions) -> BaseException:
     """Return what is behind an error that was not expected: damaged rows of the database, if there are any."""
     # A time that no calendar knows is reported as an error of the system.
     if code_of(error) is not Exit.BUG and getattr(error, "errno", None) != errno.EOVERFLOW:
@@ -170,7 +170,7 @@ def _explained(error: BaseException, options: Options) -> BaseException:
     return error if damage_found is None else damage_found
 
 
-def _lines(error: BaseException, code: Exit, options: Options) -> list[str]:
+def _lines(error: BaseException, code: Exit, options: GlobalOptions) -> list[str]:
     if code is Exit.BUG:
         hint = "" if options.debug else " Please report it with the output of the same command with --debug."
         return [f"schedctl: unexpected {type(error).__name__}: {_message(error)}.{hint}"]

@@ -13,11 +13,11 @@ from scheduler.core.snapshot import Snapshot
 from scheduler.planner.dispatch.waiting import deferrals
 from scheduler.planner.dispatch.walk import Walk
 from scheduler.planner.model.case import Case, make_case
-from scheduler.planner.model.policy import PLAIN, Policy, Schedule
+from scheduler.planner.model.policy import PLAIN, PlanPolicy, Schedule
 from scheduler.planner.model.value import value
 
 
-def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = None) -> Plan:
+def dispatch(snapshot: Snapshot, policy: PlanPolicy = PLAIN, case: Case | None = None) -> Plan:
     """Return the dispatcher's plan for ``snapshot``; the order of its jobs and pools does not matter."""
     case = case or make_case(snapshot)
     schedule = make_schedule(case, policy)
@@ -29,12 +29,12 @@ def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = Non
     )
 
 
-def make_schedule(case: Case, policy: Policy = PLAIN) -> Schedule:
+def make_schedule(case: Case, policy: PlanPolicy = PLAIN) -> Schedule:
     """Return the schedule that ``policy`` makes of ``case``."""
     return Walk(case, policy).run()
 
 
-def extend(case: Case, schedule: Schedule, policy: Policy) -> Schedule:
+def extend(case: Case, schedule: Schedule, policy: PlanPolicy) -> Schedule:
     """Return ``schedule`` with further sessions by ``policy`` in its unused hours.
 
     No session is moved. A further session of a job starts after the job's last one.
@@ -42,13 +42,13 @@ def extend(case: Case, schedule: Schedule, policy: Policy) -> Schedule:
     return Walk(case, policy, schedule).run()
 
 
-def make_full_schedule(case: Case, policy: Policy, schedule: Schedule | None = None) -> Schedule:
+def make_full_schedule(case: Case, policy: PlanPolicy, schedule: Schedule | None = None) -> Schedule:
     """Return the schedule of ``policy``, or ``schedule`` extended by it; hours refused by price are then filled."""
     walk = Walk(case, policy, schedule)
     schedule_before_gaps = walk.run()
     return fill_gaps(case, schedule_before_gaps, policy) if walk.leaves_room else schedule_before_gaps
 
 
-def fill_gaps(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
+def fill_gaps(case: Case, schedule: Schedule, policy: PlanPolicy = PLAIN) -> Schedule:
     """Return ``schedule`` extended in all unused hours, without prices."""
     return extend(case, schedule, replace(policy, admits=None, pinned={}))

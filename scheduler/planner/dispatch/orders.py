@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scheduler.core.snapshot import JobView
-from scheduler.planner.model.policy import Policy
+from scheduler.planner.model.policy import PlanPolicy
 from scheduler.planner.model.value import reference_rate
 
 Order = Callable[[JobView, int], float]
@@ -56,6 +56,6 @@ ORDERS: dict[str, Order] = {
 LASTING = frozenset({"fifo", "edf", "priority"})
 
 
-def in_order(name: str) -> Policy:
+def in_order(name: str) -> PlanPolicy:
     """Return the policy that starts jobs in the order ``name``, one of ORDERS."""
-    return Policy(order=ORDERS[name])
+    return PlanPolicy(order=ORDERS[name])

@@ -18,7 +18,7 @@ from scheduler.planner.model.case import Case
 from scheduler.planner.model.columns import ORDINARY, URGENT
 from scheduler.planner.model.lanes import CandidateSession
 from scheduler.planner.model.plan_state import PlanState, as_schedule, initial_state, plan_state
-from scheduler.planner.model.policy import PHASES, Admission, PinnedSession, Policy, Schedule
+from scheduler.planner.model.policy import PHASES, Admission, PinnedSession, PlanPolicy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
 
@@ -41,7 +41,7 @@ _order = attrgetter("order")
 class Walk(SessionBuilder):
     """The state of one walk; the sessions of ``booked`` are not moved."""
 
-    def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
+    def __init__(self, case: Case, policy: PlanPolicy, booked: Schedule | None = None) -> None:
         start_state = initial_state(case) if booked is None else plan_state(case, booked)
         super().__init__(case, start_state)
         self.policy, self.start_state, self.until = policy, start_state, case.until

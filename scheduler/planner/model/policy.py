@@ -41,7 +41,7 @@ class Admission(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PlanPolicy:
     """How the dispatcher orders jobs; without any field it goes by density.
 
     ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, phase of the horizon).
@@ -71,4 +71,4 @@ class Schedule:
     state_after: PlanState | None = field(default=None, compare=False, repr=False)
 
 
-PLAIN = Policy()
+PLAIN = PlanPolicy()

@@ -19,7 +19,7 @@ from scheduler.planner.model.pool_capacity import PoolCapacity
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Slot:
+class TimetableSlot:
     """A session of the timetable; ``turn``, its number on the pool, determines its job."""
 
     start: int
@@ -92,7 +92,7 @@ def _turns(case: Case, seconds: dict[int, int]) -> dict[int, list[int]]:
     }
 
 
-def _slots(case: Case, number: int) -> list[Slot]:
+def _slots(case: Case, number: int) -> list[TimetableSlot]:
     capacity = case.capacities[number]
     sessions: list[tuple[int, int]] = []
     for window, seconds in _windows(capacity, case.now, case.until):
@@ -104,7 +104,7 @@ def _slots(case: Case, number: int) -> list[Slot]:
             start = window.start + part * distance
             if case.now <= start < case.until:
                 sessions.append((start, min(capacity.pool.session_cap_seconds, seconds // count, distance)))
-    return [Slot(start, number, seconds, turn) for turn, (start, seconds) in enumerate(sorted(sessions))]
+    return [TimetableSlot(start, number, seconds, turn) for turn, (start, seconds) in enumerate(sorted(sessions))]
 
 
 def _windows(capacity: PoolCapacity, now: int, until: int) -> list[tuple[Window, int]]:

@@ -16,7 +16,7 @@ from scheduler.planner.dispatch.orders import LASTING, ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.lp.prices import Prices
 from scheduler.planner.model.case import Case
-from scheduler.planner.model.policy import PLAIN, Policy, Schedule
+from scheduler.planner.model.policy import PLAIN, PlanPolicy, Schedule
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
 from scheduler.planner.search.score import PlanScore, finishes_all, score, weighted_flow_time
 
@@ -47,7 +47,7 @@ class Bids:
 class Candidate:
     """A schedule with its policy, bids and score."""
 
-    policy: Policy
+    policy: PlanPolicy
     bids: Bids
     schedule: Schedule
     score: PlanScore
@@ -61,7 +61,7 @@ class Floor:
     value: float
 
 
-def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
+def first_choice(case: Case, prices: Prices, policies: Sequence[PlanPolicy]) -> Candidate:
     """Return the best of all first candidates; ``policies`` are the deadline policies."""
     orders = simple_orders(case)
     candidates = [orders["density"], *priced_candidates(case, prices, policies)]
@@ -121,7 +121,7 @@ def _places(case: Case, name: str) -> tuple[int, ...]:
     return tuple(sorted(range(len(case.jobs)), key=lambda job: (rank(case.jobs[job].view, 0), job)))
 
 
-def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) -> list[Candidate]:
+def priced_candidates(case: Case, prices: Prices, policies: Sequence[PlanPolicy]) -> list[Candidate]:
     """Return candidates of all bids, with and without targets, and those of ``policies`` without prices."""
     small, plain = len(case.jobs) * len(case.classes) <= SMALL, _no_bids(case)
     bids, aimed_bids = (FIRST_BIDS, FIRST_BIDS) if small else (BIDS_OF_MANY, AIMED_BIDS_OF_MANY)
@@ -133,7 +133,7 @@ def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) ->
     return candidates
 
 
-def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], prices: Prices) -> list[Candidate]:
+def _for_all(case: Case, policy: PlanPolicy, bids: Sequence[tuple[float, float]], prices: Prices) -> list[Candidate]:
     """Return the candidate of each of ``bids``; a bid with the same admissions as an earlier one reuses its walk."""
     candidates: list[Candidate] = []
     walks: list[tuple[Sequence[Question], Candidate]] = []
@@ -152,7 +152,7 @@ def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], pr
     return candidates
 
 
-def targeted_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
+def targeted_choice(case: Case, prices: Prices, policies: Sequence[PlanPolicy]) -> Candidate:
     """Return the best of one candidate with targets per policy; used for plans in parts."""
     bids = _bids(case, AIMED_BIDS_OF_MANY[0])
     return choose(case, [attempt(case, replace(one, phased=prices.targets), bids, prices) for one in policies])
@@ -175,7 +175,7 @@ def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = No
     return max((one for one in enough if one.score.on_time >= on_time - on_time // 10), key=_gain)
 
 
-def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
+def attempt(case: Case, policy: PlanPolicy, bids: Bids, prices: Prices | None) -> Candidate:
     """Return the candidate of ``policy`` with the admission rule of ``bids``."""
     if prices is not None and any(bids.price_factors):
         policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))

@@ -14,12 +14,12 @@ from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.planner.dispatch.dispatcher import fill_gaps
 from scheduler.planner.model.case import Case, JobOffer, PlannerJob, PoolClass
 from scheduler.planner.model.lanes import CandidateSession, compose, mold
-from scheduler.planner.model.policy import PLAIN, Policy, Schedule
+from scheduler.planner.model.policy import PLAIN, PlanPolicy, Schedule
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.search.score import score
 
 
-def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
+def conserve(case: Case, schedule: Schedule, policy: PlanPolicy = PLAIN) -> Schedule:
     """Return ``schedule`` with sessions that start now on pools that would be idle while a job waits."""
     current = schedule
     for pool in range(len(case.capacities)):
@@ -31,7 +31,7 @@ def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule
     return current
 
 
-def _with_session_now(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule | None:
+def _with_session_now(case: Case, schedule: Schedule, policy: PlanPolicy, pool: int) -> Schedule | None:
     """Return ``schedule`` with one more session on ``pool`` now, or None if none is possible."""
     capacity, now = case.capacities[pool], case.now
     if capacity.room(now).seconds <= 0 or not expires_unused(case, capacity):

@@ -10,7 +10,7 @@ from scheduler.core.snapshot import JobView
 from scheduler.core.window import DAY, HOUR
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import Case
-from scheduler.planner.model.policy import PLAIN, Policy
+from scheduler.planner.model.policy import PLAIN, PlanPolicy
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import reference_rate
 from scheduler.planner.search.score import jobs_on_time
@@ -22,22 +22,22 @@ ROUNDS_MAX = 6
 FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2, 6 * HOUR)
 
 
-def deadline_policies(case: Case) -> list[Policy]:
+def deadline_policies(case: Case) -> list[PlanPolicy]:
     """Return one policy per foresight, each with the urgent jobs that it finishes in time."""
     if not case.firm_deadlines:
         return [PLAIN]
     due = frozenset(
         job.index for job in case.jobs if job.deadline is not None and job.startable and job.deadline > case.now
     )
-    small = jobs_on_time(case, make_schedule(case, Policy(order=partial(_shortest_due_first, case.now)))) & due
+    small = jobs_on_time(case, make_schedule(case, PlanPolicy(order=partial(_shortest_due_first, case.now)))) & due
     policies = []
     for foresight in FORESIGHTS_SECONDS:
-        policy = Policy(foresight_seconds=foresight)
+        policy = PlanPolicy(foresight_seconds=foresight)
         policies.append(replace(policy, urgent=feasible_urgent_jobs(case, policy, due, small)))
     return policies
 
 
-def feasible_urgent_jobs(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int]) -> frozenset[int]:
+def feasible_urgent_jobs(case: Case, policy: PlanPolicy, due: frozenset[int], small: frozenset[int]) -> frozenset[int]:
     """Return a set of jobs that, treated as urgent, all finish before their deadlines.
 
     Start with all ``due`` jobs. Drop those that miss their deadline, because they only use hours of the others, and
@@ -60,7 +60,7 @@ def feasible_urgent_jobs(case: Case, policy: Policy, due: frozenset[int], small:
     return on_time if len(on_time) > len(best) else best
 
 
-def drop_needless_urgency(case: Case, policies: Sequence[Policy]) -> list[Policy]:
+def drop_needless_urgency(case: Case, policies: Sequence[PlanPolicy]) -> list[PlanPolicy]:
     """Return ``policies`` without urgent jobs that are in time anyway; a policy is unchanged if others would be late.
 
     A job that is in time by value alone must not precede work of more value.
@@ -68,7 +68,7 @@ def drop_needless_urgency(case: Case, policies: Sequence[Policy]) -> list[Policy
     if not any(policy.urgent for policy in policies):
         return [*policies[:1]]
     anyway = jobs_on_time(case, make_schedule(case))
-    spared_policies: list[Policy] = []
+    spared_policies: list[PlanPolicy] = []
     for policy in policies:
         one = _drop_needless(case, policy, anyway)
         if one not in spared_policies:
@@ -76,7 +76,7 @@ def drop_needless_urgency(case: Case, policies: Sequence[Policy]) -> list[Policy
     return spared_policies
 
 
-def _drop_needless(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
+def _drop_needless(case: Case, policy: PlanPolicy, anyway: frozenset[int]) -> PlanPolicy:
     urgent = policy.urgent - anyway
     if not urgent:
         return PLAIN

@@ -17,7 +17,7 @@ from scheduler.planner.lp.prices import Prices
 from scheduler.planner.model.booking import Booking
 from scheduler.planner.model.case import Case
 from scheduler.planner.model.plan_state import as_schedule, plan_state
-from scheduler.planner.model.policy import Policy, Schedule
+from scheduler.planner.model.policy import PlanPolicy, Schedule
 from scheduler.planner.search.score import PlanScore, score
 
 # Choices of a step: other jobs to remove, the distance of their sessions, price factors, patience.
@@ -41,7 +41,7 @@ class ScoredSchedule:
 
 
 def rebuild(
-    case: Case, start: ScoredSchedule, policy: Policy, prices: Prices, steps: int, tries: int = 1
+    case: Case, start: ScoredSchedule, policy: PlanPolicy, prices: Prices, steps: int, tries: int = 1
 ) -> ScoredSchedule:
     """Return the best schedule that ``steps`` seeded steps from ``start`` find; ``policy`` made ``start``.
 
@@ -81,7 +81,7 @@ def _best_of_walk(walk: _RebuildWalk, start: ScoredSchedule, steps: int) -> Scor
 class _RebuildWalk:
     """The random steps of one walk over schedules."""
 
-    def __init__(self, case: Case, policy: Policy, prices: Prices, seed: int) -> None:
+    def __init__(self, case: Case, policy: PlanPolicy, prices: Prices, seed: int) -> None:
         self.case, self._prices = case, prices
         # Factors and pins of the whole plan do not apply to a few removed jobs.
         self._policy = replace(policy, pinned={}, factors={}, phased={})

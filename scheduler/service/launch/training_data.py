@@ -28,7 +28,7 @@ from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from jobs.corpus.build.build import Progress
+    from jobs.corpus.build.build import BuildProgress
     from jobs.corpus.folder import CorpusFolder
     from jobs.corpus.manifest import CorpusManifest
 
@@ -157,7 +157,7 @@ class TrainingData:
     def _build(self, by: str, say: Callable[[str], None]) -> CorpusManifest:
         from jobs.corpus.build.build import build
         from jobs.corpus.errors import CorpusError
-        from jobs.corpus.options import CorpusRule, Options
+        from jobs.corpus.options import CorpusOptions, CorpusRule
         from jobs.corpus.read.sources import Stdlib, parse_source
 
         recipe = self.recipe
@@ -169,7 +169,7 @@ class TrainingData:
             recipe.domains,
             held_out_fraction=recipe.held_out_fraction,
             held_out_wanted=recipe.held_out_clusters,
-            options=Options(rules=tuple(CorpusRule(**rule) for rule in recipe.rules)),
+            options=CorpusOptions(rules=tuple(CorpusRule(**rule) for rule in recipe.rules)),
             progress=_telling(recipe, say),
         )
         old, now = self.folder.current(), self._now()
@@ -231,7 +231,7 @@ def _pin(tx: Connection, job: str, wanted: Mixture, version: str, now: int) -> N
         jobs.change_spec(tx, job, now, "daemon", mixture=replace(wanted, corpus=version))
 
 
-def _telling(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[Progress], None]:
+def _telling(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[BuildProgress], None]:
     """Return what tells how far a build is: it reads for most of its time, and its sources' bytes are known."""
     say("looks at the sources")
     total = sum(_bytes_of(source, recipe.max_bytes) for source in recipe.sources)
@@ -242,7 +242,7 @@ def _telling(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[Prog
         "writing": (_WRITE_FROM_PERCENT, 100, 0),
     }
 
-    def progress(state: Progress) -> None:
+    def progress(state: BuildProgress) -> None:
         begin, end, whole = parts[state.phase]
         done = state.bytes_read if state.phase == "reading" else state.documents
         percent = begin + (end - begin) * _share(done, whole or state.total or 0) // 100

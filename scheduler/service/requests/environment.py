@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.environment.demands import RequirementsError, Target, read_demands
+from jobs.environment.demands import PythonTarget, RequirementsError, read_demands
 from jobs.environment.tool import find_tools, make_lock, sizes
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.spec import JobSpec, Requirements
@@ -46,8 +46,8 @@ def locked(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]) -> tu
     """
     source = wanted.source
     demands = read_demands(Path(source))
-    targets: defaultdict[Target, list[str]] = defaultdict(list)
-    images: dict[Target, list[Image]] = defaultdict(list)
+    targets: defaultdict[PythonTarget, list[str]] = defaultdict(list)
+    images: dict[PythonTarget, list[Image]] = defaultdict(list)
     for pool in pools.values():
         image = image_of(pool.platform, options_for(spec, pool.platform, pool.options))
         if image.target is not None and (not spec.pools or pool.name in spec.pools):

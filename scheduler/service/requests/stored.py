@@ -26,7 +26,7 @@ from scheduler.service.requests.inputs import folder_of
 from scheduler.store.engine import Database
 
 
-class Places(Protocol):
+class StoredPlaces(Protocol):
     """Where it is kept, and the pools whose Python its packages are locked for."""
 
     @property
@@ -49,7 +49,7 @@ class Places(Protocol):
 
 
 def stored(
-    places: Places, spec: JobSpec, delete_at: int, say: Callable[[str], None], before: JobSpec | None = None
+    places: StoredPlaces, spec: JobSpec, delete_at: int, say: Callable[[str], None], before: JobSpec | None = None
 ) -> JobSpec:
     """Return a job whose code, lock and inputs are in the store; those ``before``, of the same places, stay.
 
@@ -71,7 +71,7 @@ def stored(
 
 
 def _with_set(
-    places: Places, evaluation: Evaluation, delete_at: int, say: Callable[[str], None], before: JobSpec | None
+    places: StoredPlaces, evaluation: Evaluation, delete_at: int, say: Callable[[str], None], before: JobSpec | None
 ) -> Evaluation:
     """Return an evaluation whose test set is stored; the same one as before stays what it was."""
     wanted, old = evaluation.test_set, before.evaluation.test_set if before and before.evaluation else None

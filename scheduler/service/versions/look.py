@@ -92,7 +92,7 @@ class Models:
                 self._ports.log.warning("version.not_evaluated", job=job, why=refused, next=following)
             self._refused[job] = refused
 
-    def _case(self, evaluation: Evaluation, now: int) -> Case | None:
+    def _case(self, evaluation: Evaluation, now: int) -> JudgedCase | None:
         """Return an evaluation that can be judged now; one that gives no scores is closed."""
         ports = self._ports
         with ports.database.read() as tx:
@@ -156,7 +156,7 @@ def _begin(ports: Ports, job: str, now: int) -> str:
     return ""
 
 
-def _judged(ports: Ports, case: Case) -> bool:
+def _judged(ports: Ports, case: JudgedCase) -> bool:
     """Judge; return whether the evaluation is over."""
     judge_alone(ports, case)
     with ports.database.read() as tx:
@@ -193,7 +193,7 @@ def _broken(tx: Connection, evaluation: Evaluation) -> str:
 
 # Scores that came home become a verdict, once, in one transaction with all that follows from it.
 @dataclass(frozen=True, slots=True)
-class Case:
+class JudgedCase:
     """One evaluation to be judged: the version, its model's definition, and the promoted one with its own scores."""
 
     evaluation: Evaluation
@@ -203,7 +203,7 @@ class Case:
     compared: Evaluation | None = None  # of the promoted version; None: no gate compares with it
 
 
-def judge_alone(ports: Ports, case: Case) -> None:
+def judge_alone(ports: Ports, case: JudgedCase) -> None:
     """Read the scores of an evaluation and write down what comes of them. May take minutes; may be repeated.
 
     Raises StoreError while the artifact store gives no answer, OSError, and what the database raises: nothing is
@@ -254,7 +254,7 @@ def end_without_verdict(ports: Ports, evaluation: Evaluation, error: str) -> Non
     )
 
 
-def _judgement(ports: Ports, case: Case) -> Judgement | None:
+def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
     """Return what the gates say; None of a version that was only scored to be compared with."""
     from scheduler.judge.judge import judge  # only where there are scores: it costs a daemon's start
 
@@ -270,7 +270,7 @@ def _judgement(ports: Ports, case: Case) -> Judgement | None:
     return judge(case.spec.gates, scores, before)
 
 
-def _write(tx: Connection, case: Case, judgement: Judgement, now: int) -> None:
+def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> None:
     """Write verdict, evidence, the version's state and what is promoted from now on. Raises Stale."""
     version, evaluation = case.version, case.evaluation
     in_force = versions.in_force(tx, version.model)
@@ -306,14 +306,14 @@ def newest_scored(tx: Connection, version: Version, like: Evaluation) -> Evaluat
     return scored[-1] if scored else None
 
 
-def case_of(tx: Connection, evaluation: Evaluation) -> Case | None:
+def case_of(tx: Connection, evaluation: Evaluation) -> JudgedCase | None:
     """Return what is to be judged; None while the promoted version must be scored first. Raises NoScores."""
     version = versions.get(tx, evaluation.model, evaluation.number)
     record = jobs.find(tx, evaluation.model)
     if record is None:
         raise NoScores(f"there is no job {evaluation.model}")
     in_force = versions.in_force(tx, evaluation.model)
-    case = Case(evaluation, version, record.spec, in_force)
+    case = JudgedCase(evaluation, version, record.spec, in_force)
     compares = version.state == "evaluating" and any(gate.compares for gate in record.spec.gates)
     if in_force is None or in_force.number == version.number or not compares:
         return case
@@ -322,4 +322,4 @@ def case_of(tx: Connection, evaluation: Evaluation) -> Case | None:
         return None
     if compared.state == "failed":
         raise NoScores(f"there is nothing to compare with: {in_force.name} could not be scored: {compared.error}")
-    return Case(evaluation, version, record.spec, in_force, compared)
+    return JudgedCase(evaluation, version, record.spec, in_force, compared)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from scheduler.cli.root import COMMANDS, tree
-from scheduler.cli.shell.command import Command
+from scheduler.cli.shell.command import CliCommand
 from scheduler.cli.shell.exits import Exit
 from scheduler.store.engine import Database
 from tests.e2e.cli.conftest import SETTINGS
@@ -101,7 +101,7 @@ def test_every_word_of_an_example_is_understood(
     example: str, home: Path, schedctl: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached: list[str] = []
-    monkeypatch.setattr(Command, "invoke", lambda _, ctx: reached.append(ctx.command_path))
+    monkeypatch.setattr(CliCommand, "invoke", lambda _, ctx: reached.append(ctx.command_path))
     monkeypatch.setattr("scheduler.cli.main.plainly_asked", lambda _: None)
     done = schedctl(*_words(example, home))
     assert done.code == Exit.OK, done.err

@@ -17,7 +17,7 @@ from scheduler.app import load_app
 from scheduler.bridge.mcp_server import NOTE, Tokens, marked, name_of, server
 from scheduler.bridge.surface import Surface
 from scheduler.bridge.verbs import VERBS
-from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.context import GlobalOptions
 from scheduler.cli.shell.exits import document_of
 from scheduler.service.requests import queue
 from scheduler.store import jobs, runs
@@ -55,7 +55,7 @@ def talk_within(world: World, work: Callable[[Client], Awaitable[None]], **optio
     from mcp.client import Client
 
     app = load_app(world.config, {})
-    surface = Surface(app, "agent", world.config, lambda error: document_of(error, Options()))
+    surface = Surface(app, "agent", world.config, lambda error: document_of(error, GlobalOptions()))
 
     async def run() -> None:
         with anyio.fail_after(200):

@@ -16,7 +16,7 @@ from scheduler.bridge.frames import FRAME_MAX_BYTES, Reader, Unreadable, Writer,
 from scheduler.bridge.port import OF_THE_PORT, Port
 from scheduler.bridge.surface import Surface
 from scheduler.bridge.verbs import VERBS
-from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.context import GlobalOptions
 from scheduler.cli.shell.exits import document_of
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ BODY = st.one_of(
 def surface(world: World) -> Surface:
     from scheduler.app import load_app
 
-    return Surface(load_app(world.config, {}), "fuzz", world.config, lambda error: document_of(error, Options()))
+    return Surface(load_app(world.config, {}), "fuzz", world.config, lambda error: document_of(error, GlobalOptions()))
 
 
 def conversation(surface: Surface, data: bytes) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from platforms.emulators.kaggle.storage import KaggleRefusal
-from platforms.kaggle.api.client import Client, Push
+from platforms.kaggle.api.client import KaggleClient, Push
 from platforms.kaggle.api.wire import Denied, Endpoint, Wire
 from platforms.kaggle.settings import Credentials
 from tests.lab.faults import Fault
@@ -21,17 +21,17 @@ LASTING = "import signal; print('up', flush=True); signal.pause()"
 
 
 @pytest.fixture
-def client(account: Account) -> Client:
+def client(account: Account) -> KaggleClient:
     """Calls by name, without records."""
     return client_of(account)
 
 
-def client_of(account: Account) -> Client:
+def client_of(account: Account) -> KaggleClient:
     wire = Wire(Credentials("a test", username="alice", key=account.place.key), Endpoint(account.server.address, 5))
-    return Client(wire, "alice", "", tries=1, pause_seconds=0)
+    return KaggleClient(wire, "alice", "", tries=1, pause_seconds=0)
 
 
-def push(client: Client, slug: str, source: str = HELLO, title: str | None = None, **fields: Any) -> Any:
+def push(client: KaggleClient, slug: str, source: str = HELLO, title: str | None = None, **fields: Any) -> Any:
     usual: dict[str, Any] = {
         "datasets": (),
         "machine_shape": "NvidiaTeslaT4",
@@ -46,18 +46,18 @@ def session_of(account: Account, slug: str, version: int = 1) -> Any:
     return account.place.version("alice", slug, f"v{version}")[1].session
 
 
-def test_the_slug_of_a_new_kernel_comes_from_its_title(account: Account, client: Client) -> None:
+def test_the_slug_of_a_new_kernel_comes_from_its_title(account: Account, client: KaggleClient) -> None:
     assert push(client, "what-i-asked", title="What it Became!").slug == "what-it-became"
     assert client.status("what-i-asked") is None
 
 
-def test_a_second_push_starts_a_second_session_and_the_first_goes_on(account: Account, client: Client) -> None:
+def test_a_second_push_starts_a_second_session_and_the_first_goes_on(account: Account, client: KaggleClient) -> None:
     push(client, "the-kernel", LASTING)
     assert push(client, "the-kernel", LASTING).version == 2
     assert [session.live for session in account.place.sessions()] == [True, True]
 
 
-def test_a_version_is_named_with_a_v(account: Account, client: Client) -> None:
+def test_a_version_is_named_with_a_v(account: Account, client: KaggleClient) -> None:
     push(client, "the-kernel")
     with pytest.raises(KaggleRefusal) as refused:
         account.place.version("alice", "the-kernel", "1")
@@ -65,7 +65,7 @@ def test_a_version_is_named_with_a_v(account: Account, client: Client) -> None:
     assert account.place.version("alice", "the-kernel", None)[1].number == 1
 
 
-def test_a_missing_kernel_is_denied_and_a_deleted_one_not_found(account: Account, client: Client) -> None:
+def test_a_missing_kernel_is_denied_and_a_deleted_one_not_found(account: Account, client: KaggleClient) -> None:
     with pytest.raises(KaggleRefusal) as missing:
         account.place.version("alice", "the-kernel", "v1")
     push(client, "the-kernel")
@@ -76,19 +76,19 @@ def test_a_missing_kernel_is_denied_and_a_deleted_one_not_found(account: Account
     assert client.delete("the-kernel") is False
 
 
-def test_cpu_sessions_have_a_limit_of_their_own_and_cost_no_gpu_time(account: Account, client: Client) -> None:
+def test_cpu_sessions_have_a_limit_of_their_own_and_cost_no_gpu_time(account: Account, client: KaggleClient) -> None:
     answers = [push(client, f"cpu-kernel-{number}", LASTING, machine_shape="").error for number in range(6)]
     assert answers == [""] * 5 + ["Maximum batch CPU session count of 5 reached."]
     assert client.gpu_week().used_seconds == 0
 
 
-def test_a_source_above_a_megabyte_fails_without_a_reason(client: Client) -> None:
+def test_a_source_above_a_megabyte_fails_without_a_reason(client: KaggleClient) -> None:
     with pytest.raises(Denied) as refused:
         push(client, "the-kernel", "#" * 1_000_001)
     assert refused.value.status == 400
 
 
-def test_an_input_that_is_not_there_is_left_out_and_the_kernel_runs(account: Account, client: Client) -> None:
+def test_an_input_that_is_not_there_is_left_out_and_the_kernel_runs(account: Account, client: KaggleClient) -> None:
     pushed = push(client, "the-kernel", datasets=("alice/nothing-here",))
     assert (pushed.error, pushed.invalid) == ("", ("alice/nothing-here",))
     session_of(account, "the-kernel").join()
@@ -106,7 +106,7 @@ def test_an_input_that_is_not_there_is_left_out_and_the_kernel_runs(account: Acc
     ids=["leaves well", "fails", "runs out of time"],
 )
 def test_output_is_kept_of_a_clean_exit_only(
-    account: Account, client: Client, source: str, timeout_seconds: int, status: str, kept: list[str]
+    account: Account, client: KaggleClient, source: str, timeout_seconds: int, status: str, kept: list[str]
 ) -> None:
     push(client, "the-kernel", source, timeout_seconds=timeout_seconds)
     session_of(account, "the-kernel").join()
@@ -117,7 +117,7 @@ def test_output_is_kept_of_a_clean_exit_only(
     assert [name for name, _ in output.files] == kept
 
 
-def test_while_a_session_runs_its_log_is_only_streamed(account: Account, client: Client) -> None:
+def test_while_a_session_runs_its_log_is_only_streamed(account: Account, client: KaggleClient) -> None:
     """Every connection replays from the start; the stored log comes when it is over, with Kaggle's own words."""
     push(client, "the-kernel", LASTING)
     for _ in range(2):
@@ -137,13 +137,13 @@ def test_while_a_session_runs_its_log_is_only_streamed(account: Account, client:
     assert json.loads(piece) == json.loads(ended.log)
 
 
-def test_only_the_id_of_a_session_cancels_it(account: Account, client: Client) -> None:
+def test_only_the_id_of_a_session_cancels_it(account: Account, client: KaggleClient) -> None:
     push(client, "the-kernel", LASTING)
     assert not client.cancel(account.place.kernels["the-kernel"].id)
     assert session_of(account, "the-kernel").live
 
 
-def test_deleting_ends_the_bill(account: Account, client: Client) -> None:
+def test_deleting_ends_the_bill(account: Account, client: KaggleClient) -> None:
     push(client, "the-kernel", LASTING)
     until(lambda: session_of(account, "the-kernel").started_at is not None, "a session that runs")
     session = session_of(account, "the-kernel")
@@ -191,7 +191,7 @@ def test_a_dataset_is_hidden_then_processed_then_ready(account_at: Callable[...,
 
 
 @pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.DROP, Fault.THROTTLED])
-def test_an_interrupted_upload_goes_on_where_it_was(account: Account, client: Client, fault: Fault) -> None:
+def test_an_interrupted_upload_goes_on_where_it_was(account: Account, client: KaggleClient, fault: Fault) -> None:
     content = bytes(range(256)) * 1000
     (account.folder / "file").write_bytes(content)
     account.place.faults.add("PUT", fault, fault)
@@ -199,7 +199,7 @@ def test_an_interrupted_upload_goes_on_where_it_was(account: Account, client: Cl
     assert account.place.storage.blobs[token].path.read_bytes() == content
 
 
-def test_a_session_across_the_weeks_end_is_billed_to_both(account: Account, client: Client) -> None:
+def test_a_session_across_the_weeks_end_is_billed_to_both(account: Account, client: KaggleClient) -> None:
     push(client, "the-kernel", LASTING)
     session = session_of(account, "the-kernel")
     until(lambda: session.started_at is not None, "a session that runs")
@@ -240,7 +240,7 @@ def test_a_wedged_kernel_outlives_its_limit_until_it_is_deleted(account_at: Call
     assert not session.live
 
 
-def test_without_a_version_the_newest_session_is_meant(account: Account, client: Client) -> None:
+def test_without_a_version_the_newest_session_is_meant(account: Account, client: KaggleClient) -> None:
     push(client, "the-kernel", HELLO)
     session_of(account, "the-kernel").join()
     push(client, "the-kernel", LASTING)
@@ -250,7 +250,7 @@ def test_without_a_version_the_newest_session_is_meant(account: Account, client:
     assert status(wanted)["status"] in {"QUEUED", "RUNNING"}
 
 
-def test_a_kernel_is_let_in_to_look_while_it_runs_and_to_nothing_else(account: Account, client: Client) -> None:
+def test_a_kernel_is_let_in_to_look_while_it_runs_and_to_nothing_else(account: Account, client: KaggleClient) -> None:
     """As on the real place a file holds its token; it ends with the session."""
     asks = """
 import json, os, urllib.error, urllib.request

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from platforms.emulators.program import _kernels
-from platforms.kaggle.api.client import Client, Push
+from platforms.kaggle.api.client import KaggleClient, Push
 from platforms.kaggle.api.wire import Endpoint, Wire
 from platforms.kaggle.settings import Credentials
 from tests.lab.patience import until
 
-Start = Callable[..., tuple["subprocess.Popen[str]", Client]]
+Start = Callable[..., tuple["subprocess.Popen[str]", KaggleClient]]
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts the program on one folder; returns its process and a client of it."""
     started: list[subprocess.Popen[str]] = []
 
-    def start_program(*options: str) -> tuple["subprocess.Popen[str]", Client]:
+    def start_program(*options: str) -> tuple["subprocess.Popen[str]", KaggleClient]:
         command = [sys.executable, "-m", "platforms.emulators.kaggle", str(tmp_path / "place"), "--scale", "100"]
         process = subprocess.Popen(
             [*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -36,7 +36,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.stdin.flush()
         address = process.stdout.readline().strip()
         wire = Wire(Credentials("a test", username="alice", key="the-key"), Endpoint(address, 5))
-        return process, Client(wire, "alice", "", tries=1, pause_seconds=0)
+        return process, KaggleClient(wire, "alice", "", tries=1, pause_seconds=0)
 
     yield start_program
     for process in started:
@@ -48,7 +48,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         os.kill(pid, signal.SIGKILL)
 
 
-def push(client: Client, source: str = "import signal; print('up', flush=True); signal.pause()") -> None:
+def push(client: KaggleClient, source: str = "import signal; print('up', flush=True); signal.pause()") -> None:
     pushed = client.push(Push("the-kernel", "the kernel", source, (), "NvidiaTeslaT4", 43_200, internet=False), 5)
     assert pushed.error == ""
     becomes(client, ("RUNNING", ""))
@@ -60,7 +60,7 @@ def waiting_for(gate: Path) -> str:
     return LONG.replace("GO", str(gate))
 
 
-def becomes(client: Client, wanted: tuple[str, str]) -> None:
+def becomes(client: KaggleClient, wanted: tuple[str, str]) -> None:
     until(lambda: client.status("the-kernel") == wanted, f"the kernel to become {wanted}")
 
 

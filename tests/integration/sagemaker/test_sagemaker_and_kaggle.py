@@ -16,7 +16,7 @@ from jobs.payload.clock import Clock
 from jobs.payload.store.listing import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Platform, SessionState
-from platforms.emulators.kaggle.place import Place
+from platforms.emulators.kaggle.place import KaggleAccount
 from platforms.emulators.kaggle.server import Server
 from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.registry import PlatformContext, load
@@ -42,7 +42,9 @@ def kaggle(world: World, tmp_path: Path) -> Iterator[Platform]:
     (tmp_path / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (tmp_path / "kaggle.json").chmod(0o600)
     clock = Clock(**world.clock.payload_clock())
-    place = Place(tmp_path / "kaggle", clock, "alice", "the-key", KaggleRules(queue_seconds=10, dataset_seconds=10))
+    place = KaggleAccount(
+        tmp_path / "kaggle", clock, "alice", "the-key", KaggleRules(queue_seconds=10, dataset_seconds=10)
+    )
     with Server(place) as server:
         settings = {
             "emulator": server.address,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from platforms.local.adapter import Claim, End
+from platforms.local.adapter import Claim, LocalEnd
 from tests.lab.crashes.processes import working_for
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _bill(stage: Stage, database: sqlite3.Connection) -> Iterator[str]:
     ran = {}
     for session in stage.sessions():
         claim, end = session.claim(), session.end()
-        if isinstance(claim, Claim) and isinstance(end, End):
+        if isinstance(claim, Claim) and isinstance(end, LocalEnd):
             ran[session.key] = (end.started_at, end.ended_at)
         elif isinstance(claim, Claim):
             yield f"{session.key} has not ended"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.planner.model.lanes import CandidateSession, compose, compose_fuller, mold_evenly, spare
-from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
+from scheduler.planner.model.policy import PHASES, PinnedSession, PlanPolicy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
 from tests.lab.planner.plain_pool import PlainPool
@@ -37,7 +37,7 @@ REFUSALS_MAX = 12
 class PlainWalk:
     """One walk through time; ``booked`` is a schedule that it must leave as it is."""
 
-    def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
+    def __init__(self, case: Case, policy: PlanPolicy, booked: Schedule | None = None) -> None:
         self.case = case
         self.policy = policy
         self.leaves_room = True  # for all that is known: whoever fills up looks everywhere again

@@ -44,7 +44,7 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class SandboxEnded:
     """How a program ended: by itself with ``status``, by a signal or the wall limit, as it wrote or took too much."""
 
     how: How

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from ...clock import stopwatch
 from .confine import Confinement, seccomp_filter
-from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, SandboxLimits, SandboxMissing
+from .limits import FILE_BYTES_MAX, FILES_MAX, How, SandboxEnded, SandboxLimits, SandboxMissing
 
 _READ_BYTES = 65_536
 _FIRST_UID = 60_000
@@ -76,7 +76,7 @@ class Sandbox:
         """Remove what was made for it."""
         self.confinement.leave()
 
-    def run(self, *programs: Program) -> list[Ended]:
+    def run(self, *programs: Program) -> list[SandboxEnded]:
         """Run programs side by side until all have ended, or one of them went too far; return how each ended.
 
         ``keeps`` of a program are closed here once it has started: a pipe then ends with those who hold its ends.
@@ -195,12 +195,12 @@ class _Started:
         self.process.wait(_REAP_SECONDS)
         self.stream.close()
 
-    def ended(self) -> Ended:
+    def ended(self) -> SandboxEnded:
         """Return how it ended."""
         status = self.process.returncode
         # Within, a signal shows as 128 and its number, as in a shell.
         how: How = self.how or ("exited" if 0 <= status < 128 else "killed")
-        return Ended(how, status, bytes(self.output))
+        return SandboxEnded(how, status, bytes(self.output))
 
 
 def _watch(started: Sequence[_Started], deadline: float, limits: SandboxLimits, *, counted: bool) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from .errors import UnreadableData
-from .forms import ASSISTANT, THOUGHTS, LostPart, OddRecord, Record, is_learned, is_marked, read_record
+from .forms import ASSISTANT, THOUGHTS, LostPart, OddRecord, TrainingRecord, is_learned, is_marked, read_record
 from .tally import Tally
 
 _MARK = "\ufeff"  # of byte order, where a file begins, or another one that was appended to it
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
     meant: bool = False
 
 
-class Document(NamedTuple):
+class TokenDocument(NamedTuple):
     """Pieces in order. ``plain``: begun and ended by the tokenizer's own marks, which a chat template writes itself."""
 
     pieces: tuple[Piece, ...]
@@ -71,7 +71,7 @@ def data_digest(paths: Sequence[Path]) -> str:
     return whole.hexdigest()
 
 
-def documents(paths: Sequence[Path], tokenizer: Any, tally: Tally) -> Iterator[Document]:
+def documents(paths: Sequence[Path], tokenizer: Any, tally: Tally) -> Iterator[TokenDocument]:
     """Yield the documents of files, in order; what is none is counted."""
     for record, place in records(paths, tally):
         if any(True for _ in named_images(record)):
@@ -148,7 +148,7 @@ def _value(text: str, place: str, tally: Tally) -> Iterator[tuple[Any, str]]:
         tally.leave(place, "it is no JSON")
 
 
-def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally) -> Document | None:
+def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally) -> TokenDocument | None:
     """Return a record as a document; None where it has nothing to be learned, which is counted."""
     try:
         read = read_record(record)
@@ -168,7 +168,7 @@ def document_of(record: dict[str, Any], tokenizer: Any, place: str, tally: Tally
     return document
 
 
-def _is_read_otherwise(read: Record, tokenizer: Any) -> bool:
+def _is_read_otherwise(read: TrainingRecord, tokenizer: Any) -> bool:
     """Return whether programs before version 3 of rows wrote a conversation otherwise."""
     changed = any(
         is_marked(message) or message.get("tool_calls") or with_one_text(message) is not message
@@ -179,19 +179,19 @@ def _is_read_otherwise(read: Record, tokenizer: Any) -> bool:
     return bool(changed or beside or "strftime_now" in str(tokenizer.chat_template))
 
 
-def _document(read: Record, tokenizer: Any, place: str) -> Document:
+def _document(read: TrainingRecord, tokenizer: Any, place: str) -> TokenDocument:
     if read.messages and (tokenizer.chat_template or not read.answer):
         if not tokenizer.chat_template:
             raise UnreadableData(
                 f"{place} is a conversation, and the tokenizer has no chat template to write it with: take an instruct "
                 "model's tokenizer, or records of prompt and completion"
             )
-        return Document(tuple(_chat(read, tokenizer)), plain=False, form=read.form, place=place)
+        return TokenDocument(tuple(_chat(read, tokenizer)), plain=False, form=read.form, place=place)
     if read.answer:
         pieces: tuple[Piece, ...] = (Piece(read.prompt, learned=False), Piece(read.answer, learned=True))
     else:
         pieces = (Piece(read.text, learned=True),)
-    return Document(pieces, plain=True, form=read.form, place=place)
+    return TokenDocument(pieces, plain=True, form=read.form, place=place)
 
 
 def _is_text(text: str) -> bool:
@@ -202,7 +202,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _chat(read: Record, tokenizer: Any) -> Iterator[Piece]:
+def _chat(read: TrainingRecord, tokenizer: Any) -> Iterator[Piece]:
     """Yield a conversation in pieces, split where the assistant begins and ends."""
     marks = special_texts(tokenizer)
     messages = [_without(with_one_text(message), marks) for message in read.messages]
@@ -225,7 +225,7 @@ def _chat(read: Record, tokenizer: Any) -> Iterator[Piece]:
     check_read(messages[: _end(messages, read)], written, variables)
 
 
-def _end(messages: Sequence[dict[str, Any]], read: Record) -> int:
+def _end(messages: Sequence[dict[str, Any]], read: TrainingRecord) -> int:
     """Return the place after the last message that is learned."""
     return max(at + 1 for at, one in enumerate(messages) if at >= read.learned_from and is_learned(one))
 

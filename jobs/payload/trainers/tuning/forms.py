@@ -46,7 +46,7 @@ class LostPart(OddRecord):
     """A record that would be learned without one of its parts. Rows of a format before 3 were made without it."""
 
 
-class Record(NamedTuple):
+class TrainingRecord(NamedTuple):
     """A record in one shape: ``text``, or ``prompt`` and ``answer``, or ``messages`` learned from ``learned_from`` on.
 
     ``fields`` are those of its form, as they stood; ``given`` is what the chat template gets beside messages.
@@ -62,7 +62,7 @@ class Record(NamedTuple):
     given: Mapping[str, Any] = MappingProxyType({})
 
 
-def read_record(record: Any) -> Record:
+def read_record(record: Any) -> TrainingRecord:
     """Return a record by its form; the form with the most structure counts. Raises OddRecord."""
     if not isinstance(record, dict):
         raise OddRecord("it is no JSON object")
@@ -74,15 +74,15 @@ def read_record(record: Any) -> Record:
     raise OddRecord(f"it has none of the known fields ({forms})")
 
 
-def read_prompt(record: dict[str, Any]) -> Record:
+def read_prompt(record: dict[str, Any]) -> TrainingRecord:
     """Return what a model is to answer, as a text or as messages. Raises OddRecord."""
     prompt = record.get("prompt")
     if not prompt or not isinstance(prompt, str | list):
         raise OddRecord("it has no prompt")
     if isinstance(prompt, str):
-        return without_given(_with_what_is_beside(record, Record("prompt", {"prompt": prompt}, prompt=prompt)))
+        return without_given(_with_what_is_beside(record, TrainingRecord("prompt", {"prompt": prompt}, prompt=prompt)))
     check_messages(prompt)
-    read = Record("prompt", {"prompt": prompt}, messages=tuple(prompt))
+    read = TrainingRecord("prompt", {"prompt": prompt}, messages=tuple(prompt))
     return without_given(_with_what_is_beside(record, read))
 
 
@@ -93,14 +93,14 @@ def has_more(record: dict[str, Any]) -> bool:
     return any(isinstance(content, list) for content in contents) or any(record.get(name) for name in _BESIDE)
 
 
-def without_given(read: Record) -> Record:
+def without_given(read: TrainingRecord) -> TrainingRecord:
     """Return a record of a stage that gives the chat template messages alone. Raises LostPart where it has more."""
     if read.given:
         raise LostPart(f"its {', '.join(read.given)} would be lost: only --stage sft gives them to the chat template")
     return read
 
 
-def readable(record: Record) -> str:
+def readable(record: TrainingRecord) -> str:
     """Return a record as plain text, as a corpus counts, tags and compares it."""
     if record.messages:
         return "\n\n".join(
@@ -124,7 +124,7 @@ def is_marked(message: dict[str, Any]) -> bool:
     return any(message.get(name) is not None for name in _FLAGS)
 
 
-def _with_what_is_beside(record: dict[str, Any], read: Record) -> Record:
+def _with_what_is_beside(record: dict[str, Any], read: TrainingRecord) -> TrainingRecord:
     """Return a record with what stands beside its form. Raises LostPart for what has no place in it."""
     if key := next((name for name in _MEDIA_KEYS if record.get(name)), ""):
         raise LostPart(
@@ -159,26 +159,26 @@ def _other_fields(beside: dict[str, Any]) -> dict[str, Any]:
     return {**more, "tools": wrapped} if wrapped else dict(more)
 
 
-def _text(record: dict[str, Any]) -> Record:
+def _text(record: dict[str, Any]) -> TrainingRecord:
     text = record["text"]
     if not isinstance(text, str):
         raise OddRecord("its text is no string")
     if not text:
         raise OddRecord("its text is empty")
-    return Record("text", {"text": text}, text=text)
+    return TrainingRecord("text", {"text": text}, text=text)
 
 
-def _messages(record: dict[str, Any]) -> Record:
+def _messages(record: dict[str, Any]) -> TrainingRecord:
     messages = _checked(record["messages"])
-    return Record("messages", {"messages": record["messages"]}, messages=messages)
+    return TrainingRecord("messages", {"messages": record["messages"]}, messages=messages)
 
 
-def _sharegpt(record: dict[str, Any]) -> Record:
+def _sharegpt(record: dict[str, Any]) -> TrainingRecord:
     turns = record["conversations"]
     if not isinstance(turns, list):
         raise OddRecord("its conversations are no list")
     messages = _checked([_turn(turn) for turn in turns])
-    return Record("sharegpt", {"conversations": turns}, messages=messages)
+    return TrainingRecord("sharegpt", {"conversations": turns}, messages=messages)
 
 
 def _turn(turn: Any) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _turn(turn: Any) -> dict[str, Any]:
     return message
 
 
-def _alpaca(record: dict[str, Any]) -> Record:
+def _alpaca(record: dict[str, Any]) -> TrainingRecord:
     instruction, more, output = record["instruction"], record.get("input") or "", record["output"]
     if not all(isinstance(part, str) for part in (instruction, more, output)):
         raise OddRecord("its instruction, input or output is no string")
@@ -214,7 +214,7 @@ def _alpaca(record: dict[str, Any]) -> Record:
     context = ", paired with an input that provides further context" if more else ""
     question = f"{instruction}\n\n{more}" if more else instruction
     before = _history(record.get("history") or [])
-    read = Record(
+    read = TrainingRecord(
         "alpaca",
         {name: record[name] for name in ("instruction", "input", "output") if name in record},
         messages=(*before, {"role": "user", "content": question}, {"role": ASSISTANT, "content": output}),
@@ -234,26 +234,26 @@ def _history(turns: Any) -> list[dict[str, Any]]:
     return [{"role": role, "content": text} for pair in turns for role, text in zip(roles, pair, strict=True)]
 
 
-def _prompt(record: dict[str, Any]) -> Record:
+def _prompt(record: dict[str, Any]) -> TrainingRecord:
     prompt, answer = record["prompt"], record["completion"]
     fields = {"prompt": prompt, "completion": answer}
     if isinstance(prompt, list) and isinstance(answer, list):
         messages = _checked([*prompt, *answer], learned_from=len(prompt))
-        return Record("prompt", fields, messages=messages, learned_from=len(prompt))
+        return TrainingRecord("prompt", fields, messages=messages, learned_from=len(prompt))
     if not isinstance(prompt, str) or not isinstance(answer, str):
         raise OddRecord("its prompt and completion are neither both strings nor both messages")
     if not answer:
         raise OddRecord("its completion is empty")
-    return Record("prompt", fields, prompt=prompt, answer=answer)
+    return TrainingRecord("prompt", fields, prompt=prompt, answer=answer)
 
 
-def _marked(record: dict[str, Any]) -> Record:
+def _marked(record: dict[str, Any]) -> TrainingRecord:
     if not isinstance(record["label"], bool):
         return _prompt(record)  # a label of some other kind
     return _prompt(record)._replace(form="preference", fields={n: record[n] for n in ("prompt", "completion", "label")})
 
 
-def _preference(record: dict[str, Any]) -> Record:
+def _preference(record: dict[str, Any]) -> TrainingRecord:
     """Read a pair; without a prompt of its own it is what both conversations begin with."""
     chosen, rejected, prompt = record["chosen"], record["rejected"], record.get("prompt")
     if prompt is None:
@@ -273,8 +273,8 @@ def _preference(record: dict[str, Any]) -> Record:
     if isinstance(prompt, list):
         for answer in (chosen, rejected):
             _checked([*prompt, *answer], learned_from=len(prompt))
-        return Record("preference", fields, messages=(*prompt, *chosen), learned_from=len(prompt))
-    return Record("preference", fields, prompt=prompt, answer=chosen)
+        return TrainingRecord("preference", fields, messages=(*prompt, *chosen), learned_from=len(prompt))
+    return TrainingRecord("preference", fields, prompt=prompt, answer=chosen)
 
 
 def _common(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:

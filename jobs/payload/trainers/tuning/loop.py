@@ -15,7 +15,7 @@ from .attention import document_ends
 from .divergence import STEPS, Divergence
 from .errors import TrainingRefused
 from .optimizer import Optimizer, rate_at
-from .snapshot import Snapshot
+from .snapshot import StateSnapshot
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +35,7 @@ _WARMING = 3  # steps of a session that are no measure of its speed
 _RECENT = 100  # steps that tell of the present
 
 
-class Work(NamedTuple):
+class LoopWork(NamedTuple):
     """What is trained on what: ``rows_at_once`` on a device, ``held_out`` never."""
 
     model: Model
@@ -52,12 +52,12 @@ class Loop:
     """A training from its first or a restored step to its target, or until it is asked to stop."""
 
     def __init__(
-        self, options: argparse.Namespace, training: Training, group: Group, card: Card, work: Work, start: Start
+        self, options: argparse.Namespace, training: Training, group: Group, card: Card, work: LoopWork, start: Start
     ) -> None:
         self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
         self.step = 0
         self._optimizer = _optimizer(options, card, group, work, training.resume_dir or training.parent_dir)
-        self._snapshot = Snapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
+        self._snapshot = StateSnapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
         self._start: Start | None = start  # until the first step
         self._divergence = Divergence(len(work.tokenizer))
         self._window = [0.0, 0]  # losses since the last report: their sum and number
@@ -234,7 +234,7 @@ class Loop:
 
 
 def _optimizer(
-    options: argparse.Namespace, card: Card, group: Group, work: Work, begun: Path | None
+    options: argparse.Namespace, card: Card, group: Group, work: LoopWork, begun: Path | None
 ) -> Optimizer | Zero:
     if not options.zero:
         return Optimizer(options, work.model, card, group)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..trainer_kit import Training
     from .card import Card
-    from .forms import Record
+    from .forms import TrainingRecord
     from .group import Group
     from .model import Model
     from .rows import Batch
@@ -152,7 +152,7 @@ class Rounds:
         tokens: list[int] = self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
         return [*tokens_before(self._tokenizer), *tokens] if isinstance(record["prompt"], str) else tokens
 
-    def _prompt_text(self, read: Record) -> str:
+    def _prompt_text(self, read: TrainingRecord) -> str:
         if not read.messages:
             return read.prompt
         if not self._tokenizer.chat_template:

@@ -30,7 +30,7 @@ from .tokenizer import digest, first_lost
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from .documents import Document
+    from .documents import TokenDocument
 
 FORMAT = 3  # of the rows on disk
 _DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # the tokenizer works on so many in parallel
@@ -174,7 +174,7 @@ def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> No
 
 
 def encoded(
-    source: Iterator[Document], tokenizer: Any, tally: Tally, stops: Collection[int] | None = None
+    source: Iterator[TokenDocument], tokenizer: Any, tally: Tally, stops: Collection[int] | None = None
 ) -> Iterator[tuple[list[int], bytes]]:
     """Yield documents as tokens and marks. Documents that cannot be encoded unchanged are left out and counted.
 
@@ -233,7 +233,7 @@ def literal(tokenizer: Any, text: str) -> list[int]:
 
 
 def _body(
-    document: Document, ids: list[list[int]], tokenizer: Any, special: Sequence[str], tally: Tally
+    document: TokenDocument, ids: list[list[int]], tokenizer: Any, special: Sequence[str], tally: Tally
 ) -> tuple[list[int], bytes] | None:
     """Return the tokens of a document's pieces, proven to be its text, and their marks.
 
@@ -289,9 +289,9 @@ def endless(tokens: list[int], marks: bytes, tokenizer: Any, stops: Collection[i
     )
 
 
-def _together(source: Iterator[Document]) -> Iterator[list[Document]]:
+def _together(source: Iterator[TokenDocument]) -> Iterator[list[TokenDocument]]:
     """Yield documents, so many at a time that their tokens take little memory."""
-    some: list[Document] = []
+    some: list[TokenDocument] = []
     characters = 0
     for document in source:
         some.append(document)

@@ -18,7 +18,7 @@ from .first_steps import FirstSteps
 from .group import Group
 from .images import KINDS, find_sight, image_digest, lay
 from .independence import ALONE, separation
-from .loop import Loop, Work
+from .loop import Loop, LoopWork
 from .model import base_digest, load_libraries, make_model
 from .options import rows_at_once
 from .remembered import facts_of, keep, recall
@@ -103,7 +103,7 @@ def _train(
             keep(options, facts, at_once)
 
     first_steps = FirstSteps(card, options.batch * options.accumulate * options.length, whole)
-    work = Work(model, tokenizer, rows, order, held_out, at_once, now, first_steps)
+    work = LoopWork(model, tokenizer, rows, order, held_out, at_once, now, first_steps)
     loop = Loop(options, training, group, card, work, start)
     if resume is not None and resumption is not None:
         details = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}

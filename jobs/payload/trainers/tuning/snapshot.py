@@ -28,7 +28,7 @@ class Saved(NamedTuple):
     optimizer: dict[str, Any]
 
 
-class Snapshot:
+class StateSnapshot:
     """Takes what is saved, as it lies or in copies. The copies' memory is kept: to ask for it takes as long as to copy.
 
     So nothing may be taken while an earlier copy is still being written.

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from jobs.payload.store.listing import Entry
 from platforms.base import PlatformError
-from platforms.kaggle.api.client import Client, Push
+from platforms.kaggle.api.client import KaggleClient, Push
 from platforms.kaggle.api.wire import Endpoint, Wire, import_library
 from platforms.kaggle.settings import Credentials
 
@@ -73,7 +73,7 @@ class Replay(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def calls(client: Client, token_client: Client, folder: Path) -> dict[str, Callable[[], Any]]:
+def calls(client: KaggleClient, token_client: KaggleClient, folder: Path) -> dict[str, Callable[[], Any]]:
     """What the adapter asks, by the first word of a recorded case."""
     push = Push(
         "job-0001",
@@ -139,10 +139,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
-        def client(username: str, token: str) -> Client:
+        def client(username: str, token: str) -> KaggleClient:
             credentials = Credentials("a test", token=token, username=username, key="" if token else "the-key")
             wire = Wire(credentials, Endpoint(Replay.address, 5))
-            return Client(wire, username, token, tries=1, pause_seconds=0)
+            return KaggleClient(wire, username, token, tries=1, pause_seconds=0)
 
         known = calls(client("alice", ""), client("", "an-access-token"), folder)
         for case, recorded in cases.items():
