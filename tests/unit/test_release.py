@@ -122,5 +122,5 @@ def test_an_empty_folder_is_no_release(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("model", "version"), [("../ufm", 1), ("UFM", 1), ("ufm", 0), ("", 1), ("u f m", 1)])
 def test_what_is_no_name_of_a_version_is_refused(tmp_path: Path, model: str, version: int) -> None:
     folder = make_folder(tmp_path / "v", b"weights")
-    with pytest.raises(BadRelease, match="no name"):
+    with pytest.raises(BadRelease, match="not a release name"):
         open_release(model, version, folder)

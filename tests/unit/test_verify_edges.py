@@ -122,7 +122,7 @@ EDGES = {
         Case(one(3 * HOUR, 4 * HOUR), pool={"hours": (DailyHours("UTC", 0, HOUR),)}),
         "not open for the whole session",
     ),
-    "a lane at least": (Case(), Case([session(0, HOUR)]), "nobody"),
+    "a lane at least": (Case(), Case([session(0, HOUR)]), "it has no job"),
     "devices of a session": (
         Case([session(0, HOUR, ("job", 1, 1_400), ("other", 1, 1_400))]),
         Case([session(0, HOUR, ("job", 2, 1_400), ("other", 1, 1_400))], [BROAD, job("other")]),
