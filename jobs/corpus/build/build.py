@@ -424,18 +424,18 @@ class DomainTagger:
             for name, weighted in self._domains.items()
         }
         self._keywords = keywords
-        self._weights: dict[int, tuple[str, ...]] = {}
+        self._tags_by_words: dict[int, tuple[str, ...]] = {}
 
     def tags(self, held: int) -> tuple[str, ...]:
         """Return the domains, sorted, of a text that holds these words."""
-        if held not in self._weights:
+        if held not in self._tags_by_words:
             weighed = {
                 name: sum(weight for bit, weight in weighted if held & bit) for name, weighted in self._domains.items()
             }
-            self._weights[held] = tuple(
+            self._tags_by_words[held] = tuple(
                 name for name, weight in weighed.items() if weight and weight >= self._needed[name]
             )
-        return self._weights[held]
+        return self._tags_by_words[held]
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return by domain and keyword how many texts hold it."""
