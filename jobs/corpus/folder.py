@@ -41,12 +41,12 @@ class CorpusFolder:
     def current(self) -> Current:
         """Return the current version, an empty one when none was built. Raises CorpusDamaged."""
         path = self.root / _POINTER
-        manifest = _read(path)
-        if manifest is None:
+        pointer = _read(path)
+        if pointer is None:
             return Current()
-        if not isinstance(manifest, dict):
+        if not isinstance(pointer, dict):
             raise CorpusDamaged(path, "no JSON object", _REMEDY)
-        return Current(**{name: str(manifest.get(name, "")) for name in Current.__slots__})
+        return Current(**{name: str(pointer.get(name, "")) for name in Current.__slots__})
 
     def make_current(self, version: str, recipe: str) -> None:
         """Let new jobs get this version from now on."""
@@ -85,12 +85,12 @@ class CorpusFolder:
     def added(self) -> tuple[str, ...]:
         """Return the sources that were added by hand, in that order. Raises CorpusDamaged."""
         path = self.root / _SOURCES
-        manifest = _read(path)
-        if manifest is None:
+        sources = _read(path)
+        if sources is None:
             return ()
-        if not isinstance(manifest, list) or not all(isinstance(source, str) for source in manifest):
+        if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
             raise CorpusDamaged(path, "no list of sources", _REMEDY)
-        return tuple(manifest)
+        return tuple(sources)
 
     def change_added(self, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
         """Add sources and drop others; return those that are left."""
