@@ -158,9 +158,7 @@ def obstacles(place: Place) -> list[ServiceRefused]:
     if place.root == Path("/"):
         if not Path("/run/systemd/system").is_dir():
             result.append(
-                ServiceRefused(
-                    "this machine was not booted with systemd", "Run in the foreground: schedctl daemon"
-                )
+                ServiceRefused("this machine was not booted with systemd", "Run in the foreground: schedctl daemon")
             )
         if not place.user and os.geteuid() != 0:
             remedy = "Use sudo, or install your own with --user"
