@@ -6,16 +6,13 @@ import logging
 import logging.handlers
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from config.settings import LoggingSettings
-from jobs.payload.redact import Redactor
-
-if TYPE_CHECKING:
-    import structlog
-    from structlog.typing import EventDict, Processor, WrappedLogger
-
-    from jobs.payload.redact import Redact
+from jobs.payload.redact import Redact, Redactor
 
 # What these say at info level is about themselves; warnings still get through.
 _CHATTY = ("alembic", "apscheduler", "botocore", "boto3", "matplotlib", "s3transfer", "sqlalchemy", "urllib3")

@@ -14,13 +14,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from jobs.payload.store.listing import Entry
 from jobs.problem import UserError
-
-if TYPE_CHECKING:
-    from platforms.artifacts.base import BlobStore
+from platforms.artifacts.base import BlobStore
 
 
 class PlatformError(UserError):

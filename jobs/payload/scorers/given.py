@@ -6,18 +6,16 @@ in SCHED_OUTPUT_DIR. EVALUATION_MODEL, _CHECKPOINT and _SCORER are what the head
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .items import BadItems, Header, ItemSet, is_name, read_items, records
 from .sandbox.sandbox import Sandbox
-
-if TYPE_CHECKING:
-    import argparse
 
 OUTPUTS_MAX = 20  # of one item
 OUTPUT_BYTES_MAX = 4 << 20

@@ -8,33 +8,25 @@ See docs/fine-tuning.md.
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING or __package__:
-    from .ranks import Place, Ranks, devices_visible
-    from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
-    from .tuning.base import find_base
-    from .tuning.errors import TrainingRefused, UnreadableData
-    from .tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
-    from .tuning.options import read_options, rows_at_once, unfit_devices, unshared
-    from .tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
-else:
-    from ranks import Place, Ranks, devices_visible
-    from trainer_kit import EXIT_DATA, NO_CORPUS, Training
-    from tuning.base import find_base
-    from tuning.errors import TrainingRefused, UnreadableData
-    from tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
-    from tuning.options import read_options, rows_at_once, unfit_devices, unshared
-    from tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
+if not __package__:  # started as a script, wherever the payload is unpacked
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    __package__ = "trainers"
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
+from .ranks import Place, Ranks, devices_visible
+from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
+from .tuning.base import find_base
+from .tuning.errors import TrainingRefused, UnreadableData
+from .tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
+from .tuning.options import read_options, rows_at_once, unfit_devices, unshared
+from .tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 
 _ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without a workspace of fixed size its sums depend on the moment
@@ -154,18 +146,13 @@ def _train(options: argparse.Namespace, training: Training, local_rank: int) -> 
         start = Start()
         wake_device(local_rank)
         leave_out_libraries(options)
-        if TYPE_CHECKING or __package__:
-            from .tuning import session
-        else:
-            from tuning import session
+        from .tuning import session
+
         session.train(options, training, local_rank, NO_CORPUS, start)
         return
-    if TYPE_CHECKING or __package__:
-        from .trainer_callback import SchedulerCallback
-        from .tuning import preferences
-    else:
-        from trainer_callback import SchedulerCallback
-        from tuning import preferences
+    from .trainer_callback import SchedulerCallback
+    from .tuning import preferences
+
     preferences.train(options, training, local_rank, NO_CORPUS, SchedulerCallback)
 
 

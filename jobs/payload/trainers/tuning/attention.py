@@ -6,16 +6,14 @@ takes four times as long as this.
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    import argparse
-
-    from .card import Card
+from .card import Card
 
 NAME = "documents apart"
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")  # known to hand on what they are told, and to attend to all before

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from .errors import TrainingRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from .snapshot import Saved
+from .snapshot import Saved
 
 FINGERPRINT, STATE, OPTIMIZER = "fingerprint.json", "state.json", "optimizer.pt"
 _BY_PRODUCTS = ("README.md",)  # what libraries write for a hub's visitors

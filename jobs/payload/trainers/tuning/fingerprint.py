@@ -10,17 +10,14 @@ E2  anything else; refused unless told to go on
 
 from __future__ import annotations
 
+import argparse
 import platform
+from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from .card import Card
 from .remembered import CHANGED
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Collection, Iterable, Mapping
-
-    from .card import Card
 
 FORMAT = 1
 EXACT, SAME_STATE, INEXACT = "E0", "E1", "E2"

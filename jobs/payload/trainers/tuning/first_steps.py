@@ -7,14 +7,11 @@ memory. What does not fit ends here, and so does a loss that is no number.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .card import Card
+from .card import Card
 
 STEPS = 3
 _GIB = 1 << 30

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
+import argparse
 import math
 import statistics
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from ..trainer_kit import Training
 from . import checkpoint
 from .attention import document_ends
+from .card import Card
 from .divergence import STEPS, Divergence
 from .errors import TrainingRefused
+from .first_steps import FirstSteps
+from .group import Group
+from .model import Model
 from .optimizer import Optimizer, rate_at
+from .rounds import Rounds
+from .rows import RowOrder, Rows, draw_seed
 from .snapshot import StateSnapshot
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
-    from ..trainer_kit import Training
-    from .card import Card
-    from .first_steps import FirstSteps
-    from .group import Group
-    from .model import Model
-    from .rounds import Rounds
-    from .rows import RowOrder, Rows
-    from .start import Start
-    from .zero import Zero
+from .start import Start
+from .zero import Zero
 
 _WARMING = 3  # steps of a session that are no measure of its speed
 _RECENT = 100  # steps that tell of the present
@@ -56,7 +52,12 @@ class Loop:
     ) -> None:
         self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
         self.step = 0
-        self._optimizer = _optimizer(options, card, group, work, training.resume_dir or training.parent_dir)
+        begun = training.resume_dir or training.parent_dir
+        self._optimizer = (
+            Zero(options, work.model, card, group, work.rows_at_once, begun)
+            if options.zero
+            else Optimizer(options, work.model, card, group)
+        )
         self._snapshot = StateSnapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
         self._start: Start | None = start  # until the first step
         self._divergence = Divergence(len(work.tokenizer))
@@ -231,18 +232,3 @@ class Loop:
                 total += float(self._loss(rows, some))
         self._work.model.whole.train()
         return total / max(1, int(rows.targets(range(len(rows)))))
-
-
-def _optimizer(
-    options: argparse.Namespace, card: Card, group: Group, work: LoopWork, begun: Path | None
-) -> Optimizer | Zero:
-    if not options.zero:
-        return Optimizer(options, work.model, card, group)
-    from .zero import Zero
-
-    return Zero(options, work.model, card, group, work.rows_at_once, begun)
-
-
-def draw_seed(seed: int, step: int, place: int) -> int:
-    """Return the seed for what dropout draws for the rows at a place of a step: nothing before them decides it."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {step} {place}".encode()).digest()[:7], "big")

@@ -6,11 +6,9 @@ bits and shorter rows make another training of it (E2), and are tried last, wher
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Collection
+import argparse
+from collections.abc import Collection
+from typing import NamedTuple
 
 STATUS = 77  # with which a process ends whose memory was too small
 ALL, HALF = "all", "half"  # the layers whose activations are computed again

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .base import check_loaded
+from .card import Card
 from .checkpoint import read_fingerprint
 from .errors import TrainingRefused
 from .fp8 import use_fp8
 from .images import KINDS, PREPROCESSOR, preprocessor
 from .independence import ALONE, MASK, separation
 from .memory import HALF
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from .card import Card
 
 # What a model does to its logits before the loss; only a model that does nothing may have them computed in pieces.
 _ODD_LOGITS = (

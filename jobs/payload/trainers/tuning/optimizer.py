@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from . import checkpoint
-from .group import is_part
+from .card import Card
+from .group import Group, is_part
+from .model import Model
 from .snapshot import Saved
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
-    from .card import Card
-    from .group import Group
-    from .model import Model
 
 
 class Optimizer:

@@ -8,18 +8,22 @@ boundary of generation, and resumed exactly.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
 import tempfile
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .base import check_length
-from .card import find_card
+from .card import Card, find_card
 from .documents import (
     check_read,
     check_words,
@@ -43,7 +47,7 @@ from .forms import (
     read_record,
     without_given,
 )
-from .model import base_digest, make_model
+from .model import Model, base_digest, make_model
 from .options import rows_at_once
 from .packing import LEARNED
 from .remembered import facts_of, recall
@@ -53,15 +57,6 @@ from .samples import UNWRITTEN, describe, learned_after, spread
 from .session import data_files, data_folder, judge
 from .tally import Tally, check
 from .tokenizer import check_vocabulary, digest, load_tokenizer, some_stops
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
-
-    from ..trainer_kit import Training
-    from .card import Card
-    from .model import Model
 
 _FORMS = {
     "dpo": '{"prompt": ..., "chosen": ..., "rejected": ...}',

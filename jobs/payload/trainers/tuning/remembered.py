@@ -6,20 +6,17 @@ the packed rows remembers it for every job of this machine, from the third step 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from .card import Card
 from .memory import CHANGES, HALF
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from .card import Card
 
 FORMAT = 1
 CHANGED = "changed for memory"  # of a fingerprint's place: what else than asked for is trained with, for good

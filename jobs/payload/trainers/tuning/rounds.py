@@ -6,34 +6,28 @@ wrote it, lies in every checkpoint, so that a round that was cut goes on with th
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ..trainer_kit import Training
+from .card import Card
 from .documents import check_read, check_words, records, rendered, special_texts, with_one_text
 from .errors import TrainingRefused
-from .forms import ASSISTANT, LostPart, OddRecord, has_more, read_prompt
-from .loop import draw_seed
+from .forms import ASSISTANT, LostPart, OddRecord, TrainingRecord, has_more, read_prompt
+from .group import Group
+from .model import Model
 from .packing import LEARNED
 from .rewards import Reward, named
-from .rows import RowOrder, Rows, endless, pack, tokens_before
+from .rows import Batch, RowOrder, Rows, draw_seed, endless, pack, tokens_before
 from .samples import UNWRITTEN, spread
 from .tally import Tally, left_out
 from .tokenizer import some_stops
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ..trainer_kit import Training
-    from .card import Card
-    from .forms import TrainingRecord
-    from .group import Group
-    from .model import Model
-    from .rows import Batch
 
 WRITTEN = "written.json"
 _TRIES = 5  # rounds in a row of which nothing passes, before anything has

@@ -15,22 +15,18 @@ import shutil
 import sys
 import tempfile
 import unicodedata
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .documents import data_digest, documents, special_texts
+from .documents import TokenDocument, data_digest, documents, special_texts
 from .errors import UnreadableData
 from .packing import BEGINS, FACTS, LEARNED, is_whole, seal, write_rows
 from .tally import Tally
 from .tokenizer import digest, first_lost
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from .documents import TokenDocument
 
 FORMAT = 3  # of the rows on disk
 _DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # the tokenizer works on so many in parallel
@@ -311,3 +307,8 @@ def _cut(source: Iterator[tuple[list[int], bytes]], length: int, tally: Tally) -
             piece = marks[first : first + length]
             if any(mark & LEARNED for mark in piece[1:]):
                 yield tokens[first : first + length], bytes([piece[0] | BEGINS]) + piece[1:]
+
+
+def draw_seed(seed: int, step: int, place: int) -> int:
+    """Return the seed for what dropout draws for the rows at a place of a step: nothing before them decides it."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {step} {place}".encode()).digest()[:7], "big")

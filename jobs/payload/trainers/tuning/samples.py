@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..trainer_kit import Training
+from .rows import Rows
 from .tally import facts_told, training_data
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..trainer_kit import Training
-    from .rows import Rows
 
 SAMPLES = 3
 _BEGIN, _END = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"

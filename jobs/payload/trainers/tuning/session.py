@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .attention import is_apart, tell_apart
 from .base import check_length
-from .card import find_card
+from .card import Card, find_card
 from .documents import data_digest, files, unread
 from .errors import TrainingRefused, UnreadableData
 from .first_steps import FirstSteps
 from .group import Group
-from .images import KINDS, find_sight, image_digest, lay
+from .images import KINDS, Sight, find_sight, image_digest, lay
 from .independence import ALONE, separation
 from .loop import Loop, LoopWork
-from .model import base_digest, load_libraries, make_model
+from .model import Model, base_digest, load_libraries, make_model
 from .options import rows_at_once
 from .remembered import facts_of, keep, recall
 from .rounds import Rounds
 from .rows import RowOrder, Rows, pack
 from .samples import describe, samples
 from .shards import Sharing, is_shared, load_in_turn, parameters
+from .start import Start
 from .tally import check, left_out
 from .tokenizer import check_vocabulary, digest, load_tokenizer, stop_tokens
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
-
-    from ..trainer_kit import Training
-    from .card import Card
-    from .images import Sight
-    from .model import Model
-    from .start import Start
 
 HELD_OUT_ROWS = 32
 

@@ -7,26 +7,22 @@ devices to one, and to four.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from .card import Card
 from .errors import TrainingRefused
-from .group import is_part
+from .group import Group, is_part
 from .memory import kept_bytes
+from .model import Model
 from .options import unshared
 from .snapshot import free_memory
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from .card import Card
-    from .group import Group
-    from .model import Model
 
 _HELD = 0.85  # of a device's memory; the rest is for activations, logits and what libraries take
 _COPIES = 1.25  # of the weights, while they are read

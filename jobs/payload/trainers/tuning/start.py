@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import importlib.util
 import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
+from typing import Any
 
 _DRIVER = "libcuda.so.1"
 

@@ -6,26 +6,23 @@ form of every other: weights and states whole, in 32 bits. So a job moves betwee
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from . import checkpoint
+from .card import Card
 from .errors import TrainingRefused
+from .group import Group
+from .model import Model
 from .optimizer import make_adamw
 from .snapshot import Saved, free_memory
 from .zero_config import zero_config
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from .card import Card
-    from .group import Group
-    from .model import Model
 
 _STATES = ("exp_avg", "exp_avg_sq")
 _KEPT, _SAVED = 16, 12  # bytes a weight: with its states and gradient; of a checkpoint

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import TrainingRefused
-
-if TYPE_CHECKING:
-    import argparse
 
 _ZERO = "zero_optimization"
 _PLACES = ("offload_optimizer", "offload_param")
