@@ -120,7 +120,7 @@ class Records:
     def _read(self, key: str, name: str, kind: type[_Record]) -> _Record:
         record = self._record_of.get((key, name))
         if not isinstance(record, kind):
-            record = read_record(self._folders.root, f"{key}/{name}", lambda document: kind(**document))
+            record = read_record(self._folders.root, f"{key}/{name}", kind)
             if record is None:
                 raise DamagedRecord(f"{self._folders.root / key / name} is gone")
             self._record_of[key, name] = record

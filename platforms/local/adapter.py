@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -344,6 +344,14 @@ class Void:
 
 
 @dataclass(frozen=True, slots=True)
+class _Voided:
+    void: Void
+
+
+_CLAIMED: Any = Claim | _Voided
+
+
+@dataclass(frozen=True, slots=True)
 class LocalEnd:
     """How a session ended, as its keeper wrote it, or as was found when there was no keeper left to write."""
 
@@ -362,15 +370,16 @@ class Session:
 
     def order(self) -> LocalOrder | None:
         """Return what was ordered, or None when there is no such session."""
-        return self._read(ORDER, lambda document: LocalOrder(**{**document, "devices": tuple(document["devices"])}))
+        return self._read(ORDER, LocalOrder)
 
     def claim(self) -> Claim | Void | None:
         """Return who runs the session, or the proof that no process ever will, or None when it is still open."""
-        return self._read(CLAIM, lambda document: Void(**document["void"]) if "void" in document else Claim(**document))
+        record: Claim | _Voided | None = self._read(CLAIM, _CLAIMED)
+        return record.void if isinstance(record, _Voided) else record
 
     def end(self) -> LocalEnd | None:
         """Return how the session ended, or None while it has not."""
-        return self._read(END, lambda document: LocalEnd(**document))
+        return self._read(END, LocalEnd)
 
     def void(self, now: int, why: str) -> bool:
         """Take the claim, so that no keeper can; return False when somebody had it already."""
@@ -457,5 +466,5 @@ class Session:
             return False
         return not works_for(claim.agent, str(self.folder))
 
-    def _read(self, name: str, build: Callable[[dict[str, Any]], _Record]) -> _Record | None:
-        return read_record(self.folder.parent, f"{self.key}/{name}", build)
+    def _read(self, name: str, kind: type[_Record]) -> _Record | None:
+        return read_record(self.folder.parent, f"{self.key}/{name}", kind)

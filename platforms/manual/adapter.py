@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -97,6 +97,9 @@ class Withdrawn:
     why: str
 
 
+_DECIDED: Any = Claimed | Withdrawn
+
+
 @dataclass(frozen=True, slots=True)
 class ManualEnd:
     """How it ended. ``started`` .. ``ended`` is what its quota counts."""
@@ -115,17 +118,15 @@ class HandOver:
 
     def offer(self) -> Offer | None:
         """Return what was offered, or None when there is no such hand-over."""
-        return self._read(
-            OFFER, lambda fields: Offer(**{**fields, "jobs": tuple(fields["jobs"]), "files": tuple(fields["files"])})
-        )
+        return self._read(OFFER, Offer)
 
     def claim(self) -> Claimed | Withdrawn | None:
         """Return who decided its fate, or None while it is open."""
-        return self._read(CLAIM, lambda fields: Claimed(**fields) if "by" in fields else Withdrawn(**fields))
+        return self._read(CLAIM, _DECIDED)
 
     def end(self) -> ManualEnd | None:
         """Return how it ended, or None while it has not."""
-        return self._read(END, lambda fields: ManualEnd(**fields))
+        return self._read(END, ManualEnd)
 
     def decide(self, claim: Claimed | Withdrawn) -> bool:
         """Take or withdraw it; return False when somebody was faster."""
@@ -164,8 +165,8 @@ class HandOver:
             )
         return Observed(self.key, SessionState.ENDED, remote_id, end.started, end.ended, end.why)
 
-    def _read(self, name: str, build: Callable[[dict[str, Any]], _Record]) -> _Record | None:
-        return read_record(self.folder.parent, f"{self.key}/{name}", build)
+    def _read(self, name: str, kind: type[_Record]) -> _Record | None:
+        return read_record(self.folder.parent, f"{self.key}/{name}", kind)
 
 
 def pack(request: LaunchRequest, context: PlatformContext, folder: Path) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def account_name(settings: Mapping[str, str], environ: Mapping[str, str], state_
     if credentials.username:
         return credentials.username
     try:
-        kept = read_record(state_folder, _FILE, lambda document: _Kept(**document))
+        kept = read_record(state_folder, _FILE, _Kept)
     except (DamagedRecord, OSError):
         return ""
     return kept.username if kept is not None and kept.credential == _digest(credentials) else ""

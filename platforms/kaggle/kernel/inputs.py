@@ -303,7 +303,7 @@ class Inputs:
     def _note_of(self, name: str) -> _Note | None:
         """Return a note; None when there is none, or it is damaged."""
         with suppress(DamagedRecord):
-            return read_record(self._folder, name, lambda fields: _Note(**fields))
+            return read_record(self._folder, name, _Note)
         return None
 
     def _note(self, name: str, document: dict[str, object]) -> None:

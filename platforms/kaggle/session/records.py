@@ -87,11 +87,7 @@ class Records:
     def read(self, key: str) -> Record | None:
         """Return a record. Raises OSError, DamagedRecord; the root must be there."""
         self._root.stat()  # an unmounted disk must not look like an empty one
-        return read_record(
-            self._root,
-            f"{key}.json",
-            lambda fields: Record(**{**fields, **{name: tuple(fields[name]) for name in ("jobs", "datasets")}}),
-        )
+        return read_record(self._root, f"{key}.json", Record)
 
     def write(self, record: Record) -> Record:
         """Write a record so that a crash leaves the old one or the new one."""
@@ -113,7 +109,7 @@ class Records:
 
     def said(self, key: str) -> SessionWords:
         """Return what a session has said of itself so far. Raises OSError, DamagedRecord."""
-        return read_record(self._root, f"{key}.said", lambda fields: SessionWords(**fields)) or SessionWords()
+        return read_record(self._root, f"{key}.said", SessionWords) or SessionWords()
 
     def note_said(self, key: str, report: SessionWords) -> None:
         """Write down what a session has said of itself; its log is the only source of that."""
