@@ -274,7 +274,7 @@ def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: i
         if span.start > covered:
             break
         covered = span.end
-    if covered < end and not any(span.start <= covered < span.end for span in spans):
+    if covered < end:
         spans.append(Window(covered, covered + quota.span_seconds))
     return sorted(spans)
 
@@ -296,7 +296,7 @@ def rolling_edges(charges: Sequence[Charge], span: int) -> list[int]:
 
 
 def longest_rolling(
-    metered: RunningTotal, edges: Sequence[int], start: int, cap: int, span: int, limit: int, pace: int = 1
+    metered: RunningTotal, edges: Sequence[int], start: int, cap: int, span: int, limit: int, pace: int
 ) -> int:
     """Return the longest session from ``start`` with which no span exceeds ``limit``, given the use in ``metered``.
 

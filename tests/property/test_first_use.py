@@ -177,8 +177,7 @@ def test_a_span_that_opened_before_the_books_begin_may_move_all_after_it() -> No
 
     assert room_after(10) == room_after(30) == 5 * HOUR  # an hour of them before the span closes
     assert room_after(40) == 4 * HOUR
-    beyond = BOOKS_SECONDS // DAY - 2  # days of which the first span is known
-    assert (room_after(beyond), room_after(beyond + 1)) == (5 * HOUR, 4 * HOUR)
+    assert (room_after(31), room_after(32)) == (5 * HOUR, 4 * HOUR)  # the first span is known for 33 days
 
 
 def test_a_limit_that_was_observed_rules_the_spans_it_covers() -> None:
@@ -212,6 +211,9 @@ def test_a_charge_is_certain_when_the_platform_told_both_its_ends(
     assert [charge.is_certain for charge in fold(entries)["p"]] == [certain]
     credit = LedgerEntry(EntryKind.ADJUST, "p", "r", 1_200, 1_300, 6_000, credit=True)
     assert not any(charge.is_certain for charge in fold([*entries, credit])["p"])
+    moved = [LedgerEntry(EntryKind.HOLD, "p", "r", begins, 5_000, begins) for begins in (500, 1_100)]
+    found = fold([*entries[1:], *moved])["p"]
+    assert [charge.is_certain for charge in found] == [end not in {at, 5_000}], "only the first hold fills in a start"
     foreign = LedgerEntry(EntryKind.ADJUST, "p", None, 1_200, 1_300, 6_000)
     assert [charge.is_certain for charge in fold([foreign])["p"]] == [False]
 
@@ -222,8 +224,8 @@ def test_a_use_that_was_given_up_may_have_opened_a_span_all_the_same() -> None:
     assert longest(quota, [used], 47 * HOUR, DAY) == 4 * HOUR
     given_up = Charge(0, HOUR, sign=0)
     assert longest(quota, [given_up, used], 47 * HOUR, DAY) == 1_800
-    nothing = Charge(0, 0)
-    assert longest(quota, [nothing, used], 47 * HOUR, DAY) == 4 * HOUR
+    for nothing in (Charge(0, 0), Charge(0, HOUR, sign=-1)):
+        assert longest(quota, [nothing, used], 47 * HOUR, DAY) == 4 * HOUR
 
 
 def test_a_session_may_begin_beyond_what_32_bits_count() -> None:

@@ -64,6 +64,8 @@ def test_entries_that_differ_in_one_field_have_one_order() -> None:
         for price in (2, 1)
     ]
     assert fold(same) == fold(same[::-1])
+    one_of_each = [entry(EntryKind.SPEND, 0, 60, run=run) for run in RUNS]
+    assert fold(one_of_each) == fold(one_of_each[::-1])
     hold_and_adjust = [entry(EntryKind.HOLD, 0, 60), entry(EntryKind.ADJUST, 0, 60)]
     assert fold(hold_and_adjust) == fold(hold_and_adjust[::-1])
 
@@ -201,6 +203,15 @@ def test_corrections_make_any_books_say_what_the_bill_says(
         said = sum(charge.within(second, second + 1) for charge in (*charges, *more))
         assert said == (start <= second < end)
     assert corrections([*charges, *more], start, end) == []
+
+
+def test_only_time_billed_before_the_first_spend_was_waited() -> None:
+    spends = [entry(EntryKind.SPEND, 100, 200), entry(EntryKind.SPEND, 300, 400)]
+    adjusts = [entry(EntryKind.ADJUST, start, start + 50) for start in (50, 51, 200)]
+    credited = entry(EntryKind.ADJUST, 50, 100, credit=True)
+    foreign = entry(EntryKind.ADJUST, 10, 20, run=None)
+    charges = fold([*spends, *adjusts, credited, foreign])["kaggle"]
+    assert [charge for charge in charges if charge.waited] == [Charge(50, 100, run=RUNS[0], told=False, waited=True)]
 
 
 def test_an_entry_of_no_length_is_no_charge() -> None:

@@ -62,12 +62,14 @@ def rolling_oracle(limit: int, charges: list[Charge], start: int, length: int) -
 
 @settings(max_examples=share(300))
 @given(charge_lists(), st.integers(-5, 30), st.integers(1, 20), st.integers(1, 30))
+@example([Charge(-24, -20)] * 3, 3, 20, 8)  # more was used in spans that have ended
 def test_rolling_quota_allows_what_fits_and_no_second_more(
     charges: list[Charge], start: int, cap: int, limit: int
 ) -> None:
     """Holds in the future count, and what expires while the session runs is given to it."""
     allowed = longest(RollingQuota("q", limit, SPAN), charges, start, cap)
     used = seconds_of(charges)
+    assert allowed >= 0
     if any(sum(used.get(s, 0) for s in range(end - SPAN, end)) > limit for end in range(start, 90)):
         # The limit is overrun already: nothing may be added where it hurts.
         assert allowed == 0 or rolling_adds_nothing(limit, charges, start, allowed)
@@ -93,6 +95,7 @@ def rolling_adds_nothing(limit: int, charges: list[Charge], start: int, length: 
     st.integers(1, 3),
 )
 @example([((-20, -11), 3)], 0, 24, 40, 2)  # what binds lies between two instants at which use changes
+@example([((-20, -10), 1)], 0, 24, 20, 2)  # use expires, but half as fast as the session adds to it
 def test_a_rolling_quota_of_devices_allows_what_fits_and_no_second_more(
     held: list[tuple[tuple[int, int], int]], start: int, cap: int, limit: int, devices: int
 ) -> None:
@@ -207,6 +210,11 @@ def test_a_session_over_midnight_is_charged_to_both_days() -> None:
     assert longest(quota, [Charge(0, 2 * HOUR), Charge(30 * HOUR, 33 * HOUR)], 22 * HOUR, 12 * HOUR) == 3 * HOUR
 
 
+def test_a_session_is_free_and_on_one_device_unless_more_is_said() -> None:
+    assert longest(MoneyQuota("q", 0, Calendar("day")), [], 0, HOUR) == HOUR
+    assert longest(CalendarQuota("q", 60, Calendar("day"), by_device=True), [], 0, HOUR) == 60
+
+
 def test_a_limit_seen_for_tomorrow_binds_tomorrow_only() -> None:
     quota = CalendarQuota("q", 4 * HOUR, Calendar("day"))
     tomorrow = [ObservedLimit("q", DAY, 2 * DAY, HOUR, at=0)]
@@ -279,6 +287,9 @@ def test_what_is_overspent_leaves_nothing_and_not_less(quota: Quota) -> None:
 
 
 @example([Charge(0, 1)], 5, SPAN - 5)  # a span that closes as the session ends
+@example([Charge(0, 1), Charge(SPAN - 4, SPAN)], 30, 1)  # use that ends with its span
+@example([Charge(5, 6)], 0, 5)  # a span that opens as the session ends
+@example([Charge(0, 1)], 0, 30)  # a span that opens as the session starts
 @given(charges=charge_lists(), start=st.integers(-30, 60), length=st.integers(1, 30))
 def test_spans_from_first_use_are_those_that_use_opened_and_the_next(
     charges: list[Charge], start: int, length: int

@@ -78,8 +78,10 @@ def test_the_newest_limit_of_an_account_holds() -> None:
 def test_device_hours_are_displayed_once_for_each_device() -> None:
     charges = [Charge(0, 10, devices=2), Charge(20, 30)]
     assert list(displayed_charges(pool(), charges)) == charges
-    by_device = replace(pool(), device_counts=(1, 2))
-    assert list(displayed_charges(by_device, charges)) == [Charge(0, 10)] * 2 + [Charge(20, 30)]
+    by_device, each = replace(pool(), device_counts=(1, 2)), [Charge(0, 10)] * 2 + [Charge(20, 30)]
+    plain, counted = RollingQuota("plain", 9), RollingQuota("counted", 9, by_device=True)
+    for quotas, shown in (((), each), ((counted, plain), each), ((plain, counted), charges)):
+        assert list(displayed_charges(replace(by_device, quotas=quotas), charges)) == shown
 
 
 def test_devices_count_only_where_they_are_asked_for() -> None:
@@ -89,7 +91,8 @@ def test_devices_count_only_where_they_are_asked_for() -> None:
 
 
 def test_a_rolling_span_is_a_day_and_all_time_is_one_window() -> None:
-    assert RollingQuota("day", 100).span_seconds == DAY
+    day = RollingQuota("day", 100)
+    assert (day.span_seconds, day.by_device) == (DAY, False)
     assert AllTime().window_at(5) == EVER
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,8 +45,10 @@ def test_what_is_held_is_not_used_and_neither_is_left() -> None:
 def test_money_is_told_in_micro_dollars() -> None:
     price = 740_000
     charge = Charge(NOON - HOUR, NOON, price_microdollars_per_hour=price)
-    found = meter(MoneyQuota("budget", 5 * price, Calendar("day")), charge)
+    budget = MoneyQuota("budget", 5 * price, Calendar("day"))
+    found = meter(budget, charge)
     assert (found.unit, found.used, found.free) == ("microdollars", price, 4 * price)
+    assert meter(budget, charge, replace(charge, waited=True)).waited == price
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,19 @@ def test_set_up_goes_on_when_a_session_reports_what_it_learns() -> None:
     assert meter.began_at == 100.0
 
 
+def test_before_the_first_line_nothing_was_trained_and_nothing_is_known() -> None:
+    meter = LaneMeter(60.0, 75.0)
+    assert (meter.training_data, meter.trained_seconds(9.0)) == (None, 0.0)
+    meter.end(10.0)
+    assert meter.trained_seconds(20.0) == 0.0
+
+
 def test_training_goes_on_from_where_what_is_saved_was_copied() -> None:
     meter = LaneMeter(60.0, 75.0)
     meter.feed({"step": 0}, 100.0)
     meter.feed({"saving": 10}, 110.0)
-    meter.feed({"copied": 10}, 112.0)
+    for now in (112.0, 115.0):  # said twice, it counts once
+        meter.feed({"copied": 10}, now)
     meter.feed({"step": 20}, 122.0)
     assert meter.feed({"saved": 10}, 142.0) == 10
     assert meter.trained_seconds(142.0) == 40.0
@@ -185,10 +193,9 @@ def test_figures_are_read_within_their_bounds_and_kept_until_a_newer_one() -> No
 
 def test_memory_of_the_gpus_is_the_largest_unless_the_command_names_it() -> None:
     meter = LaneMeter(60.0, 75.0)
-    for busy, memory in ((0.5, 0), (0.9, 7), (0.2, 3)):
+    for busy, memory, largest in ((0.5, 0, 0), (0.9, 7, 7), (0.2, 3, 7)):
         meter.note_gpus(busy, memory)
-        assert meter.telemetry["gpu_busy"] == busy
-    assert meter.gpu_memory_bytes == 7
+        assert (meter.telemetry["gpu_busy"], meter.gpu_memory_bytes) == (busy, largest)
     meter.feed({"step": 1, "gpu_memory_bytes": 5}, 0.0)
     meter.note_gpus(1.0, 9)
     assert meter.gpu_memory_bytes == 5
