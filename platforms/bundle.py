@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, NoReturn, cast
+from typing import IO, NoReturn
 
 from jobs.problem import Refusal
 from platforms.plain_file import ODD, open_below
@@ -85,7 +85,7 @@ def build_bundle(payload: Path, folder: Path) -> Bundle:
 
 
 def extract(archive: Path, target: Path, limits: BundleLimits | None = None) -> list[str]:
-    """Unpack a tar, tar.gz or zip into the folder ``target``, which must not exist yet; return the files' names.
+    """Unpack a zip into the folder ``target``, which must not exist yet; return the files' names.
 
     Raises BadArchive for anything but plain files and folders within ``limits``, FileExistsError, OSError.
     """
@@ -106,14 +106,13 @@ def extract(archive: Path, target: Path, limits: BundleLimits | None = None) -> 
 
 @contextmanager
 def _readable(archive: Path) -> Iterator[None]:
-    """Turn what the archive libraries raise over damaged bytes into BadArchive; a failing disk stays an OSError."""
-    damage = (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError)
+    """Turn what zipfile raises over damaged bytes into BadArchive; a failing disk stays an OSError."""
     try:
         yield
-    except (*damage, OverflowError) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError, OverflowError) as error:
         raise BadArchive(archive, "", f"cannot be read: {error}") from error
     except OSError as error:
-        # A bad gzip header, a seek to where an offset lied, or what stands there is no file.
+        # A seek to where an offset lied, or what stands there is no file.
         if error.errno in ODD | {None, errno.EINVAL}:
             raise BadArchive(archive, "", f"cannot be read: {error}") from error
         raise
@@ -133,30 +132,7 @@ class _Unpacking:
 
     def run(self) -> None:
         archive = self._archive.resolve()  # its caller may name a link
-        with open_below(archive.parent, archive.name) as stream:
-            magic = stream.read(4)
-            if magic[:2] == b"PK":  # its beginning tells; a tar may well end with a zip
-                self._unpack_zip(stream)
-                return
-            stream.seek(0)
-            plain = cast("IO[bytes]", gzip.GzipFile(fileobj=stream) if magic[:2] == b"\x1f\x8b" else stream)
-            # Headers are counted as well as content: a long name or a comment can be the bomb.
-            counted = _Counted(plain, self._limits.total_bytes + self._limits.files * 2048)
-            with tarfile.open(fileobj=counted, mode="r|") as opened:
-                for member in opened:
-                    self._unpack_member(opened, member)
-
-    def _unpack_member(self, opened: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        if member.isdir():
-            self._take_folder(member.name)
-            return
-        content = opened.extractfile(member) if member.isreg() and not member.issparse() else None
-        if content is None:
-            self._refuse(member.name, "is no plain file or folder")
-        self._take_file(member.name, member.size, content)
-
-    def _unpack_zip(self, stream: IO[bytes]) -> None:
-        with zipfile.ZipFile(stream) as opened:
+        with open_below(archive.parent, archive.name) as stream, zipfile.ZipFile(stream) as opened:
             for member in opened.infolist():
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if member.orig_filename != member.filename or member.flag_bits & 1:
@@ -215,18 +191,3 @@ class _Unpacking:
 
     def _refuse(self, member: str, why: str) -> NoReturn:
         raise BadArchive(self._archive, member, why)
-
-
-class _Counted(io.RawIOBase):
-    """Reads from a stream, up to a limit."""
-
-    def __init__(self, stream: IO[bytes], limit: int) -> None:
-        self._stream = stream
-        self._left = limit
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise tarfile.ReadError("it unpacks to more than is taken")
-        return data

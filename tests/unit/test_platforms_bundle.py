@@ -1,12 +1,10 @@
 """Archives: the payload packed the same everywhere, and hostile ones refused whole."""
 
-import gzip
-import io
 import os
 import stat
 import tarfile
+import warnings
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,21 +14,18 @@ from hypothesis import strategies as st
 from platforms.bundle import BadArchive, BundleLimits, build_bundle, extract
 from tests.lab.night import share
 
-Make = Callable[[tarfile.TarFile], object]
+
+def member(name: str, content: bytes = b"", mode: int = 0) -> tuple[zipfile.ZipInfo, bytes]:
+    made = zipfile.ZipInfo(name)
+    made.external_attr = mode << 16
+    return made, content
 
 
-def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, io.BytesIO]:
-    made = tarfile.TarInfo(name)
-    made.size = len(content)
-    for field, value in fields.items():
-        setattr(made, field, value)
-    return made, io.BytesIO(content)
-
-
-def tar(path: Path, *members: tuple[tarfile.TarInfo, io.BytesIO], mode: str = "w:gz") -> Path:
-    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+def packed(path: Path, *members: tuple[zipfile.ZipInfo, bytes]) -> Path:
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore")  # of names that come twice
         for made, content in members:
-            archive.addfile(made, content)
+            archive.writestr(made, content, zipfile.ZIP_DEFLATED)
     return path
 
 
@@ -50,7 +45,9 @@ def payload(tmp_path: Path) -> Path:
 
 def test_a_bundle_holds_the_sources_and_unpacks_to_them(payload: Path, tmp_path: Path) -> None:
     bundle = build_bundle(payload, tmp_path / "bundles")
-    assert extract(bundle.path, tmp_path / "there") == ["payload/agent.py", "payload/trainers/charlm.py"]
+    with tarfile.open(bundle.path) as archive:
+        archive.extractall(tmp_path / "there", filter="data")
+        assert archive.getnames() == ["payload/agent.py", "payload/trainers/charlm.py"]
     assert (tmp_path / "there" / "payload" / "agent.py").read_text() == "print('agent')\n"
     assert bundle.bytes == bundle.path.stat().st_size
 
@@ -74,22 +71,20 @@ def test_a_bundle_of_other_sources_has_another_name_and_an_old_one_is_kept(paylo
     assert sorted(path.name for path in (tmp_path / "bundles").iterdir()) == sorted([first.path.name, second.path.name])
 
 
-@pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_plain_files_and_folders_are_taken(tmp_path: Path, mode: str) -> None:
-    archive = tar(
+def test_plain_files_and_folders_are_taken(tmp_path: Path) -> None:
+    archive = packed(
         tmp_path / "archive",
-        member("./", type=tarfile.DIRTYPE),
-        member("./sub/", type=tarfile.DIRTYPE),
+        member("./"),
+        member("./sub/"),
         member("./sub/a.bin", b"\0" * 3_000_000),
-        member("b c.txt", b"b", mode=0o4777),
-        mode=mode,
+        member("b c.txt", b"b", stat.S_IFREG | 0o4777),
     )
     assert extract(archive, tmp_path / "out", BundleLimits(ratio=10_000)) == ["b c.txt", "sub/a.bin"]
     assert (tmp_path / "out" / "sub" / "a.bin").stat().st_size == 3_000_000
     assert stat.S_IMODE((tmp_path / "out" / "b c.txt").stat().st_mode) & (stat.S_ISUID | stat.S_IXUSR) == 0
 
 
-LINK = member("a", type=tarfile.SYMTYPE, linkname="/etc")
+LINK = member("a", b"/etc", stat.S_IFLNK | 0o777)
 HOSTILE = {
     "dot dot": [member("../out2", b"x")],
     "dot dot inside": [member("a/../../out2", b"x")],
@@ -99,9 +94,9 @@ HOSTILE = {
     "not ASCII": [member("ключ", b"x")],
     "symbolic link": [LINK],
     "through a symbolic link": [LINK, member("a/passwd", b"x")],
-    "hard link": [member("a", b""), member("b", type=tarfile.LNKTYPE, linkname="a")],
-    "device": [member("a", type=tarfile.CHRTYPE, devmajor=1, devminor=3)],
-    "pipe": [member("a", type=tarfile.FIFOTYPE)],
+    "device": [member("a", mode=stat.S_IFCHR)],
+    "pipe": [member("a", mode=stat.S_IFIFO)],
+    "a folder that says it is a file": [member("a/", mode=stat.S_IFREG)],
     "twice": [member("a", b"1"), member("a", b"2")],
     "twice but for its case": [member("a", b"1"), member("A", b"2")],
     "file as folder": [member("a", b"1"), member("a/b", b"2")],
@@ -115,29 +110,10 @@ SMALL = BundleLimits(files=20, file_bytes=5000, total_bytes=10_000, depth=8)
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
-def test_a_hostile_tar_is_refused_whole(tmp_path: Path, name: str) -> None:
-    archive = tar(tmp_path / "archive", *HOSTILE[name])
+def test_a_hostile_archive_is_refused_whole(tmp_path: Path, name: str) -> None:
+    archive = packed(tmp_path / "archive", *HOSTILE[name])
     with pytest.raises(BadArchive, match="nothing of it was kept"):
         extract(archive, tmp_path / "out", SMALL)
-    assert left_in(tmp_path) == []
-
-
-def test_a_bomb_is_refused_by_its_ratio(tmp_path: Path) -> None:
-    archive = tar(tmp_path / "archive", member("a", bytes(50_000_000)))
-    with pytest.raises(BadArchive, match="200 times its packed size"):
-        extract(archive, tmp_path / "out")
-    assert left_in(tmp_path) == []
-
-
-def test_a_bomb_in_a_header_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
-    """A long name is content that tar readers load whole."""
-    header = tarfile.TarInfo("././@LongLink")
-    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
-    with gzip.open(tmp_path / "archive", "wb") as stream:
-        stream.write(header.tobuf(tarfile.GNU_FORMAT))
-        stream.write(bytes(1_000_000))
-    with pytest.raises(BadArchive, match="cannot be read"):
-        extract(tmp_path / "archive", tmp_path / "out", SMALL)
     assert left_in(tmp_path) == []
 
 
@@ -176,34 +152,21 @@ def test_a_plain_zip_is_taken(tmp_path: Path) -> None:
 
 
 def test_an_existing_folder_is_never_unpacked_into(tmp_path: Path) -> None:
-    archive = tar(tmp_path / "archive", member("a", b"1"))
+    archive = packed(tmp_path / "archive", member("a", b"1"))
     (tmp_path / "out").mkdir()
     with pytest.raises(FileExistsError):
         extract(archive, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def sample(kind: str) -> bytes:
-    stream = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
-            packed.writestr("sub/a", b"hello" * 20)
-    else:
-        with tarfile.open(fileobj=stream, mode="w") as opened:
-            opened.addfile(*member("sub/a", b"hello" * 20))
-            opened.addfile(*member("sub/b", b"hello"))
-    return gzip.compress(stream.getvalue(), mtime=0) if kind == "tar.gz" else stream.getvalue()
-
-
-@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
 @settings(max_examples=share(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6), cut=st.integers(0, 2000))
 @example(edits=[], cut=2000)
 def test_a_damaged_archive_is_taken_whole_or_refused_whole(
-    tmp_path: Path, kind: str, edits: list[tuple[int, int]], cut: int
+    tmp_path: Path, edits: list[tuple[int, int]], cut: int
 ) -> None:
     """Whatever bytes are changed and wherever it is cut: a clean refusal, or plain files inside the target."""
-    data = bytearray(sample(kind))
+    data = bytearray(packed(tmp_path / "archive", member("sub/a", b"hello" * 20)).read_bytes())
     for position, value in edits:
         data[position % len(data)] = value
     folder = Path(os.path.realpath(tmp_path)) / os.urandom(8).hex()
