@@ -9,25 +9,23 @@ goes on with the account and the sessions that ran meanwhile; on another clock t
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.place import KaggleAccount, Kernel, KernelVersion
+from platforms.emulators.kaggle.place import KaggleAccount, Kernel
 from platforms.emulators.kaggle.server import Server
-from platforms.emulators.kaggle.session import EmulatedSession, Terms
-from platforms.emulators.kaggle.storage import Dataset, KaggleRules, KaggleVersion, UploadedBlob
+from platforms.emulators.kaggle.storage import Dataset, KaggleRules, UploadedBlob
 from platforms.emulators.program import clear, end_unknown, ending, serve
 from platforms.plain_file import write_whole
 
 _FILE = "account.json"
-_TERMS = ("session_id", "is_gpu", "limit_seconds", "queue_seconds", "log_bytes_max", "token", "billed_from")
-_STATE = ("status", "failure", "started_at", "ended_at", "kept", "pid", "ticks")
 
 
 def main() -> None:
@@ -60,13 +58,13 @@ def main() -> None:
     place = KaggleAccount(folder, clock, options.owner, key, rules)
     over = ending()
     server = Server(place, options.port)  # it answers no request yet
+    place.note = partial(save, place)
     if recall(place):
         # A session that waits has no folder yet, whatever an earlier start began.
         live = [session for session in place.sessions() if session.live and session.started_at is not None]
         end_unknown(folder, {str(session.terms.folder) for session in live})
     else:
         clear(folder)
-    place.note = partial(save, place)
     place.note()
     with server:
         for session in place.sessions():
@@ -81,90 +79,43 @@ def _set_at_end_of_input(over: threading.Event) -> None:
     over.set()
 
 
-# One file, replaced whole, and the folders beside it.
+@dataclass
+class _Kept:
+    """What outlives the program, in one file that is replaced whole, beside the folders."""
+
+    clock: Clock
+    number: int
+    kernels: dict[str, Kernel]
+    deleted: dict[str, Kernel]
+    datasets: dict[str, Dataset]
+    blobs: dict[str, UploadedBlob]
+
+
+_KEPT = TypeAdapter(_Kept)
+
+
 def save(place: KaggleAccount) -> None:
     """Write down the account. Raises OSError."""
+    storage = place.storage
     with place.lock:
-        document = {
-            "clock": list(place.clock),
-            "number": place.next_number,
-            "kernels": [_kernel(kernel) for kernel in place.kernels.values()],
-            "deleted": [_kernel(kernel) for kernel in place.deleted.values()],
-            "datasets": [
-                {
-                    "slug": dataset.slug,
-                    "title": dataset.title,
-                    "deleted": dataset.deleted,
-                    "versions": [
-                        [version.number, version.notes, str(version.folder), version.created_at]
-                        for version in dataset.versions
-                    ],
-                }
-                for dataset in place.storage.datasets.values()
-            ],
-            "blobs": [
-                [token, blob.name, blob.size, str(blob.path), blob.done] for token, blob in place.storage.blobs.items()
-            ],
-        }
+        kept = _Kept(place.clock, place.next_number, place.kernels, place.deleted, storage.datasets, storage.blobs)
         place.root.mkdir(parents=True, exist_ok=True)
-        write_whole(place.root / _FILE, json.dumps(document))
+        write_whole(place.root / _FILE, _KEPT.dump_json(kept).decode())
 
 
 def recall(place: KaggleAccount) -> bool:
     """Fill an empty account with what the folder remembers of it, on this very clock; return whether there was any."""
     try:
-        document = json.loads((place.root / _FILE).read_bytes())
-    except FileNotFoundError:
+        kept = _KEPT.validate_json((place.root / _FILE).read_bytes())
+    except (FileNotFoundError, ValidationError):  # or an older version wrote it
         return False
-    if document["clock"] != list(place.clock):
+    if kept.clock != place.clock:
         return False
-    place.next_number = document["number"]
-    place.kernels = {entry["slug"]: _recalled(place, entry) for entry in document["kernels"]}
-    place.deleted = {entry["slug"]: _recalled(place, entry) for entry in document["deleted"]}
-    for entry in document["datasets"]:
-        versions = [KaggleVersion(number, notes, Path(folder), at) for number, notes, folder, at in entry["versions"]]
-        place.storage.datasets[entry["slug"]] = Dataset(entry["slug"], entry["title"], versions, entry["deleted"])
-    for token, name, size, path, done in document["blobs"]:
-        place.storage.blobs[token] = UploadedBlob(name, size, Path(path), done)
+    place.next_number, place.kernels, place.deleted = kept.number, kept.kernels, kept.deleted
+    place.storage.datasets, place.storage.blobs = kept.datasets, kept.blobs
+    for session in place.sessions():
+        place.attach_session(session)
     return True
-
-
-def _kernel(kernel: Kernel) -> dict[str, Any]:
-    versions = [
-        {
-            "number": version.number,
-            "body": version.body,
-            "pushed_at": version.pushed_at,
-            "session": _session(version.session) if version.session else None,
-        }
-        for version in kernel.versions
-    ]
-    return {"id": kernel.id, "slug": kernel.slug, "title": kernel.title, "versions": versions}
-
-
-def _session(session: EmulatedSession) -> dict[str, Any]:
-    terms = {name: getattr(session.terms, name) for name in _TERMS}
-    state = {name: getattr(session, name) for name in _STATE}
-    return {"terms": {**terms, "folder": str(session.terms.folder), "gpus": session.terms.gpus}, "state": state}
-
-
-def _recalled(place: KaggleAccount, entry: dict[str, Any]) -> Kernel:
-    kernel = Kernel(entry["id"], entry["slug"], entry["title"])
-    for version in entry["versions"]:
-        body, session_state = version["body"], version["session"]
-        session = None
-        if session_state:
-            terms = {
-                **session_state["terms"],
-                "folder": Path(session_state["terms"]["folder"]),
-                "gpus": tuple(session_state["terms"]["gpus"]),
-            }
-            session_terms = Terms(source=str(body.get("text") or ""), address=place.address, **terms)
-            session = place.new_session(session_terms)
-            for name, value in session_state["state"].items():
-                setattr(session, name, value)
-        kernel.versions.append(KernelVersion(version["number"], body, version["pushed_at"], session))
-    return kernel
 
 
 if __name__ == "__main__":

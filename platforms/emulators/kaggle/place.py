@@ -193,16 +193,13 @@ class KaggleAccount:
             billed_from=self.clock.now() if self.rules.bills_queue else None,
             log_bytes_max=self.rules.log_bytes_max,
             token=secrets.token_hex(16) if self.rules.lets_kernels_in and body.get("enableInternet") else "",
-            address=self.address,
         )
-        return self.new_session(terms)
+        return self.attach_session(EmulatedSession(terms))
 
-    def new_session(self, terms: Terms) -> EmulatedSession:
-        """Return a session that has not begun."""
-        return EmulatedSession(terms, self.clock, self.gpu_seconds_left, note=self._note)
-
-    def _note(self) -> None:
-        self.note()
+    def attach_session(self, session: EmulatedSession) -> EmulatedSession:
+        """Return a session, new or of a place before this one, that lives here from now on."""
+        session.terms.address = self.address
+        return session.attach(self.clock, self.gpu_seconds_left, self.note)
 
     def _number(self) -> int:
         self.next_number += 1

@@ -11,9 +11,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Self, TypedDict, cast
 
 from jobs.payload.clock import Clock
 from platforms.emulators.program import SUMS
@@ -56,26 +56,34 @@ class Terms:
 class EmulatedSession:
     """A session; every field is read under ``changed``, which is notified at each change.
 
-    ``quota_left`` tells how many seconds of quota the place still has for sessions like this one.
+    Its fields are what outlives a crash of the place; what else it needs of a place it gets by ``attach``.
     """
 
     terms: Terms
-    clock: Clock
-    quota_left: Callable[[], float]
     status: str = "QUEUED"
     failure: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    lines: list[Line] = field(default_factory=list)
     kept: bool = False  # whether its output was saved
     pid: int = 0  # of its process, with when that started
     ticks: int = 0
-    note: Callable[[], None] = lambda: None  # called when what must outlive a crash has changed
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    _cut: tuple[str, str] | None = None  # status and message of an end from outside
-    _wake: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-    _log_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.lines: list[Line] = []
+        self.changed = threading.Condition()
+        self._cut: tuple[str, str] | None = None  # status and message of an end from outside
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._log_bytes = 0
+
+    def attach(self, clock: Clock, quota_left: Callable[[], float], note: Callable[[], None]) -> Self:
+        """Let the session live at a place, and return it.
+
+        ``quota_left`` tells how many seconds of quota the place still has for sessions like this one; ``note`` is
+        called when what must outlive a crash has changed.
+        """
+        self.clock, self.quota_left, self.note = clock, quota_left, note
+        return self
 
     @property
     def live(self) -> bool:

@@ -26,6 +26,10 @@ from platforms.plain_file import write_whole
 _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25
 _FAILURE_CHARACTERS = 1024
+_KEPT = frozenset({
+    "request", "status", "secondary", "reason", "created_at", "started_at", "ended_at", "lost_at", "idle_seconds",
+    "transitions",
+})  # fmt: skip
 _INHERITED = re.compile(rf"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|{SUMS.pattern}")  # programs need it to run here
 
 
@@ -98,8 +102,8 @@ class Job:
     reason: str = ""
     transitions: list[tuple[str, float]] = field(default_factory=list)
     _selected: str | None = None  # the type of instance that it runs on
-    _lost_at: float | None = None  # when a spot job lost its instance, until it has another
-    _idle_seconds: float = 0.0  # how long it had none
+    lost_at: float | None = None  # when a spot job lost its instance, until it has another
+    idle_seconds: float = 0.0  # how long it had none
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -127,9 +131,9 @@ class Job:
         """What AWS asks for so far."""
         if self.started_at is None:
             return 0
-        until = self._lost_at or self.ended_at or self.clock.now()
+        until = self.lost_at or self.ended_at or self.clock.now()
         share = self.rules.spot_share if self.request.get("EnableManagedSpotTraining") else 1.0
-        return round((until - self.started_at - self._idle_seconds) * share)
+        return round((until - self.started_at - self.idle_seconds) * share)
 
     def start(self, cloud: Cloud) -> None:
         """Begin the job's life."""
@@ -149,11 +153,8 @@ class Job:
 
     def recall(self, document: Mapping[str, Any]) -> None:
         """Take over what an emulator that is gone wrote of the job; one that was alive then has failed."""
-        self.status, self.secondary, self.reason = document["status"], document["secondary"], document["reason"]
-        self.created_at, self.started_at = document["created_at"], document["started_at"]
-        self.ended_at, self._lost_at = document["ended_at"], document["lost_at"]
-        self._idle_seconds = document.get("idle_seconds", 0.0)
-        self.transitions = [(name, at) for name, at in document["transitions"]]
+        for name in _KEPT & document.keys():
+            setattr(self, name, document[name])
         if self.live:
             self._end("Failed", "Failed", "InternalServerError: the instance was lost")
 
@@ -262,18 +263,18 @@ class Job:
     def _wait_for_another_instance(self) -> tuple[str, str, str] | None:
         """Wait until another instance is there, and start again on its empty disk; or return how the job ended."""
         with self._lock:
-            self._lost_at = self.clock.now()
+            self.lost_at = self.clock.now()
             self._move("Interrupted")
         latest = self.created_at + self.request["StoppingCondition"]["MaxWaitTimeInSeconds"]
-        back = latest if self.rules.spot_back_seconds is None else self._lost_at + self.rules.spot_back_seconds
+        back = latest if self.rules.spot_back_seconds is None else self.lost_at + self.rules.spot_back_seconds
         if self._stop.wait(max(0.0, self.clock.wall_seconds_until(min(back, latest)))):
             return ("Stopped", "Stopped", "")
         if back >= latest:
             return ("Stopped", "MaxWaitTimeExceeded", "")
         shutil.rmtree(self.folder, ignore_errors=True)
         with self._lock:
-            self._idle_seconds += self.clock.now() - self._lost_at
-            self._lost_at = None
+            self.idle_seconds += self.clock.now() - self.lost_at
+            self.lost_at = None
             self._move("Restarting")
         return None
 
@@ -376,16 +377,4 @@ class Job:
     def _move(self, secondary: str) -> None:
         self.secondary = secondary
         self.transitions.append((secondary, self.clock.now()))
-        document = {
-            "request": self.request,
-            "status": self.status,
-            "secondary": self.secondary,
-            "reason": self.reason,
-            "created_at": self.created_at,
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "lost_at": self._lost_at,
-            "idle_seconds": self._idle_seconds,
-            "transitions": self.transitions,
-        }
-        write_whole(self.record, json.dumps(document))
+        write_whole(self.record, json.dumps({name: getattr(self, name) for name in sorted(_KEPT)}))
