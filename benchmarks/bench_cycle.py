@@ -180,7 +180,7 @@ def _measure(name: str, options: argparse.Namespace) -> float:
 
 
 def _told(ports: Ports) -> str:
-    return "; ".join(f"{one.kind} {one.name}: {one.told}" for one in ports.calls.slow(0.0) if one.kind == "data")
+    return "; ".join(f"{one.kind} {one.name}: {one.progress}" for one in ports.calls.slow(0.0) if one.kind == "data")
 
 
 def _app(folder: Path) -> App:

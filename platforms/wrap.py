@@ -193,32 +193,32 @@ class LatePlatform(Wrapper):
     def _inner(self) -> Platform:
         """The adapter on what is there now. Raises Misconfigured."""
         with self._turn:
-            return self._newest(anew=False)[0]
+            return self._newest(reload=False)[0]
 
     @property
     def capabilities(self) -> Capabilities:
         """What the platform can do; what it could, or as little as may be, while it cannot be used or is being made."""
         if self._adapter is None and self._turn.acquire(blocking=False):
             try:
-                self._newest(anew=False)
+                self._newest(reload=False)
             except PlatformError:
                 return Capabilities()
             finally:
                 self._turn.release()
         return Capabilities() if self._adapter is None else self._adapter.capabilities
 
-    def open(self, *, anew: bool = False) -> str:
-        """Make the adapter if it is not made, if its files changed, or ``anew``: what it remembered is forgotten.
+    def open(self, *, reload: bool = False) -> str:
+        """Make the adapter if it is not made, if its files changed, or ``reload``: what it remembered is forgotten.
 
         Returns the word for what it was made of. Raises PlatformError while it cannot be made.
         """
         with self._turn:
-            return self._newest(anew=anew)[1]
+            return self._newest(reload=reload)[1]
 
-    def _newest(self, *, anew: bool) -> tuple[Platform, str]:
+    def _newest(self, *, reload: bool) -> tuple[Platform, str]:
         """Return the adapter and its mark. The caller has the turn."""
         mark = self._mark()
-        if self._adapter is None or anew or mark != self._made_of:
+        if self._adapter is None or reload or mark != self._made_of:
             # What cannot be made of the new files is not carried over from the old ones: a person removed them.
             self._made_of = ""
             try:

@@ -65,7 +65,7 @@ def stop(surface: Surface, run: Name, why: Words = "") -> RunStopped:
     why = app.redact(why) or "stopped by hand"
     done = sessions.stop(app.database, app.artifacts, run, why, surface.now, surface.who)
     wake(app.settings.state_dir)
-    return RunStopped(run=RunRow(**run_json(done.run)), told=done.told)
+    return RunStopped(run=RunRow(**run_json(done.run)), told=done.flag_written)
 
 
 def _changed(surface: Surface, record: JobRecord) -> JobChanged:

@@ -26,9 +26,9 @@ class Sighting:
     """What a platform reports about one run ID. Times are UTC seconds, None if not reported.
 
     ``stop_channel`` is how the session can be asked to save: the stop flag in the store, the platform, or none.
-    ``told`` is False if ``ended`` is only the latest possible end. ``wait`` is set for a session in the platform's
+    ``exact`` is False if ``ended`` is only the latest possible end. ``wait`` is set for a session in the platform's
     queue, ``price_microdollars_per_hour`` (by the platform) for one that ended, ``deadline`` for a running one whose
-    length counts from its real start, ``taken`` for one that its platform preempted.
+    length counts from its real start, ``preempted`` for one that its platform preempted.
     """
 
     state: SightingState
@@ -37,11 +37,11 @@ class Sighting:
     ended: int | None = None
     detail: str = ""
     stop_channel: StopWay = "store"
-    told: bool = True
+    exact: bool = True
     wait: Wait | None = None
     price_microdollars_per_hour: int | None = None
     deadline: int | None = None
-    taken: bool = False
+    preempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
     If the platform does not report it, that is when we saw the end, limited by the hold and by the last report of its
     lanes plus the platform's overrun. Time for which the platform reported the session as running is always charged.
     """
-    if sighting.told and sighting.ended is not None:
+    if sighting.exact and sighting.ended is not None:
         return sighting.ended
     run = fact.run
     # The platform's list may be as old as its visibility delay.
@@ -349,7 +349,7 @@ def _reported_end(lane: Lane, result: LaneReport | None, fact: Facts, sighting: 
         if isinstance(run.state, Stopping) and sighting is not None and sighting.stop_channel == "none":
             why = f"ended by force, what it trained since its start is lost: {run.state.why}"
             return LaneEnd(lane.index, lane.job, Outcome.CANCELLED, None, None, why[:_MESSAGE_MAX])
-        if sighting is not None and sighting.taken:
+        if sighting is not None and sighting.preempted:
             why = f"the platform took it away. {detail}".strip()
             return LaneEnd(lane.index, lane.job, Outcome.PREEMPTED, None, None, why)
         if lane.index not in fact.begun:

@@ -82,10 +82,10 @@ class LongWork:
             ):
                 continue
             began = now - round(one.wall_seconds / second)
-            state = self._last.setdefault(_named(one.kind, one.name), _Last(began, one.told, now, now))
+            state = self._last.setdefault(_named(one.kind, one.name), _Last(began, one.progress, now, now))
             state.seen_at = now
-            if state.told != one.told:
-                state.told, state.changed_at = one.told, now
+            if state.told != one.progress:
+                state.told, state.changed_at = one.progress, now
         going = {(_named(kind, name)) for kind in _WORDS for name in ports.calls.under_way(kind)}
         for what, state in list(self._last.items()):
             kept = what == _WORDS["reports"] and (now - state.seen_at) * second < _KEPT_WALL_SECONDS

@@ -18,7 +18,7 @@ from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Outcome
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.homecoming import PATIENCE_SECONDS, Homecoming
-from scheduler.service.facts.observation import Known, Observation
+from scheduler.service.facts.observation import LiveJobs, Observation
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, runs
 from scheduler.store.engine import Database
@@ -195,8 +195,8 @@ def test_the_same_step_of_an_earlier_attempt_is_not_what_this_one_saved(
     seen = Observation(listed={"ufm"}, home={KEY})
     seen.results[KEY, 0] = LaneReport(run=KEY, lane=0, job="ufm", checkpoint_step=STEP, restored_step=restored)
     home = Homecoming(world.ports)
-    home.judge([run], Known({"ufm": 1_000}, {"ufm": STEP - 100}, earlier), seen, world.clock.present)
+    home.judge([run], LiveJobs({"ufm": 1_000}, {"ufm": STEP - 100}, earlier), seen, world.clock.present)
     assert seen.awaited == {KEY: f"step {STEP} of ufm is not here, or damaged"}
     seen.awaited.clear()
-    home.judge([run], Known({}, {}, [*earlier, manifest_key("ufm", STEP, 2)]), seen, world.clock.present)
+    home.judge([run], LiveJobs({}, {}, [*earlier, manifest_key("ufm", STEP, 2)]), seen, world.clock.present)
     assert not seen.awaited

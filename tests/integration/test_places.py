@@ -28,11 +28,11 @@ class Opening:
 
     made_of: str = "a"
     problem: PlatformError | None = None
-    anew: list[bool] = field(default_factory=list)
+    reload: list[bool] = field(default_factory=list)
 
-    def __call__(self, *, anew: bool = False) -> str:
+    def __call__(self, *, reload: bool = False) -> str:
         """Return what it is made of."""
-        self.anew.append(anew)
+        self.reload.append(reload)
         if self.problem is not None:
             raise self.problem
         return self.made_of
@@ -175,9 +175,9 @@ def test_a_refused_launch_rests_an_hour_or_until_it_may_be_mended(scene: Scene, 
             scene.places = Places(scene.ports)
     scene.places.open(NOW + 3_800)
     assert scene.closure is None
-    assert scene.opening.anew[-1] == (mend == "person")
+    assert scene.opening.reload[-1] == (mend == "person")
     scene.places.open(NOW + 3_900)
-    assert not scene.opening.anew[-1], "once is enough"
+    assert not scene.opening.reload[-1], "once is enough"
 
 
 def test_a_place_that_is_silent_for_half_an_hour_is_told_and_no_more_when_it_answers(scene: Scene) -> None:

@@ -117,7 +117,7 @@ def test_work_tells_how_far_it_is_and_that_it_failed_until_it_succeeds() -> None
         fail("no space")
 
     assert calls.gather("data", {"ufm": work}) == {}
-    assert [(one.kind, one.name, one.told) for one in calls.slow(0.0)] == [("data", "ufm", "half of it")]
+    assert [(one.kind, one.name, one.progress) for one in calls.slow(0.0)] == [("data", "ufm", "half of it")]
     assert calls.slow(3_600.0) == []
     free.set()
     until_done(calls)

@@ -242,7 +242,7 @@ def test_platforms_are_asked_at_the_border_alone(repository: Path) -> None:
         guarded = {
             inner
             for call in ast.walk(tree)
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"border.asked", "asked"}
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"border.call", "call"}
             for inner in ast.walk(call)
         }
         direct += [

@@ -93,7 +93,7 @@ def test_a_platform_is_made_anew_when_its_files_change_or_when_asked_and_never_e
     mark[0] = "b"
     late.find(["one"], 5)
     assert len(made) == 2
-    late.open(anew=True)
+    late.open(reload=True)
     assert len(made) == 3
     mark[0] = "broken"
     with pytest.raises(Misconfigured, match="not yet whole"):

@@ -267,9 +267,9 @@ def test_a_session_that_was_seen_to_run_after_its_last_word_is_charged_until_the
 
 def test_what_the_platform_tells_of_an_end_wins_and_what_it_only_bounds_does_not() -> None:
     assert charged_until(HELD + 9_999, LEFT, ended=HELD + 500) == HELD + 500
-    assert charged_until(HELD + 9_999, LEFT, ended=HELD + 500, told=False) == LEFT + HELD - DEADLINE
-    assert charged_until(HELD + 9_999, ended=HELD + 500, told=False) == HELD + 500
-    assert charged_until(HELD + 9_999, ended=LEFT - 500, told=False) == LEFT - 500
+    assert charged_until(HELD + 9_999, LEFT, ended=HELD + 500, exact=False) == LEFT + HELD - DEADLINE
+    assert charged_until(HELD + 9_999, ended=HELD + 500, exact=False) == HELD + 500
+    assert charged_until(HELD + 9_999, ended=LEFT - 500, exact=False) == LEFT - 500
 
 
 def test_silence_of_an_answer_counts_from_when_it_was_asked_for() -> None:

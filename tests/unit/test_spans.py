@@ -29,8 +29,8 @@ def facts(run: Run, sighting: Sighting, begun: frozenset[int] = frozenset({0})) 
     [
         (ENDED, True, Outcome.LOST, False),
         (ENDED, False, Outcome.PREEMPTED, True),
-        (replace(ENDED, taken=True), True, Outcome.PREEMPTED, False),
-        (replace(ENDED, taken=True), False, Outcome.PREEMPTED, False),
+        (replace(ENDED, preempted=True), True, Outcome.PREEMPTED, False),
+        (replace(ENDED, preempted=True), False, Outcome.PREEMPTED, False),
     ],
 )
 def test_a_session_that_never_trained_or_was_taken_away_is_no_failure_of_its_job(

@@ -148,7 +148,7 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
     cli.out.data({**data, "in_force": back.name if back else None} if undone else data)
     evidence = result.watched.log_evidence
     strength = f"{math.exp(evidence):.3g}" if evidence < 50 else f"e^{evidence:.0f}"
-    cli.out.line(f"{version.name}: {result.told}.")
+    cli.out.line(f"{version.name}: {result.text}.")
     cli.out.line(f"Evidence of harm {strength}; above {ALARM:g}, at any vote, is an alarm.")
     if undone:
         cli.out.line(f"{version.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")

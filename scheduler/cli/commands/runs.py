@@ -182,11 +182,11 @@ def stop(
     with cli.app.database.read() as tx:
         find_run(tx, key)
     stopping = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)
-    if not stopping.told:
+    if not stopping.flag_written:
         cli.out.warn("the artifact store cannot be written; the daemon passes the request on when it can")
     with cli.app.database.read() as tx:
         silence = sessions.unreachable(tx, stopping.run)
-    cli.out.data({"run": run_json(stopping.run), "told": stopping.told, "unreachable": silence or None})
+    cli.out.data({"run": run_json(stopping.run), "told": stopping.flag_written, "unreachable": silence or None})
     if silence:
         cli.out.line(
             f"Nobody can reach {key} now: {silence}. It saves and stops when it finds its stop flag. If you know that "

@@ -29,7 +29,7 @@ from scheduler.service.cycle.stops import Stops, StuckLanes
 from scheduler.service.deploy.look import Deployments
 from scheduler.service.facts.apply import apply
 from scheduler.service.facts.homecoming import Homecoming
-from scheduler.service.facts.observation import Known, Observation, declared
+from scheduler.service.facts.observation import LiveJobs, Observation, declared
 from scheduler.service.facts.observe import observe
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.facts.spans import extend
@@ -90,7 +90,7 @@ class _Planned:
 class _Loaded:
     live: list[Run]
     wishes: Mapping[str, tuple[Wish, str]]
-    known: Known
+    stored: LiveJobs
     watched: list[Watched]
 
     @property
@@ -101,7 +101,7 @@ class _Loaded:
     @property
     def subjects(self) -> set[str]:
         """The runs and jobs that a session's reports may name."""
-        return {run.key for run in self.live} | set(self.known.targets)
+        return {run.key for run in self.live} | set(self.stored.targets)
 
 
 class Cycle:
@@ -189,14 +189,14 @@ class Cycle:
         if not loaded.live:
             self._poisoned.note(loaded.keys, self._late.faults, now)
             return now
-        observed = observe(ports, loaded.live, loaded.known, self._home, now)
+        observed = observe(ports, loaded.live, loaded.stored, self._home, now)
         now = ports.clock.now()
         self._places.note(observed.reachable, observed.troubles, now)
         self._note_running(loaded.live, observed)
         self._waits.note(loaded.live, observed, now)
         faults = dict(observed.poisoned)
         # What a platform could not tell stands until it can: silence in between is no news.
-        untold = {key: report for key, report in self._untold.items() if key not in observed.asked}
+        untold = {key: report for key, report in self._untold.items() if key not in observed.asked_at}
         for key, why in observed.untold.items():
             untold[key] = self._untold[key][0] if key in self._untold else now, why
         self._untold = untold
@@ -234,7 +234,7 @@ class Cycle:
     def _note_running(self, live: Sequence[Run], observed: Observation) -> None:
         """Store when each session was last reported as running."""
         running_since = {
-            key: observed.asked[key] for key, sighting in observed.sightings.items() if sighting.state == "running"
+            key: observed.asked_at[key] for key, sighting in observed.sightings.items() if sighting.state == "running"
         }
         ran_at = self._ran_at | running_since
         self._ran_at = {run.key: ran_at[run.key] for run in live if run.key in ran_at}
@@ -257,13 +257,13 @@ class Cycle:
             mine = [step for step in steps if step.run.key in keys]
             apply(self._ports, tx, runs, observed.part(runs, regarded=regarded), mine, now)
 
-        return each_alone(self._ports, live, self._poisoned.known(), write)
+        return each_alone(self._ports, live, self._poisoned.reported_runs(), write)
 
     def _load(self) -> _Loaded:
         with self._ports.database.read() as tx:
             live, late = runs.live(tx), watched.everything(tx)
             if not live:
-                return _Loaded([], {}, Known({}, {}, ()), late)
+                return _Loaded([], {}, LiveJobs({}, {}, ()), late)
             names = sorted({lane.job for run in live for lane in run.lanes})
             records = [record for name in names if (record := jobs.find(tx, name))]
             return _Loaded(
@@ -273,7 +273,7 @@ class Cycle:
                     for record in records
                     if isinstance(record.state, Active) and record.state.wish
                 },
-                known=Known(
+                stored=LiveJobs(
                     targets={record.spec.name: record.spec.target_step for record in records},
                     steps={record.spec.name: record.done_step for record in records},
                     keys=checkpoints.keys(tx, names),
@@ -289,7 +289,7 @@ class Cycle:
             run=run,
             sighting=observed.sightings.get(run.key),
             reachable=observed.is_reached(run),
-            asked_at=observed.asked.get(run.key),
+            asked_at=observed.asked_at.get(run.key),
             ran_at=self._ran_at.get(run.key),
             results={
                 lane.index: observed.results[run.key, lane.index]
@@ -305,7 +305,7 @@ class Cycle:
             heard=observed.heard(run),
             begun=observed.begun(run),
             lost=observed.lost.get(run.key, ""),
-            declared=loaded.known.declared.get(run.key),
+            declared=loaded.stored.declared.get(run.key),
         )
 
     def _plan_and_launch(self, now: int) -> None:

@@ -141,7 +141,7 @@ def _settle(ports: Ports, one: Watched, sighting: Observed, signs: _Signs, now: 
                 _book(ports, one, (start, until), "runs after it had been given up", now, signs.until)
                 _report(ports, run, now)
             try:
-                border.asked(run.pool, "stop", lambda: ports.platforms[run.pool].stop(run.key, now, force=True))
+                border.call(run.pool, "stop", lambda: ports.platforms[run.pool].stop(run.key, now, force=True))
             except PlatformError as error:
                 ports.log.error("stop.failed", run=run.key, why=str(error))
 
@@ -204,7 +204,7 @@ def _brought_home(ports: Ports, one: Watched, now: int) -> bool:
 def _collected(ports: Ports, one: Watched, now: int) -> bool:
     """Collect the outputs of the session; return False if that may still succeed."""
     try:
-        border.asked(
+        border.call(
             one.run.pool, "collect", lambda: ports.platforms[one.run.pool].collect(one.run.key, ports.artifacts, now)
         )
     except Refused as error:

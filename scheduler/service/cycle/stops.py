@@ -31,7 +31,7 @@ class Stops:
         self._pauses = Pauses()
         # By session: (deadline, the same on the monotonic clock).
         self._ends: dict[str, tuple[int, float]] = {}
-        self._asked: dict[str, float] = {}  # when sessions were first asked to exit, on the monotonic clock
+        self._since: dict[str, float] = {}  # when sessions were first asked to exit, on the monotonic clock
         self._flagged: dict[str, int] = {}  # when the stop flags of intents were written that are to be given up
 
     def fenced(self, steps: Sequence[Step], faults: dict[str, str]) -> list[Step]:
@@ -107,11 +107,11 @@ class Stops:
         self._ends = {
             key: before[key] if key in before and before[key][0] == end[0] else end for key, end in ends.items()
         }
-        self._asked = {run.key: self._asked.get(run.key, elapsed) for run in stopping}
+        self._since = {run.key: self._since.get(run.key, elapsed) for run in stopping}
 
     def _had_its_time(self, run: Run, now: int) -> bool:
         """Return whether a session may be ended by force: its deadline or stop, and the grace period, have passed."""
-        since = self._ends[run.key][1] if now > run.deadline else self._asked.get(run.key, self._ports.clock.elapsed())
+        since = self._ends[run.key][1] if now > run.deadline else self._since.get(run.key, self._ports.clock.elapsed())
         return self._ports.clock.elapsed() >= since + self._ports.policy.grace_seconds
 
     def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
@@ -121,7 +121,7 @@ class Stops:
 
     def _stop_session(self, run: Run, now: int, *, force: bool) -> None:
         try:
-            border.asked(run.pool, "stop", lambda: self._ports.platforms[run.pool].stop(run.key, now, force=force))
+            border.call(run.pool, "stop", lambda: self._ports.platforms[run.pool].stop(run.key, now, force=force))
         except PlatformError as error:
             if self._pauses.is_due(run.key, now):
                 self._ports.log.error("stop.failed", run=run.key, why=str(error))
@@ -230,7 +230,7 @@ class StuckLanes:
         """Return final reports; those of stalled lanes that saved nothing are changed to failed with class stalled."""
         if not results:
             return {}
-        stalled = self._asked()
+        stalled = self._stalled_lanes()
         return {
             lane: replace(result, outcome="failed", error_class="stalled")
             if result.outcome == "yielded" and lane in stalled
@@ -238,7 +238,7 @@ class StuckLanes:
             for lane, result in results.items()
         }
 
-    def _asked(self) -> set[_Lane]:
+    def _stalled_lanes(self) -> set[_Lane]:
         """Return the lanes that were asked to exit because of a stall."""
         with self._ports.database.read() as tx:
             return {
@@ -248,7 +248,7 @@ class StuckLanes:
     def _record(self, stuck: Mapping[_Lane, str], live: Sequence[Run], now: int) -> None:
         """Store the lanes that are about to be asked to exit, and delete those that have ended."""
         opened = {(run.key, lane.index) for run in live for lane in run.lanes if lane.outcome is None}
-        stalled = self._asked()
+        stalled = self._stalled_lanes()
         if stuck.keys() <= stalled <= opened:
             return
         with self._ports.write() as tx:

@@ -84,7 +84,7 @@ def targets_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, Serv
 def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -> Target:
     from platforms.targets.base import open_target
 
-    def told(read: Callable[[str, Mapping[str, str], Path], _Opened], name: str) -> _Opened:
+    def load(read: Callable[[str, Mapping[str, str], Path], _Opened], name: str) -> _Opened:
         try:
             return read(name, environ, state_dir)
         except ConfigError as error:
@@ -92,6 +92,6 @@ def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -
             raise TargetError(target.name, f"use the credential {name}", problem.why, problem.remedy) from None
 
     context = TargetContext(
-        state_dir / "targets", lambda name: told(credential_file, name), lambda name: told(read_secret, name)
+        state_dir / "targets", lambda name: load(credential_file, name), lambda name: load(read_secret, name)
     )
     return open_target(target.name, target.kind, target.options, context)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from jobs.payload.store.manifest import manifest_key
 from scheduler.core.run import Run
 from scheduler.core.window import HOUR
-from scheduler.service.facts.observation import Known, Observation
+from scheduler.service.facts.observation import LiveJobs, Observation
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events
 
@@ -28,7 +28,7 @@ class Homecoming:
         self._ports = ports
         self._next: dict[str, tuple[int, int, str]] = {}  # by run: pause, when it is over, why
         self.read: set[str] = set()  # runs that are home, about which the store has not told all yet
-        self.told: dict[str, Observation] = {}  # by question: the answers of earlier cycles
+        self.answers: dict[str, Observation] = {}  # by question: the answers of earlier cycles
         self.fresh: dict[str, Observation] = {}  # the same of the look that is going on
 
     def is_due(self, run: Run, observation: Observation, now: int) -> bool:
@@ -40,13 +40,13 @@ class Homecoming:
             observation.awaited[run.key] = why
         return now >= at
 
-    def judge(self, over: Sequence[Run], stored: Known, observation: Observation, now: int) -> None:
+    def judge(self, over: Sequence[Run], stored: LiveJobs, observation: Observation, now: int) -> None:
         """Move runs from ``seen.awaited`` to ``seen.lost`` after PATIENCE_SECONDS.
 
         Runs whose lanes report missing checkpoints come first. ``over`` are ended runs and those with a final report.
         """
         self.read = {run.key for run in over} & observation.home & observation.late
-        self.told, self.fresh = self.fresh, {}
+        self.answers, self.fresh = self.fresh, {}
         for run in over:
             if run.key not in self.read:
                 with observation.isolated(run.key):
@@ -54,7 +54,7 @@ class Homecoming:
         for key in self._next.keys() - {run.key for run in over}:
             del self._next[key]
 
-    def _judge(self, run: Run, stored: Known, observation: Observation, now: int) -> None:
+    def _judge(self, run: Run, stored: LiveJobs, observation: Observation, now: int) -> None:
         fetched = run.key not in observation.awaited
         if fetched and (missing := "; ".join(_missing(run, stored, observation))):
             observation.awaited[run.key] = missing
@@ -83,7 +83,7 @@ class Homecoming:
         return now
 
 
-def _missing(run: Run, stored: Known, observation: Observation) -> Iterator[str]:
+def _missing(run: Run, stored: LiveJobs, observation: Observation) -> Iterator[str]:
     """Yield the checkpoints that lanes report and that are missing."""
     here = {manifest.key for manifest in observation.manifests} | set(stored.keys)
     for lane in run.lanes:

@@ -24,7 +24,7 @@ REFUSED_AT_ONCE = 1_000
 class Observation:
     """The answers, by run ID and lane index.
 
-    Platforms: ``reachable`` are the pools that answered, ``troubles`` the errors of the others. ``asked`` is when the
+    Platforms: ``reachable`` are the pools that answered, ``troubles`` the errors of others. ``asked_at`` is when the
     answered query of a run was sent, perhaps some cycles ago. ``unclear`` are runs with an invalid answer; ``untold``
     are those whose platform reports that it does not know, with the reason.
     Store: ``manifests`` are new checkpoints, ``bad`` are (key of a manifest, error). ``unread`` are runs without an
@@ -37,7 +37,7 @@ class Observation:
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
     reachable: set[str] = field(default_factory=set)
-    asked: dict[str, int] = field(default_factory=dict)
+    asked_at: dict[str, int] = field(default_factory=dict)
     troubles: dict[str, PlatformError] = field(default_factory=dict)
     heartbeats: dict[tuple[str, int], LaneReport] = field(default_factory=dict)
     results: dict[tuple[str, int], LaneReport] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Observation:
 
     def is_reached(self, run: Run) -> bool:
         """Whether the run's platform gave a valid answer about it, also if it does not list the run."""
-        return run.key in self.asked and run.key not in self.unclear
+        return run.key in self.asked_at and run.key not in self.unclear
 
     def heard(self, run: Run) -> bool:
         """Whether a lane of the run has written anything to the store."""
@@ -115,7 +115,7 @@ def _has_begun(report: LaneReport) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LiveJobs:
     """Our records of the jobs in live runs: target steps, newest checkpoint steps, keys of manifests.
 
     ``declared`` are the runs that a person declared as ended: (end of the charge, reason) by run ID.

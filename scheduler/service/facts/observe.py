@@ -15,7 +15,7 @@ from platforms.base import Observed, PlatformError, Refused, SessionState, StopC
 from scheduler.core.reconcile import Sighting, SightingState, StopWay
 from scheduler.core.run import Lane, Reserved, Run, Submitting, Wait
 from scheduler.service.facts.homecoming import Homecoming
-from scheduler.service.facts.observation import REFUSED_AT_ONCE, Known, Observation
+from scheduler.service.facts.observation import REFUSED_AT_ONCE, LiveJobs, Observation
 from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
@@ -37,7 +37,7 @@ _STOP_WAYS: Mapping[StopChannel, StopWay] = {
 }
 
 
-def observe(ports: Ports, runs: Sequence[Run], stored: Known, home: Homecoming, now: int) -> Observation:
+def observe(ports: Ports, runs: Sequence[Run], stored: LiveJobs, home: Homecoming, now: int) -> Observation:
     """Return the observation of every live run.
 
     The store is listed only for jobs whose payload reports a higher checkpoint than is recorded, and for jobs whose
@@ -70,7 +70,7 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], observation: Observation, 
     for run in runs:
         launched.setdefault(run.pool, {})[run.key] = run.planned_start
 
-    def ask(pool: str) -> tuple[list[str], border.Found] | PlatformError:
+    def ask(pool: str) -> tuple[list[str], border.ValidatedAnswer] | PlatformError:
         try:
             return list(launched[pool]), border.find(ports, pool, launched[pool])
         except PlatformError as error:
@@ -85,7 +85,7 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], observation: Observation, 
             continue
         keys, (sessions, refused) = answer
         observation.reachable.add(pool)
-        observation.asked.update(dict.fromkeys(live.intersection(keys), asked_at))
+        observation.asked_at.update(dict.fromkeys(live.intersection(keys), asked_at))
         observation.refused.extend(one for one in refused if one.subject in live and one.what != border.UNCLEAR)
         observation.unclear.update(one.subject for one in refused if one.subject not in sessions)
         observation.untold.update(
@@ -103,7 +103,7 @@ def _bring_home(ports: Ports, ended: Sequence[Run], observation: Observation, no
 
     def collect(run: Run) -> PlatformError | None:
         try:
-            border.asked(run.pool, "collect", lambda: ports.platforms[run.pool].collect(run.key, ports.artifacts, now))
+            border.call(run.pool, "collect", lambda: ports.platforms[run.pool].collect(run.key, ports.artifacts, now))
         except PlatformError as error:
             return error
         return None
@@ -138,7 +138,7 @@ def _stage(run: Run, observation: Observation, now: int) -> str:
 def _ask_for_reports(
     ports: Ports,
     due: Sequence[Run],
-    stored: Known,
+    stored: LiveJobs,
     observation: Observation,
     stages: Mapping[str, str],
     home: Homecoming,
@@ -159,7 +159,7 @@ def _ask_for_reports(
 def _ask_for_manifests(
     ports: Ports,
     due: Sequence[Run],
-    stored: Known,
+    stored: LiveJobs,
     observation: Observation,
     stages: Mapping[str, str],
     home: Homecoming,
@@ -201,7 +201,7 @@ def _answers(
 
     ``about`` are the runs of each query.
     """
-    kept = {name: home.told[name] for name, keys in about.items() if name in home.told and keys & home.read}
+    kept = {name: home.answers[name] for name, keys in about.items() if name in home.answers and keys & home.read}
     answers = kept | ports.calls.gather(kind, {name: ask for name, ask in work.items() if name not in kept})
     home.fresh |= {name: answer for name, answer in answers.items() if about.get(name, set()) & observation.home}
     return answers
@@ -231,7 +231,7 @@ def _sighting(session: Observed) -> Sighting:
     )
 
 
-def _read_lanes(ports: Ports, run: Run, stored: Known, sighting: Sighting | None, observation: Observation) -> None:
+def _read_lanes(ports: Ports, run: Run, stored: LiveJobs, sighting: Sighting | None, observation: Observation) -> None:
     ended = sighting is not None and sighting.state == "ended"
     for lane in run.lanes:
         if lane.outcome is not None and not _end_is_guessed(sighting):
@@ -257,7 +257,7 @@ def _is_ended(run: Run, observation: Observation) -> bool:
 
 def _end_is_guessed(sighting: Sighting | None) -> bool:
     """Whether the platform does not report when the session ended, so that the lanes' final reports are better."""
-    return sighting is not None and sighting.state == "ended" and not (sighting.told and sighting.ended is not None)
+    return sighting is not None and sighting.state == "ended" and not (sighting.exact and sighting.ended is not None)
 
 
 def read_report(
@@ -281,7 +281,7 @@ def read_report(
     return border.quiet(report, ports.redact) if report else None
 
 
-def _jobs_to_list(runs: Sequence[Run], observation: Observation, stored: Known, now: int) -> list[str]:
+def _jobs_to_list(runs: Sequence[Run], observation: Observation, stored: LiveJobs, now: int) -> list[str]:
     """Return the jobs that report a higher checkpoint than is recorded, and those in runs that may end now.
 
     For a run that may end the reported step does not decide: a session that skipped a damaged checkpoint publishes

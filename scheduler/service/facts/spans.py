@@ -56,7 +56,7 @@ def extend(ports: Ports, steps: Sequence[Step], now: int) -> None:
 def _extend(ports: Ports, run: Run, now: int) -> None:
     platform = cast("Extends", ports.platforms[run.pool])
     try:
-        border.asked(run.pool, "extend", lambda: platform.extend(run.key, run.deadline, now))
+        border.call(run.pool, "extend", lambda: platform.extend(run.key, run.deadline, now))
     except PlatformError as error:  # it keeps the deadline it had, and is reported again
         ports.log.warning("extend.failed", run=run.key, why=str(error))
 

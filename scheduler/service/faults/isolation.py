@@ -27,9 +27,9 @@ from scheduler.store.errors import Refused, Stale, StoreFailure
 
 _Answer = TypeVar("_Answer")
 
-POISONED, MENDED = conditions.RUN_POISONED, "run.mended"
+POISONED, RECOVERED = conditions.RUN_POISONED, "run.mended"
 CLEAR = "run.clear"
-JOB_POISONED, JOB_MENDED = conditions.JOB_POISONED, "job.mended"
+JOB_POISONED, JOB_RECOVERED = conditions.JOB_POISONED, "job.mended"
 BY = "the scheduler"
 UNPLANNABLE = "planning fails with it"  # the words for people
 _WHY_MAX = 300
@@ -138,12 +138,12 @@ class Poisoned:
     ``kind`` and ``over`` are the events: by default of those that cannot be handled.
     """
 
-    def __init__(self, ports: Ports, kind: str = POISONED, over: str = MENDED) -> None:
+    def __init__(self, ports: Ports, kind: str = POISONED, over: str = RECOVERED) -> None:
         self._ports = ports
         self._kind, self._over = kind, over
         self.runs: dict[str, str] | None = None  # not read yet
 
-    def known(self) -> Collection[str]:
+    def reported_runs(self) -> Collection[str]:
         """Return the runs that had a fault before, in this daemon or the previous one."""
         if self.runs is None:
             with self._ports.database.read() as tx:
@@ -152,7 +152,7 @@ class Poisoned:
 
     def note(self, handled: Collection[str], faults: Mapping[str, str], now: int) -> None:
         """Report which of the ``handled`` runs have a fault now, and which have none any more."""
-        names = dict.fromkeys(self.known(), "")
+        names = dict.fromkeys(self.reported_runs(), "")
         fresh = sorted(set(faults) - set(names))
         over = sorted(set(names) - set(faults))
         if fresh or over:
@@ -221,7 +221,7 @@ def planned_again(tx: Connection, names: Collection[str], now: int) -> None:
     """Close the condition of the jobs with which planning succeeded; writes the event ``job.mended``."""
     for condition in conditions.standing(tx, JOB_POISONED):
         if condition.subject in names:
-            events.append(tx, JOB_MENDED, condition.subject, now)
+            events.append(tx, JOB_RECOVERED, condition.subject, now)
 
 
 def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, LeftOut]:

@@ -46,9 +46,9 @@ def let_in(tx: Connection, pool: str, now: int) -> None:
         limits.open_pool(tx, pool, now)
 
 
-def _opened(opening: Opening, *, anew: bool) -> str | PlatformError:
+def _opened(opening: Opening, *, reload: bool) -> str | PlatformError:
     try:
-        return opening(anew=anew)
+        return opening(reload=reload)
     except PlatformError as error:
         return error
 
@@ -74,7 +74,7 @@ class Places:
         broken: dict[str, PlatformError] = {}
         fresh = set()
         names = {pool: f"{pool} again" if pool in opened else pool for pool in sorted(openings)}
-        work = {name: partial(_opened, openings[pool], anew=pool in opened) for pool, name in names.items()}
+        work = {name: partial(_opened, openings[pool], reload=pool in opened) for pool, name in names.items()}
         answers = self._ports.calls.gather("open", work)
         for pool, name in names.items():
             made_of = answers.get(name)

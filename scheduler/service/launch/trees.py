@@ -21,7 +21,7 @@ def put_tree(
     folder: Path,
     kind: str,
     delete_at: int | None,
-    tell: Callable[[str], None] = lambda _told: None,
+    tell: Callable[[str], None] = lambda _progress: None,
     origin: str | None = None,
     *,
     heal: bool = False,
@@ -60,7 +60,7 @@ def put_tree(
 
 
 def drop_damaged(
-    artifacts: BlobStore, prefix: str, wanted: Mapping[str, str], tell: Callable[[str], None] = lambda _told: None
+    artifacts: BlobStore, prefix: str, wanted: Mapping[str, str], tell: Callable[[str], None] = lambda _progress: None
 ) -> None:
     """Delete objects of a tree whose bytes do not have the sha256 that ``wanted`` names. Raises StoreError, OSError."""
     with tempfile.TemporaryDirectory(prefix="schedctl-tree-") as scratch:

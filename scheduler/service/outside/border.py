@@ -46,7 +46,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, runs
 from scheduler.store.runs import Attempt
 
-Found = tuple[dict[str, Observed], list["NotBelieved"]]
+ValidatedAnswer = tuple[dict[str, Observed], list["NotBelieved"]]
 REFUSED, REFUSED_IN_ALL = "report.refused", "report.refused_in_all"
 UNCLEAR = "platform's own record"  # the platform reports that it does not know the state of this session
 _PAST_SECONDS = 60 * DAY  # the greatest age of an instant that a platform reports
@@ -165,14 +165,14 @@ def makers(tx: Connection, job: str, ahead: int, now: int) -> Makers:
 # -- what platforms say ------------------------------------------------------------------------------------------------
 
 
-def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> Found:
+def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> ValidatedAnswer:
     """Ask a platform about sessions; ``launched`` tells by key since when each may have run, None for long.
 
     A key whose answer has no meaning is not among what is returned, and among the refused: that is no answer, which is
     not the same as a key that the platform does not know. Raises PlatformError.
     """
     platform = _platform(ports, pool, "find")
-    answer = asked(pool, "find", lambda: dict(platform.find(list(launched), ports.clock.now())))
+    answer = call(pool, "find", lambda: dict(platform.find(list(launched), ports.clock.now())))
     now = ports.clock.now()
     sessions: dict[str, Observed] = {}
     refused: list[NotBelieved] = []
@@ -257,7 +257,7 @@ def _in_queue(session: Observed, now: int) -> InQueue | None:
 def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
     """Launch a session. Raises PlatformError; after an invalid answer the session may have started."""
     platform = _platform(ports, run.pool, "launch")
-    answer = asked(run.pool, "launch", lambda: platform.launch(request, ports.clock.now()))
+    answer = call(run.pool, "launch", lambda: platform.launch(request, ports.clock.now()))
     try:
         return observed(answer, run.key, run.planned_start, ports.clock.now())[0]
     except Unfit as error:
@@ -280,7 +280,7 @@ def quota(ports: Ports, pool: str) -> list[QuotaReading]:
 def books(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
     """Return the same as :func:`quota`, and the price of an hour if it is reported."""
     platform = _platform(ports, pool, "read_quota")
-    replies = asked(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
+    replies = call(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
     now, prices = ports.clock.now(), [one for one in replies if isinstance(one, HourPrice)]
     try:
         readings = [reading(one, now) for one in replies if not isinstance(one, HourPrice)]
@@ -310,7 +310,7 @@ def reading(answer: Any, now: int) -> QuotaReading:
 def orphans(ports: Ports, pool: str, our_keys: Collection[str]) -> list[Observed]:
     """Return live sessions of ours that are not recorded, without invalid ones. Raises PlatformError."""
     platform = _platform(ports, pool, "orphans")
-    answer = asked(pool, "orphans", lambda: list(platform.orphans(our_keys, ports.clock.now())))
+    answer = call(pool, "orphans", lambda: list(platform.orphans(our_keys, ports.clock.now())))
     now, sessions = ports.clock.now(), []
     for session in answer:
         try:
@@ -321,13 +321,13 @@ def orphans(ports: Ports, pool: str, our_keys: Collection[str]) -> list[Observed
     return sessions
 
 
-def asked(pool: str, action: str, call: Callable[[], _Answer]) -> _Answer:
+def call(pool: str, action: str, method: Callable[[], _Answer]) -> _Answer:
     """Return the result of a platform's method. Raises PlatformError for any exception of the method.
 
-    An adapter that stumbles over an answer has told nothing; its error says where.
+    An adapter that stumbles over an answer has given no answer; its error says where.
     """
     try:
-        return call()
+        return method()
     except PlatformError as error:
         # Texts of platforms are stored in columns and printed on terminals.
         error.args = (clean(str(error), TEXT_MAX),)

@@ -63,7 +63,7 @@ class UnderWay:
     kind: str
     name: str
     wall_seconds: float
-    told: str
+    progress: str
 
 
 class _Call:
@@ -76,7 +76,7 @@ class _Call:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.since = stopwatch()
-        self.told = ""
+        self.progress = ""
         self.failed = ""
         self.passed_over = 0
         self.told_of = False
@@ -99,7 +99,7 @@ def tell(how_far: str) -> None:
     """Report how far the work of this thread has come; outside of such work nothing happens."""
     call = getattr(_here, "call", None)
     if call is not None:
-        call.told = how_far
+        call.progress = how_far
 
 
 def fail(why: str) -> None:
@@ -212,7 +212,7 @@ class ThreadedCalls(Calls):
         present = stopwatch()
         with self._lock:
             late = [
-                UnderWay(kind, name, present - call.since, call.told)
+                UnderWay(kind, name, present - call.since, call.progress)
                 for (kind, name), call in self._calls.items()
                 if not call.done.is_set() and present - call.since >= wall_seconds
             ]

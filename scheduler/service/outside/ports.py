@@ -48,7 +48,7 @@ class Log(Protocol):
 class Opening(Protocol):
     """Makes sure that a pool's platform can be used; see LatePlatform.open."""
 
-    def __call__(self, *, anew: bool = False) -> str:
+    def __call__(self, *, reload: bool = False) -> str:
         """Return a word that changes when the platform was made of something else. Raises PlatformError."""
 
 

@@ -49,12 +49,12 @@ def take(
     if wanted.kind == mount.KIND:
         return _pinned_at_kaggle(database, artifacts, wanted, delete_at, published(), heal=heal)
 
-    def told(how_far: str) -> None:
+    def report(how_far: str) -> None:
         tell(f"input {wanted.name}: {how_far}")
 
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
-        folder = folder_of(Path(scratch) / "files", wanted.source, told)
-        packed = put_tree(database, artifacts, folder, KIND, delete_at, told, heal=heal)
+        folder = folder_of(Path(scratch) / "files", wanted.source, report)
+        packed = put_tree(database, artifacts, folder, KIND, delete_at, report, heal=heal)
     return replace(wanted, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
 
 

@@ -28,7 +28,7 @@ class StopAsked:
     """The run as it is now, and whether the session has been told; if not, the daemon tells it."""
 
     run: Run
-    told: bool
+    flag_written: bool
 
 
 def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int, by: str) -> StopAsked:
@@ -59,8 +59,8 @@ def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int,
     try:
         put_stop_flag(artifacts, key, why)
     except StoreError:
-        return StopAsked(run, told=False)
-    return StopAsked(run, told=True)
+        return StopAsked(run, flag_written=False)
+    return StopAsked(run, flag_written=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def sweep_sessions(ports: Ports, now: int) -> None:
 
     def sweep(pool: str, platform: Platform) -> None:
         try:
-            removed = border.asked(pool, "sweep", partial(platform.sweep, over, now))
+            removed = border.call(pool, "sweep", partial(platform.sweep, over, now))
         except PlatformError as error:
             ports.log.warning("sweep.failed", pool=pool, why=str(error))
             return

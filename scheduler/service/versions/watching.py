@@ -47,7 +47,7 @@ class Watch:
         return self.watched.alarm_at is not None
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What was seen, in words."""
         watched = self.watched
         return (
@@ -92,12 +92,12 @@ def take_back(tx: Connection, version: Version, evidence: Watch, now: int, by: s
         version.name,
         now,
         by,
-        why=evidence.told,
+        why=evidence.text,
         watched=asdict(evidence.watched),
         usual=evidence.usual,
         votes_digest=evidence.digest,
     )
-    return rollback(tx, version.model, f"{evidence.told} (votes {evidence.digest[:16]})", now, by)
+    return rollback(tx, version.model, f"{evidence.text} (votes {evidence.digest[:16]})", now, by)
 
 
 class Watches:
@@ -151,7 +151,7 @@ class Watches:
             return
         outcome = f"{back.name} is promoted again" if back else f"no version of {version.model} is promoted"
         self._ports.log.error(
-            ALARM, version=version.name, why=f"{evidence.told}; {outcome}", next=f"schedctl models show {version.name}"
+            ALARM, version=version.name, why=f"{evidence.text}; {outcome}", next=f"schedctl models show {version.name}"
         )
 
 

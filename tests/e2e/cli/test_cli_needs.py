@@ -27,7 +27,7 @@ from scheduler.core.window import DAY, WEEK, Calendar
 from scheduler.daemon import status_line
 from scheduler.notify.mail import Mailing, mail
 from scheduler.notify.rules import _TELLS
-from scheduler.service.faults.isolation import JOB_POISONED, MENDED, POISONED
+from scheduler.service.faults.isolation import JOB_POISONED, POISONED, RECOVERED
 from scheduler.service.versions import force
 from scheduler.store import checkpoints, deployments, due, evaluations, events, jobs, limits, outbox, runs, versions
 from scheduler.store.engine import Database
@@ -215,7 +215,7 @@ KINDS: dict[str, list[Kind]] = {
     ],
     "wrong accelerator": [Kind("odd", close("odd", NOW + 600, "a P100", Cause.WRONG_DEVICE))],
     "session offered": [Kind("uff-offer-0001", offer, happen("session.taken", "uff-offer-0001"), typed=False)],
-    "session cannot be handled": [Kind("uff-odd-0001", poison_session, happen(MENDED, "uff-odd-0001"))],
+    "session cannot be handled": [Kind("uff-odd-0001", poison_session, happen(RECOVERED, "uff-odd-0001"))],
     "session not known": [Kind(OFF, vanish, happen("run.clear", OFF), typed=False)],
     "session goes on unwanted": [Kind(LATE, lambda tx: live_on(tx, "desk-two", NOW), happen("session.left", LATE))],
     "job cannot be launched": [Kind("late-job", postpone, happen("job.activate", "late-job"))],

@@ -94,7 +94,7 @@ def test_money_is_counted_in_microdollars(database: Database) -> None:
 
 def test_a_stop_counts_even_when_the_session_cannot_be_told(world: Database, tmp_path: Path) -> None:
     asked = sessions.stop(world, BrokenStore(tmp_path), KEY, "why", NOW, "tester")
-    assert not asked.told
+    assert not asked.flag_written
     with world.read() as tx:
         assert isinstance(runs.get(tx, KEY).state, Stopping)
 
