@@ -328,8 +328,8 @@ class Daemon:
         elif self._cycle.drain("the rehearsal's time is over"):
             self._ask_to_stop()
         self._crashes = 0
-        told, self._logged_up_to = self._logged_up_to, tell_endings(self._ports, self._logged_up_to)
-        if told != self._logged_up_to:
+        before, self._logged_up_to = self._logged_up_to, tell_endings(self._ports, self._logged_up_to)
+        if before != self._logged_up_to:
             self._mail_now()
         self._work.note(self._ports, self._ports.clock.now())
         self._tell_progress()

@@ -122,9 +122,9 @@ class Port:
             case given.Echo():
                 self._reply(tag, json.dumps(arguments.data, allow_nan=False).encode())
             case given.SubscribeEvents():
-                self._subscriptions.events(arguments, lambda told: self._reply(tag, self.surface.text_of(told)))
+                self._subscriptions.events(arguments, lambda answer: self._reply(tag, self.surface.text_of(answer)))
             case given.ReadLog():
-                self._subscriptions.log(arguments, lambda told: self._reply(tag, self.surface.text_of(told)))
+                self._subscriptions.log(arguments, lambda answer: self._reply(tag, self.surface.text_of(answer)))
             case given.Unsubscribe():
                 self._subscriptions.end(arguments.subscription)
                 self._reply(tag, b"{}")

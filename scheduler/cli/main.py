@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
     """Run one command line and return its exit code. Errors are written to standard error, never raised."""
     options: GlobalOptions | None = None
     try:
-        plain = prompt.asked(list(words))
+        plain = prompt.parse(list(words))
         if plain is not None:
             code = prompt.show_line(*plain)
             sys.stdout.flush()

@@ -79,7 +79,7 @@ def _answers(folder: str) -> bool:
     return True
 
 
-def asked(words: list[str]) -> tuple[str | None] | None:
+def parse(words: list[str]) -> tuple[str | None] | None:
     """Return the settings file named in a plain ``prompt``, which may be none; None for every other command line."""
     match words:
         case ["prompt"]:

@@ -49,7 +49,7 @@ _FOREIGN = {"checkpoints": "relay", "settle_seconds": "3"}
 
 
 class Emulator:
-    """A program that says its address once it can be asked. ``told`` is what it reads from its standard input."""
+    """A program that says its address once it can be asked. ``input_text`` is what it reads from its standard input."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, input_text: str = "") -> None:
         self._name = name
@@ -142,14 +142,14 @@ def _emulator(
     titles: tuple[str, str, str],
     figures: Mapping[str, object],
     more: Sequence[str] = (),
-    told: str = "",
+    input_text: str = "",
 ) -> Emulator:
     """Return an emulator on the rehearsal's clock; ``titles`` are its name for people, its module and its folder."""
     title, module, folder = titles
     times = {"--epoch": rehearsal.epoch, "--origin": rehearsal.origin, "--scale": rehearsal.scale}
     words = [str(word) for pair in {**figures, **times, "--idle-seconds": _IDLE_SECONDS}.items() for word in pair]
     command = [sys.executable, "-m", f"platforms.emulators.{module}", str(rehearsal.folder / folder), *words, *more]
-    return Emulator(title, command, rehearsal.folder / f"{folder}.log", told)
+    return Emulator(title, command, rehearsal.folder / f"{folder}.log", input_text)
 
 
 def _named(base: Mapping[str, Any], platform: str, address: str) -> list[dict[str, Any]]:
@@ -203,7 +203,7 @@ def _kaggle_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
         "--owner": _OWNER,
         "--gpu-hours": max((quota.limit_seconds for quota in pools[0].quotas), default=108_000) / 3_600,
     }
-    return _emulator(rehearsal, ("Kaggle", "kaggle", "kaggle"), figures, told=f"{_key(credentials)}\n")
+    return _emulator(rehearsal, ("Kaggle", "kaggle", "kaggle"), figures, input_text=f"{_key(credentials)}\n")
 
 
 def _key(file: Path) -> str:

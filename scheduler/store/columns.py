@@ -13,8 +13,8 @@ from sqlalchemy.types import TypeDecorator
 class WrongType(ValueError):
     """A column holds a value of a type that is never written there: the row is damaged."""
 
-    def __init__(self, expected: str, found: object) -> None:
-        super().__init__(f"{type(found).__name__} where {expected} is written")
+    def __init__(self, expected: str, value: object) -> None:
+        super().__init__(f"{type(value).__name__} where {expected} is written")
 
 
 class _Checked:

@@ -36,23 +36,23 @@ class DatabaseMissing(StoreFailure):
 
 
 class DatabaseOlder(StoreFailure):
-    """The schema is of an older version; ``found`` is None when there is none yet."""
+    """The schema is of an older version; ``actual`` is None when there is none yet."""
 
-    def __init__(self, where: str, found: str | None, expected: str) -> None:
-        why = f"its schema is at {found or 'nothing'}, this version needs {expected}"
+    def __init__(self, where: str, actual: str | None, expected: str) -> None:
+        why = f"its schema is at {actual or 'nothing'}, this version needs {expected}"
         super().__init__("database is older", where, why, "Run `schedctl db upgrade`")
-        self.found = found
+        self.actual = actual
         self.expected = expected
 
 
 class DatabaseNewer(StoreFailure):
     """The schema was made by a newer version."""
 
-    def __init__(self, where: str, found: str, expected: str) -> None:
-        why = f"its schema is at {found}, this version knows {expected} and before"
+    def __init__(self, where: str, actual: str, expected: str) -> None:
+        why = f"its schema is at {actual}, this version knows {expected} and before"
         remedy = "Install the newer version again, or restore a backup made before its upgrade"
         super().__init__("database is newer", where, why, remedy)
-        self.found = found
+        self.actual = actual
         self.expected = expected
 
 
@@ -83,11 +83,11 @@ class Refused(StoreFailure):
 class Stale(StoreFailure):
     """A guarded write matched no row: somebody else changed it first."""
 
-    def __init__(self, subject: str, expected: str, found: str) -> None:
-        why = f"expected {expected}, found {found}"
+    def __init__(self, subject: str, expected: str, actual: str) -> None:
+        why = f"expected {expected}, found {actual}"
         super().__init__("stale write", subject, why, "Load it again and decide again")
         self.expected = expected
-        self.found = found
+        self.actual = actual
 
 
 class Fenced(StoreFailure):

@@ -41,7 +41,7 @@ def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
     }
 
 
-def shown(tx: Connection, records: Sequence[Run]) -> list[Run]:
+def attach(tx: Connection, records: Sequence[Run]) -> list[Run]:
     """Return the runs, each live one with why its session waits in its platform's queue, for people to see."""
     live = [run.key for run in records if not isinstance(run.state, Ended)]
     waits = of(tx, live)

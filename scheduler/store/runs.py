@@ -158,7 +158,7 @@ def attempts(tx: Connection, job: str) -> dict[int, Attempt]:
     return {row.attempt: Attempt(row.run, row.lane, row.planned_start) for row in tx.execute(_ATTEMPTS, {"job": job})}
 
 
-def given(tx: Connection, key: str, job: str) -> list[str] | None:
+def restore_keys(tx: Connection, key: str, job: str) -> list[str] | None:
     """Return the manifests that a lane was told it may start from; None when that was not written down."""
     for event in reversed(events.tail(tx, kinds=["run.submit", "run.chain"], subject=key)):
         restore = event.data.get("restore")

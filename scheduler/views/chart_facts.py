@@ -32,7 +32,7 @@ def timeline(tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, span:
         span,
         now,
         [pool for _, pool in sorted(pools.items())],
-        queue_waits.shown(tx, runs.between(tx, span.start, span.end)),
+        queue_waits.attach(tx, runs.between(tx, span.start, span.end)),
         plan,
         {name: closures(tx, name, now, span.end) for name in pools},
         hues_of(jobs.names_by_age(tx)),

@@ -60,7 +60,7 @@ class Work:
 @dataclass(slots=True)
 class _Last:
     since: int
-    told: str
+    progress: str
     changed_at: int
     seen_at: int
 
@@ -84,8 +84,8 @@ class LongWork:
             began = now - round(one.wall_seconds / second)
             state = self._last.setdefault(_named(one.kind, one.name), _Last(began, one.progress, now, now))
             state.seen_at = now
-            if state.told != one.progress:
-                state.told, state.changed_at = one.progress, now
+            if state.progress != one.progress:
+                state.progress, state.changed_at = one.progress, now
         going = {(_named(kind, name)) for kind in _WORDS for name in ports.calls.under_way(kind)}
         for what, state in list(self._last.items()):
             kept = what == _WORDS["reports"] and (now - state.seen_at) * second < _KEPT_WALL_SECONDS
@@ -98,7 +98,7 @@ class LongWork:
                 what,
                 "standing still" if (now - state.changed_at) * second >= _STANDS_WALL_SECONDS else "under way",
                 state.since,
-                state.told,
+                state.progress,
             )
             for what, state in sorted(self._last.items())
         ]

@@ -41,7 +41,7 @@ from scheduler.store.jobs import JobRecord
 from scheduler.views.long_work import long_work
 
 RAISED, SETTLED = conditions.RAISED, "need.settled"
-TAKEN = "session.taken"
+CLAIMED = "session.taken"
 ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan", conditions.BLIND)
 REPORT_AGAIN = "weekly-report-again"  # the duty that is there while a report could not be made
 _TRIES_SHOWN = 3  # a message that failed so often needs an action

@@ -146,7 +146,7 @@ class Overview:
 def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, beat_seconds: int, now: int) -> Overview:
     """Read it, for the configured ``pools``, whose sessions speak every ``beat_seconds``. Raises StoreFailure."""
     plan = plans.newest(tx)
-    live = queue_waits.shown(tx, runs.live(tx))
+    live = queue_waits.attach(tx, runs.live(tx))
     life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
     coming: dict[str, Placement] = {}
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():

@@ -36,7 +36,7 @@ def facts_within(
     queue: Sequence[JobRecord],
 ) -> WeekFacts:
     """Return the facts of [start, end) from what was read already, and the runs that touched it."""
-    week_runs = queue_waits.shown(tx, runs.between(tx, start, end))
+    week_runs = queue_waits.attach(tx, runs.between(tx, start, end))
     touched = [run for run in week_runs if run.planned_start < end]
     parents = generations.parents(tx)
     firsts = {job: {first for _, first in begun} for job, begun in generations.beginnings(tx).items()}

@@ -112,15 +112,15 @@ def _endpoint(source: Source, answer: Callable[..., Any], path: str) -> Callable
     in_path = re.findall(r"{(\w+)}", path)
     arguments = [*in_path, *(one.name for one in parameters[len(in_path) :])]
 
-    def asked(**values: Any) -> Any:
+    def endpoint(**values: Any) -> Any:
         return answer(source, **{one.name: values[name] for one, name in zip(parameters, arguments, strict=True)})
 
     renamed = [one.replace(name=name) for one, name in zip(parameters, arguments, strict=True)]
-    asked.__signature__ = Signature(  # type: ignore[attr-defined]  # what FastAPI looks for
+    endpoint.__signature__ = Signature(  # type: ignore[attr-defined]  # what FastAPI looks for
         renamed, return_annotation=signature(answer, eval_str=True).return_annotation
     )
-    asked.__doc__ = answer.__doc__
-    return asked
+    endpoint.__doc__ = answer.__doc__
+    return endpoint
 
 
 def day_of(text: str) -> date:

@@ -41,7 +41,7 @@ class _TailState:
 class _Tail:
     """What is known of one log, replaced by the one thread that reads on; ``read`` is set while none does."""
 
-    known: _TailState = field(default_factory=_TailState)
+    state: _TailState = field(default_factory=_TailState)
     read: Event = field(default_factory=Event)
     read_at: float | None = None
 
@@ -71,35 +71,35 @@ class LogTails:
             at = stopwatch()
             first = tail.read_at is None
             idle = first or tail.read.is_set()
-            if idle and not tail.known.whole and (first or at - (tail.read_at or 0.0) >= _LOOK_AGAIN_SECONDS):
+            if idle and not tail.state.whole and (first or at - (tail.read_at or 0.0) >= _LOOK_AGAIN_SECONDS):
                 tail.read_at = at
                 tail.read.clear()
                 # The state was read before the log: what is printed before a session ends is never missed.
                 words = (tail, run.pool, key, isinstance(run.state, Ended))
                 Thread(target=self._read_on, args=words, daemon=True).start()
         answered = tail.read.wait(patience_seconds)
-        return self._answer(tail.known, key, after, answered=answered)
+        return self._answer(tail.state, key, after, answered=answered)
 
     def _read_on(self, tail: _Tail, pool: str, key: str, ended: bool) -> None:  # noqa: FBT001 - a thread's argument
         try:
             self._read_pieces(tail, pool, key, ended=ended)
         except (PlatformError, OSError) as error:
-            tail.known = replace(tail.known, why=str(error))
+            tail.state = replace(tail.state, why=str(error))
         finally:
             tail.read.set()
 
     def _read_pieces(self, tail: _Tail, pool: str, key: str, *, ended: bool) -> None:
         if pool not in self._source.pools:
-            tail.known = replace(tail.known, why=f"{pool} is no longer configured")
+            tail.state = replace(tail.state, why=f"{pool} is no longer configured")
             return
         platform = self._source.app.platforms[pool]
         read = 0
         while read < _READ_MAX_BYTES:
-            state = tail.known
+            state = tail.state
             fresh = b"".join(platform.logs(key, state.end, _PIECE_BYTES))
             kept = (state.data + fresh)[-_KEPT_BYTES:]
             over = len(fresh) < _PIECE_BYTES
-            tail.known = _TailState(state.end + len(fresh) - len(kept), kept, whole=ended and over)
+            tail.state = _TailState(state.end + len(fresh) - len(kept), kept, whole=ended and over)
             read += len(fresh)
             if over:
                 return

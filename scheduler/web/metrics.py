@@ -30,11 +30,11 @@ Sample = tuple[dict[str, str], float]
 class _Read(Collector):
     """Metrics that were read already, as prometheus_client asks for them."""
 
-    found: list[Metric]
+    metrics: list[Metric]
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics that have samples."""
-        return (metric for metric in self.found if metric.samples)
+        return (metric for metric in self.metrics if metric.samples)
 
 
 def metrics(source: Source, accept: str) -> tuple[bytes, str]:
@@ -124,7 +124,7 @@ def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
         "uff_pool_open", "gauge", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in states]
     )
     yield _metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in states])
-    waiting = Counter(run.pool for run in queue_waits.shown(tx, runs.live(tx)) if run.wait is not None)
+    waiting = Counter(run.pool for run in queue_waits.attach(tx, runs.live(tx)) if run.wait is not None)
     samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in states]
     yield _metric("uff_pool_sessions_waiting", "gauge", "Live sessions in their platform's queue.", samples_waiting)
     meters = all_meters(source, tx, now)

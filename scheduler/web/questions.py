@@ -242,7 +242,7 @@ def queue_show(source: Source, job: Name) -> JobDetail:
             "losses": losses([one for one in saved if one.manifest.attempt > record.fenced_attempt]),
             "generations": generations.of_job(tx, job),
             "checkpoints": [checkpoint_json(fields) for fields in saved[:_CHECKPOINTS_SHOWN]],
-            "runs": [run_json(run) for run in queue_waits.shown(tx, sessions)],
+            "runs": [run_json(run) for run in queue_waits.attach(tx, sessions)],
         }
     return JobDetail.model_validate(fields)
 
@@ -288,14 +288,14 @@ def runs_list(
     """The runs, newest first, of one pool or with one job if asked."""
     with source.read() as tx:
         page_of_runs, total = runs.page(tx, rows, (page - 1) * rows, pool, job)
-        page_of_runs = queue_waits.shown(tx, page_of_runs)
+        page_of_runs = queue_waits.attach(tx, page_of_runs)
     return Runs(runs=[RunRow(**run_json(run)) for run in page_of_runs], **paged(page, rows, total))
 
 
 def runs_show(source: Source, run: Name) -> RunDetail:
     """One run with its lanes, their newest heartbeats, and what happened to it."""
     with source.read() as tx:
-        (record,) = queue_waits.shown(tx, [runs.get(tx, run)])
+        (record,) = queue_waits.attach(tx, [runs.get(tx, run)])
         beats = runs.heartbeats(tx, [run])
         history = events.tail(tx, limit=_EVENTS_SHOWN, subject=run)
     return RunDetail.model_validate({**run_json(record, beats), "events": history})
@@ -329,7 +329,7 @@ def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
 
 
 def sparks(source: Source, tx: Connection, now: int) -> Mapping[tuple[str, str], str]:
-    """Return of each pool and quota its burn-down as a line as small as a word, refreshed once a minute."""
+    """Return a sparkline of the use of each quota, by pool and quota; it is refreshed once a minute."""
     return source.kept(
         "sparks",
         (ledger.newest_number(tx), plans.newest_number(tx), now // 60),

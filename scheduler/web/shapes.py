@@ -267,7 +267,7 @@ class JobDetail(JobRow):
 
 
 class Quotas(Shape):
-    """All meters, and their burn-down."""
+    """All meters, and their ``burn_down`` charts."""
 
     quotas: list[Meter]
     burn_down: list[BurnDown]

@@ -113,7 +113,7 @@ class Source:
     def trainings(self, tx: Connection, records: Sequence[JobRecord], now: int) -> list[Training]:
         """Return how the training of each job stands."""
         live = (
-            queue_waits.shown(tx, runs.live(tx)) if any(isinstance(record.state, Active) for record in records) else []
+            queue_waits.attach(tx, runs.live(tx)) if any(isinstance(record.state, Active) for record in records) else []
         )
         beat = self.app.settings.daemon.heartbeat_seconds
         return trainings(tx, records, live, self.plan(tx), self.pools, beat, now)

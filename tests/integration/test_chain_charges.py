@@ -38,7 +38,7 @@ def test_a_job_continues_as_a_lane_of_the_run(database: Database, session: Run) 
         runs.add_lane(tx, session, lane, ["jobs/next/manifests/1"], NOW + HOUR)
     with database.read() as tx:
         assert runs.get(tx, session.key) == replace(session, lanes=(*session.lanes, lane))
-        assert runs.given(tx, session.key, "next") == ["jobs/next/manifests/1"]
+        assert runs.restore_keys(tx, session.key, "next") == ["jobs/next/manifests/1"]
         assert runs.attempts(tx, "next")[1].lane == 2
     with pytest.raises(Stale), database.write() as tx:  # whoever decided on what was before decides again
         runs.add_lane(tx, session, replace(lane, index=3, attempt=2), [], NOW + HOUR)

@@ -158,9 +158,9 @@ def test_runs_of_one_second_have_one_order_and_ends_count_at_the_very_second(dat
         assert runs.ended_before(tx, NOW + 21) == {"uff-a-1", "uff-b-1"}
         assert counts.live_sessions(tx) == 1
         assert runs.attempts(tx, "a") == {1: runs.Attempt("uff-a-1", 0, NOW)}
-        assert runs.given(tx, "uff-a-1", "a") == ["k"]
-        assert runs.given(tx, "uff-a-1", "b") == []
-        assert runs.given(tx, "uff-c-1", "c") is None
+        assert runs.restore_keys(tx, "uff-a-1", "a") == ["k"]
+        assert runs.restore_keys(tx, "uff-a-1", "b") == []
+        assert runs.restore_keys(tx, "uff-c-1", "c") is None
 
 
 def test_last_words_come_of_the_last_three_sessions_that_went_well(database: Database) -> None:

@@ -138,7 +138,7 @@ def test_a_schema_of_an_older_version(database_url: str) -> None:
     with pytest.raises(DatabaseOlder) as caught:
         open_database(database_url)
     told(caught.value, "schedctl db upgrade")
-    assert (caught.value.found, caught.value.expected) == (None, REVISIONS[-1])
+    assert (caught.value.actual, caught.value.expected) == (None, REVISIONS[-1])
 
 
 def test_a_schema_of_a_newer_version(database: Database, database_url: str) -> None:

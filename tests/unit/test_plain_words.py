@@ -79,13 +79,6 @@ NAMES = frozenset(
 )
 # A folder that is not here is free of both. A figure may only get smaller; a folder that has none left goes.
 NOT_YET = {
-    "scheduler": 1,
-    "scheduler/bridge": 3,
-    "scheduler/cli": 17,
-    "scheduler/rehearsal": 1,
-    "scheduler/store": 9,
-    "scheduler/views": 4,
-    "scheduler/web": 9,
     "platforms": 10,
     "platforms/artifacts": 2,
     "platforms/kaggle": 9,
@@ -99,10 +92,12 @@ NOT_YET = {
 }
 # Fields that are stored, or that adapters of others set and implement.
 FIELDS = {
+    "scheduler/bridge/verbs.py": {"told"},
     "scheduler/core/ledger.py": {"told"},
     "scheduler/core/plan.py": {"said"},
     "scheduler/core/snapshot.py": {"said"},
-    "scheduler/planner/questions/whatif.py": {"known"},
+    "scheduler/views/long_work.py": {"told"},
+    "scheduler/web/shapes.py": {"told"},
     "platforms/skypilot/adapter.py": {"known"},
 }
 

@@ -59,11 +59,11 @@ def claim(
 ) -> None:
     """Claim an offered session: write its notebook. Its quota counts from now on."""
     from scheduler.store import events
-    from scheduler.views.needs import TAKEN
+    from scheduler.views.needs import CLAIMED
 
     files = _desk_of(cli, key).take(key, cli.who, out, cli.now)
     with cli.app.database.write() as tx:
-        events.append(tx, TAKEN, key, cli.now, cli.who)
+        events.append(tx, CLAIMED, key, cli.now, cli.who)
     cli.out.data({"key": key, "files": [str(path) for path in files]})
     for path in files:
         cli.out.line(str(path))

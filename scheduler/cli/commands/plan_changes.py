@@ -238,7 +238,7 @@ def show_what_if(
         plan, difference = ask_what_if(cli.planning_context, specs, edits, policy)
     except UnknownName as error:
         why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
-        raise NotFound(f"unknown {error.kind}", why, _meant(error.kind, error.name, error.known)) from None
+        raise NotFound(f"unknown {error.kind}", why, _meant(error.kind, error.name, error.names)) from None
     data = {job: [asdict(one) for one in options] for job, options in choices.items()}
     more = {"devices": data} if data else {}
     cli.out.data({"plan": plan_json(plan), **difference_json(difference), **more})

@@ -77,7 +77,7 @@ def add(
     models: Annotated[
         bool, typer.Option("--models", help="Add every model of the settings that is not in the queue yet.")
     ] = False,
-    given: Annotated[
+    fields: Annotated[
         dict[str, Any],
         options.described(
             *("name", "command", "target_step", "steps_per_hour", "role", "priority", "pools", "gpus", "vram_gib"),
@@ -98,7 +98,7 @@ def add(
     """
     from scheduler.cli.commands.queue_add import add_jobs
 
-    table = options.table_of(given)
+    table = options.table_of(fields)
     if models and (file or table or go_on):
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
     if not (models or file or table):

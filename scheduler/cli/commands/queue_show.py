@@ -34,13 +34,13 @@ def show_job(cli: Cli, name: str) -> None:
         record = jobs.get(tx, name)
         waits = plans.reason(tx, name)
         speeds = [rate for (job, _), rate in sorted(rates.everything(tx).items()) if job == name]
-        sessions = queue_waits.shown(tx, runs.recent(tx, _RUNS_SHOWN, job=name))
+        sessions = queue_waits.attach(tx, runs.recent(tx, _RUNS_SHOWN, job=name))
         lineage = generations.of_job(tx, name)
         share = share_now(tx, name)
         learned = training_data.of_job(tx, name)
         gained = standing(tx, record.spec, record.fenced_attempt)
         beat = cli.app.settings.daemon.heartbeat_seconds
-        live = queue_waits.shown(tx, runs.live(tx))
+        live = queue_waits.attach(tx, runs.live(tx))
         (going,) = trainings(tx, [record], live, plans.newest(tx), cli.app.pools, beat, cli.now)
     document = job_json(record, waits)
     document["training"] = asdict(going)

@@ -64,7 +64,7 @@ def list_(
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job, removed=True)
-        recent = queue_waits.shown(tx, runs.recent(tx, limit, pool, job))
+        recent = queue_waits.attach(tx, runs.recent(tx, limit, pool, job))
     if pool is not None and not recent:
         find_pool(cli.app.pools, pool)
     if live:
@@ -83,7 +83,7 @@ def show(cli: Cli, name: RunOrJob) -> None:
     from scheduler.store import events, generations, ledger, queue_waits, runs
 
     with cli.app.database.read() as tx:
-        (run,) = queue_waits.shown(tx, [find_run(tx, name, or_job=True)])
+        (run,) = queue_waits.attach(tx, [find_run(tx, name, or_job=True)])
         key = run.key
         charges = fold(ledger.of_runs(tx, [key])).get(run.pool, ())
         heartbeats = runs.heartbeats(tx, [key])

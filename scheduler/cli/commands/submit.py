@@ -29,7 +29,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
     ] = None,
-    given: Annotated[
+    fields: Annotated[
         dict[str, Any],
         options.described(
             *("target_step", "whole", "name", "role", "pools", "gpus", "vram_gib", "environment", "priority"),
@@ -59,5 +59,5 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     from scheduler.cli.commands.submit_jobs import Submission, submit_jobs
 
-    submission = Submission(script, arguments or [], options.table_of(given), sweep or [], probe)
+    submission = Submission(script, arguments or [], options.table_of(fields), sweep or [], probe)
     submit_jobs(cli, submission, dry_run=dry_run, expect=expect, wait=and_wait, logs=follow)

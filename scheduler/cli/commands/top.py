@@ -72,7 +72,7 @@ def top(
     with _keys(), Live(picture.draw(), console=Console(no_color=not cli.colour, highlight=False), screen=True) as live:
         while not picture.view.over:
             if key := _key(every):
-                picture.view.press(key, picture.shown)
+                picture.view.press(key, picture.job_names)
             live.update(picture.draw(fresh=not key), refresh=True)
 
 
@@ -83,7 +83,7 @@ class _Picture:
         from scheduler.cli.parts.top_view import View
 
         self.view = View(cli, order)
-        self.shown: list[str] = []
+        self.job_names: list[str] = []
         self._cli = cli
         self._overview: Overview | None = None
         self._trouble = ""
@@ -95,7 +95,7 @@ class _Picture:
 
         from scheduler.cli.parts.screen import headline, verdict_line
 
-        overview = self._look() if fresh or self._overview is None or self.view.said else self._overview
+        overview = self._look() if fresh or self._overview is None or self.view.message else self._overview
         lines, out, view = shutil.get_terminal_size().lines, self._cli.out, self.view
         head = self._trouble or headline(overview, out)
         parts = [
@@ -142,7 +142,7 @@ class _Picture:
         unseen |= {OVER} if lines < _LINES_OF_ALL else set()
         left = [one for one in every if one.title not in unseen]
         titles = _TITLE_LINES_OF_FEW if few else _TITLE_LINES
-        self.shown = [row[1] for one in every if one.title == _JOBS for row in one.rows]
+        self.job_names = [row[1] for one in every if one.title == _JOBS for row in one.rows]
         while left and room >= titles + 1:
             section = left.pop(0)
             needed = [min(len(one.rows), _JOBS_MIN if few and one.title == _JOBS else _ROWS_MIN) for one in left]

@@ -51,7 +51,7 @@ class _Left(Exception):
 
 @dataclass
 class View:
-    """What is looked at. ``asked`` is a question that the keys typed answer; ``said`` is what came of the last."""
+    """What is looked at. ``prompt`` is a question that the keys typed answer; ``message`` is what came of the last."""
 
     cli: Cli
     order: str
@@ -59,9 +59,9 @@ class View:
     chosen: str = ""
     filter: str = "all"
     name: str = ""
-    asked: Literal["", "hold", "weight", "name"] = ""
+    prompt: Literal["", "hold", "weight", "name"] = ""
     typed: str = ""
-    said: str = ""
+    message: str = ""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
     over: bool = False
     left: Event = field(default_factory=Event)  # told to who reads a log that is not shown any more
@@ -72,7 +72,7 @@ class View:
 
     def press(self, key: str, rows: Sequence[str]) -> None:
         """Do what a key means; ``rows`` are the names of the jobs on the screen, in order."""
-        if self.asked:
+        if self.prompt:
             self._answer(key)
             return
         self._understand(key, rows)
@@ -80,7 +80,7 @@ class View:
             self.left.set()
 
     def _understand(self, key: str, rows: Sequence[str]) -> None:
-        self.said = ""
+        self.message = ""
         match key:
             case "q" | "Q" | "\x03":
                 self.over = True
@@ -98,7 +98,7 @@ class View:
                 names = list(_FILTERS)
                 self.filter = names[(names.index(self.filter) + 1) % len(names)]
             case "/":
-                self.asked, self.typed = "name", ""
+                self.prompt, self.typed = "name", ""
             case _ if self.chosen:
                 self._act(key)
             case _:
@@ -111,7 +111,7 @@ class View:
             "weight": f"Priority of {self.chosen}: {self.typed}_",
             "name": f"Names with: {self.typed}_",
         }
-        return words.get(self.asked, self.said)
+        return words.get(self.prompt, self.message)
 
     def lines(self, overview: Overview, zone: str) -> list[str]:
         """Return the lines of a page other than the main one."""
@@ -134,9 +134,9 @@ class View:
                 self.page = "log"
                 self._read_log()
             case "h":
-                self.asked = "hold"
+                self.prompt = "hold"
             case "p":
-                self.asked, self.typed = "weight", ""
+                self.prompt, self.typed = "weight", ""
             case "r":
                 self._do(lambda now: queue.release(self.cli.app.database, self.chosen, now, self.cli.who), "released")
             case _:
@@ -144,17 +144,17 @@ class View:
 
     def _answer(self, key: str) -> None:
         """Take a key while something is asked."""
-        if self.asked == "hold":
-            self.asked = ""
+        if self.prompt == "hold":
+            self.prompt = ""
             if key in {"y", "Y"}:
                 hold = queue.hold
                 self._do(lambda now: hold(self.cli.app.database, self.chosen, "", now, self.cli.who), "held")
         elif key == "esc":
-            self.asked = ""
+            self.prompt = ""
         elif key == "\x7f":
             self.typed = self.typed[:-1]
         elif key in _SAVES:
-            question, self.asked = self.asked, ""
+            question, self.prompt = self.prompt, ""
             if question == "name":
                 self.name = self.typed
             else:
@@ -168,7 +168,7 @@ class View:
         except ValueError:
             weight = -1.0
         if not RANGES["weight"].holds(weight):
-            self.said = f"{self.typed} is no priority in the range {RANGES['weight']}"
+            self.message = f"{self.typed} is no priority in the range {RANGES['weight']}"
             return
         change = queue.change
         self._do(
@@ -183,12 +183,12 @@ class View:
         except Exception as error:
             if code_of(error) is Exit.BUG:
                 raise
-            self.said = str(error)
+            self.message = str(error)
             return
         from scheduler.wake import wake
 
         answers = wake(self.cli.paths.state_dir)
-        self.said = f"{self.chosen} is {done}" + ("" if answers else "; no daemon runs, the next one acts on it")
+        self.message = f"{self.chosen} is {done}" + ("" if answers else "; no daemon runs, the next one acts on it")
 
     def _read_log(self) -> None:
         """Follow the newest session's log beside the drawing: a platform may take its time."""

@@ -60,13 +60,13 @@ Edit = AddJob | SetHours | TakeDown | SetWeight | SetDevices
 
 
 class UnknownName(NotFound):
-    """An edit names a job, pool or policy that does not exist; ``known`` are those that do."""
+    """An edit names a job, pool or policy that does not exist; ``names`` are those that do."""
 
-    def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"no {kind} is called {name!r}; known: {', '.join(sorted(known)) or 'none'}")
+    def __init__(self, kind: str, name: str, names: Sequence[str]) -> None:
+        super().__init__(f"no {kind} is called {name!r}; known: {', '.join(sorted(names)) or 'none'}")
         self.kind = kind
         self.name = name
-        self.known = tuple(sorted(known))
+        self.names = tuple(sorted(names))
 
 
 def what_if(
@@ -121,16 +121,16 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
 
 
 def _with_job(snapshot: Snapshot, name: str, change: Callable[[JobView], JobView]) -> Snapshot:
-    known = [job.name for job in snapshot.jobs]
-    if name not in known:
-        raise UnknownName("job", name, known)
+    names = [job.name for job in snapshot.jobs]
+    if name not in names:
+        raise UnknownName("job", name, names)
     return replace(snapshot, jobs=tuple(change(job) if job.name == name else job for job in snapshot.jobs))
 
 
 def _with_pool(snapshot: Snapshot, name: str, change: Callable[[PoolView], PoolView]) -> Snapshot:
-    known = [view.pool.name for view in snapshot.pools]
-    if name not in known:
-        raise UnknownName("pool", name, known)
+    names = [view.pool.name for view in snapshot.pools]
+    if name not in names:
+        raise UnknownName("pool", name, names)
     return replace(snapshot, pools=tuple(change(view) if view.pool.name == name else view for view in snapshot.pools))
 
 

@@ -238,7 +238,7 @@ def _open_gates(tx: Connection, parent: JobRecord, step: int, now: int) -> None:
 
 def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None:
     """Believe what a session says of the checkpoints that it was given to start from, and of no others."""
-    restored = runs.given(tx, report.run, report.job)
+    restored = runs.restore_keys(tx, report.run, report.job)
     if restored is None:  # launched by an older version, or before the backup that was restored
         restored = [record.manifest.key for record in checkpoints.newest(tx, report.job)]
     for accused in report.bad_manifests:
