@@ -144,14 +144,14 @@ class Pages:
         return routes
 
     def _shared(self, page: Callable[..., HTMLResponse]) -> Callable[..., HTMLResponse]:
-        """Return ``page`` made once for all who ask for it while it is being made."""
+        """Return ``page`` made once for all who ask for it in the same second."""
 
         @wraps(page)
         def answer(**parameters: Any) -> HTMLResponse:
             source = self._source
             with source.read() as tx:
-                version = source.revision(tx)
-            return source.kept((page.__name__, *parameters.items()), version, lambda: page(**parameters), lasting=False)
+                version = source.revision(tx), source.now
+            return source.kept((page.__name__, *parameters.items()), version, lambda: page(**parameters))
 
         return answer
 

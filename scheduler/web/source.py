@@ -128,11 +128,10 @@ class Source:
             return f"starts on {place.pool} at {show(place.start, self.zone)}"
         return "the next plan considers it"
 
-    def kept(self, name: Hashable, version: Hashable, make: Callable[[], T], *, lasting: bool = True) -> T:
+    def kept(self, name: Hashable, version: Hashable, make: Callable[[], T]) -> T:
         """Return what ``make`` returned for this version of the thing; only the newest version is kept.
 
-        Who asks while it is being made waits for that, and makes it where that failed. What is not ``lasting`` is for
-        those alone.
+        Who asks while it is being made waits for that, and makes it where that failed.
         """
         making: Future[T] | None = None
         with self._lock:
@@ -147,13 +146,13 @@ class Source:
             try:
                 return cached[1].result()
             except CancelledError:
-                return self.kept(name, version, make, lasting=lasting)
+                return self.kept(name, version, make)
         try:
             value = make()
             making.set_result(value)
         finally:
             making.cancel()  # where it failed; the error itself would keep its frames, and with them a transaction
             with self._lock:
-                if self._kept.get(name) is cached and (making.cancelled() or not lasting):
+                if self._kept.get(name) is cached and making.cancelled():
                     del self._kept[name]
         return value

@@ -53,8 +53,7 @@ def test_an_error_is_its_makers_alone_and_the_next_one_makes_it_again(source: So
         assert second.result(60) == "page"
 
 
-def test_what_does_not_last_is_made_for_whoever_asks_later(source: Source) -> None:
+def test_a_thing_is_made_once_for_each_version(source: Source) -> None:
     numbers = iter(range(9))
-    assert [source.kept("page", 1, lambda: next(numbers), lasting=False) for _ in range(3)] == [0, 1, 2]
-    assert [source.kept("picture", 1, lambda: next(numbers)) for _ in range(3)] == [3, 3, 3]
-    assert source.kept("picture", 2, lambda: next(numbers)) == 4
+    assert [source.kept("picture", 1, lambda: next(numbers)) for _ in range(3)] == [0, 0, 0]
+    assert source.kept("picture", 2, lambda: next(numbers)) == 1

@@ -78,12 +78,12 @@ def ask_devices(context: PlanningContext, job: str) -> tuple[DeviceChoice, ...]:
     return tuple(choice for pool in pools for choice in device_choices(view, pool, snapshot.now))
 
 
-def ask_plan(context: PlanningContext) -> Plan:
-    """Return the plan that the daemon would make now."""
+def ask_plan(context: PlanningContext) -> tuple[Plan, Snapshot]:
+    """Return the plan that the daemon would make now, and what it is made from."""
     with context.database.read() as tx:
         snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
         incumbent = plans.newest(tx)
-    return Planner(context.options).plan(snapshot, incumbent)
+    return Planner(context.options).plan(snapshot, incumbent), snapshot
 
 
 def ask_why(context: PlanningContext, job: str) -> Reason | None:

@@ -345,6 +345,7 @@ def test_a_database_that_goes_away_is_said_and_comes_back(make_world: Callable[.
             from sqlalchemy import text
 
             tx.execute(text("ALTER TABLE jobs RENAME TO jobs_away"))
+        world.change()
         answer = site.get("/queue")
         assert answer.status_code in {500, 503}
         assert "Traceback" not in answer.text
@@ -377,6 +378,7 @@ def test_a_damaged_row_is_said_with_what_to_do_and_the_page_lives_on(
             with world.database.write() as tx:
                 kept = list(tx.execute(select(table.c.name, table.c[column])))
                 tx.execute(update(table).values({column: literal_column(damage)}))
+            world.change()
             for path in ("/", "/queue", "/api/v1/queue"):
                 answer = site.get(path)
                 assert answer.status_code == 503, (path, damage, column, answer.text)
