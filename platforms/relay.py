@@ -7,7 +7,6 @@ until shown otherwise; it counts only under keys that the session had a right to
 from __future__ import annotations
 
 import errno
-import json
 import re
 import tarfile
 import tempfile
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.payload.bounds import read_json
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest, sha256_file, split_key
 from platforms.artifacts.base import BlobStore, StoreError, StoreUnreachable
 from platforms.plain_file import ODD, read_below
@@ -63,8 +63,8 @@ class Intake:
                     return False
             case 2:  # a report
                 try:
-                    return isinstance(json.loads(_read(file)), dict)
-                except (ValueError, RecursionError):
+                    return isinstance(read_json(_read(file)), dict)
+                except ValueError:
                     return False
         return True
 

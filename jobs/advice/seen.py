@@ -16,6 +16,7 @@ from jobs.advice.setup import Setup
 from jobs.advice.shape import find_shape
 from jobs.advice.speed import Pace, pace_of
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.bounds import read_json
 from jobs.problem import NotFound
 
 FORMAT = 1
@@ -53,7 +54,7 @@ class Measurement:
 def read_seen(path: Path) -> tuple[Measurement, ...]:
     """Return what a file tells; raises NotFound for one that cannot be read, or that tells what no card can do."""
     try:
-        document = json.loads(read_bounded(path, _FILE_BYTES_MAX))
+        document = read_json(read_bounded(path, _FILE_BYTES_MAX))
         if isinstance(document, dict) and "setups" in document:
             return tuple(_row(row) for row in _calibrated(document))
         if not isinstance(document, dict) or document.get("format") != FORMAT:

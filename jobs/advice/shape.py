@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.bounds import read_json
 from jobs.problem import NotFound, did_you_mean
 
 
@@ -155,8 +155,8 @@ def _cached(repository: str, revision: str, cache: Path | None) -> Path | None:
 
 def _read(path: Path, name: str) -> Shape:
     try:
-        config = json.loads(read_bounded(path))
-    except (OSError, ValueError, RecursionError) as error:
+        config = read_json(read_bounded(path))
+    except (OSError, ValueError) as error:
         raise NotFound(name, f"{path} cannot be read: {error}", "It must be the model's config.json") from None
     if not isinstance(config, dict):
         raise NotFound(name, f"{path} is no object", "It must be the model's config.json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from jobs.corpus.errors import reading
 from jobs.corpus.manifest import CorpusManifest, Shard
 from jobs.corpus.read.sources import label_of
+from jobs.payload.bounds import read_json
 
 _NONE: tuple[str, Any] = ("", None)
 
@@ -74,5 +74,5 @@ def _rows(manifest: CorpusManifest, shard: Shard, *, held_out: bool) -> Iterator
     path = manifest.folder / shard.name
     with reading(path, "not rows of a corpus"), path.open("rb") as file:
         for line in file:
-            row = json.loads(line)
+            row = read_json(line)
             yield row["id"], (held_out, (row["stage"], row["domains"]), row["source"])

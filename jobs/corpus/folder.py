@@ -15,6 +15,7 @@ from typing import Any
 from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
 from jobs.corpus.manifest import MANIFEST_BYTES_MAX, MANIFEST_NAME, CorpusManifest, open_corpus
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.bounds import read_json
 
 _VERSION = re.compile(r"[0-9a-f]{16}")
 _POINTER = "current.json"
@@ -126,10 +127,10 @@ class CorpusFolder:
 def _read(path: Path) -> Any:
     """Return what a file holds, None when it is not there."""
     try:
-        return json.loads(read_bounded(path, MANIFEST_BYTES_MAX))
+        return read_json(read_bounded(path, MANIFEST_BYTES_MAX))
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CorpusDamaged(path, f"not JSON ({error})", _REMEDY) from error
 
 

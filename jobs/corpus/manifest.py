@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.corpus.errors import CorpusDamaged, reading
+from jobs.payload import bounds
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.manifest import sha256_file, sync
 
@@ -87,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CorpusDamaged: missing, unreadable, of another format, or changed after it was written.
     """
     with reading(path, "not JSON"):
-        fields = json.loads(read_bounded(path, MANIFEST_BYTES_MAX))
+        fields = bounds.read_json(read_bounded(path, MANIFEST_BYTES_MAX))
     if not isinstance(fields, dict) or fields.get("format") not in _READ:
         raise CorpusDamaged(path, f"not of format {FORMAT} or older")
     if content_version(fields) != fields.get("version"):

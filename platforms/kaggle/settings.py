@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from jobs.payload.bounds import read_json
 from platforms.base import Misconfigured, SecretWay
 from platforms.options import Written, read_options
 
@@ -86,7 +86,7 @@ def _from_file(path: Path, *, private: bool) -> Credentials:
     if not text.startswith("{"):
         return _token(str(path), text)
     try:
-        document = json.loads(text)
+        document = read_json(text)
         return _legacy(str(path), str(document["username"]), str(document["key"]))
     except (ValueError, KeyError):
         raise _wrong(f"{path} holds no JSON object with username and key. {_ADVICE}") from None

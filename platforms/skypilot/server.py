@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.bounds import read_json
 from jobs.payload.deadline import Deadline
 from platforms.base import Misconfigured, Refused, Unreachable
 from platforms.skypilot.settings import DOC, NAME, SkyPilotSettings
@@ -354,8 +355,8 @@ def _read(action: str, answer: HTTPResponse, limit: int) -> bytes:
 def _complaint(answer: HTTPResponse) -> str:
     """Return the server's error text without the request that it repeats, because that has secrets."""
     try:
-        detail = json.loads(_read("launch", answer, _ANSWER_BYTES)).get("detail")
-    except (ValueError, AttributeError, RecursionError):
+        detail = read_json(_read("launch", answer, _ANSWER_BYTES)).get("detail")
+    except (ValueError, AttributeError):
         return "it says no reason"
     parts = [one for one in detail if isinstance(one, dict)] if isinstance(detail, list) else []
     text = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in parts) or str(detail)
@@ -370,8 +371,8 @@ def _loads(action: str, text: object) -> Any:
     if not isinstance(text, str | bytes):
         raise _unexpected(action)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return read_json(text)
+    except ValueError as error:
         raise _unexpected(action) from error
 
 

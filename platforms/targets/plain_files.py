@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from jobs.payload.bounds import read_json
+
 _PIECE_BYTES = 1 << 20  # a multiple of every width
 _HEADER_MAX_BYTES = 1 << 20  # of a safetensors file; those of the largest models have some hundred kilobytes
 _NPY_HEADER_MAX_BYTES = 1 << 12
@@ -288,6 +290,6 @@ def _document(path: Path) -> Any:
     if len(data) > _JSON_MAX_BYTES:
         raise BadTensors(f"it is larger than {_JSON_MAX_BYTES >> 20} MiB", "Export the version again")
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
+        return read_json(data)
+    except ValueError:
         raise BadTensors("it is no JSON", "Export the version again") from None

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.payload.bounds import INSTANT_MAX, digits
+from jobs.payload.bounds import INSTANT_MAX, digits, read_json
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable, is_key
 from platforms.artifacts.s3.client import ACCESS, CONTENDED, TAKEN, code_of, connect, translated
@@ -193,12 +193,12 @@ class S3Target:
         except Missing:
             return _Pointer()
         try:
-            document = json.loads(data)
+            document = read_json(data)
             listed = [document, *document["before"]]
             releases = tuple((int(one["version"]), str(one["digest"])) for one in listed)
             if document["model"] != model or document["format"] != _FORMAT or len(releases) > KEPT_RELEASES:
                 raise ValueError(model)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             raise TargetUnreachable(
                 self.name, "read what it serves", f"{model}/current.json makes no sense", "Mend or delete that object"
             ) from None

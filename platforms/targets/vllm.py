@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from jobs.payload.bounds import INSTANT_MAX, digits
+from jobs.payload.bounds import INSTANT_MAX, digits, read_json
 from jobs.payload.deadline import Deadline
 from platforms.targets.base import (
     BadRelease,
@@ -73,12 +73,12 @@ def probe_of(release: Release) -> Probe:
     if NAME not in release.files:
         return Probe()
     try:
-        document = json.loads((release.folder / NAME).read_bytes()[:MAX_BYTES])
+        document = read_json((release.folder / NAME).read_bytes()[:MAX_BYTES])
         expected = _answer_of(document["tokens"], document["logprobs"])
         prompt, tolerance = document["prompt"], float(document.get("tolerance", _TOLERANCE))
         if expected is None or not isinstance(prompt, str) or not 0 <= tolerance < 1:
             raise ValueError(NAME)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         why = f"{NAME} has not prompt, tokens and logprobs of the same length"
         raise BadRelease("(none yet)", "probe it", why, "Export the version again") from None
     return Probe(prompt, expected, tolerance)
@@ -151,8 +151,8 @@ class Loopback:
         """Ask and return the answer, whatever its status. Raises TargetUnreachable."""
         status, text = self._ask(method, path, body)
         try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
+            document = read_json(text)
+        except ValueError:
             document = None
         return ServerAnswer(status, document if isinstance(document, dict) else {}, " ".join(text.split())[:300])
 

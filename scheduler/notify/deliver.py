@@ -25,7 +25,7 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import Request
 
 from jobs.child_process import OF_A_PERSON, child_environment, run_child
-from jobs.payload.bounds import INSTANT_MAX, digits
+from jobs.payload.bounds import INSTANT_MAX, digits, read_json
 from jobs.payload.deadline import Deadline, HttpAnswer, exchange
 from jobs.payload.redact import Redactor
 from scheduler.notify.letter import redacted
@@ -270,8 +270,8 @@ class AppriseChannel:
 def _document(body: bytes) -> dict[str, Any]:
     """Return what Slack answered, empty for anything else than an object."""
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+        value = read_json(body)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 

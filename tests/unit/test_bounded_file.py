@@ -23,11 +23,11 @@ from scheduler.cli.prompt import show_line
 from scheduler.web.actors import read_bearer
 
 READERS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
-    (read_bounded, OSError),
+    (read_bounded, OSError),  # any content
     (job_from_toml, ProblemsFound),
     (lambda path: read_catalogue([path]), ProblemsFound),
     (read_layers, ConfigError),
-    (lambda path: read_secret("TOKEN", {}, path.parent.parent), ConfigError),
+    (lambda path: read_secret("TOKEN", {}, path.parent.parent), ConfigError),  # any content
     (lambda path: find_shape(str(path)), NotFound),
     (read_seen, NotFound),
     (read_demands, RequirementsError),
@@ -56,6 +56,26 @@ def test_what_is_no_regular_file_or_too_large_is_refused(
     make(path)
     with pytest.raises(error):
         read(path)
+
+
+ODD_CONTENTS = {
+    "deep": b"[" * 100_000,
+    "deep value": b"a = " + b"[" * 100_000,
+    "digits": b"[jobs]\ntarget_step = " + b"9" * 5_000,
+    "noise": bytes(range(256)) * 9,
+    "nul": b"\0" * 999,
+    "other encoding": "a = 1".encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("content", ODD_CONTENTS)
+@pytest.mark.parametrize(("read", "error"), [one for one in READERS[1:] if one[0] is not READERS[4][0]])
+def test_odd_contents_are_the_readers_own_error(
+    tmp_path: Path, content: str, read: Callable[[Path], object], error: type[Exception]
+) -> None:
+    (tmp_path / "file").write_bytes(ODD_CONTENTS[content])
+    with pytest.raises(error):
+        read(tmp_path / "file")
 
 
 def test_a_file_that_would_have_its_reader_wait_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

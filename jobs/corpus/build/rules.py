@@ -18,6 +18,7 @@ from jobs.corpus.errors import BadParameter, CorpusError
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import STAGES, VALUE, CorpusRule
 from jobs.corpus.read.records import CorpusDocument
+from jobs.payload.bounds import read_json
 
 _ANSWER_BYTES = 1 << 16
 _TOLD_BYTES = 400  # of what a command that failed said last
@@ -161,8 +162,8 @@ def _answers(file: BinaryIO, name: str, findings: Findings) -> Iterator[tuple[in
     while line := file.readline(_ANSWER_BYTES):
         number += 1
         try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
+            answer = read_json(line)
+        except ValueError:
             answer = None
         if isinstance(answer, dict):
             yield number, answer

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.inputs.folder import TreeError
+from jobs.payload.bounds import read_json
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.tree import LIMITS, check_room
 from platforms.artifacts.base import StoreError
@@ -218,7 +219,7 @@ class Uploader:
 
     def _read(self, record: Path) -> Upload | None:
         try:
-            return Upload(**json.loads(record.read_bytes()))
+            return Upload(**read_json(record.read_bytes()))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):

@@ -7,7 +7,6 @@ is never lost and nothing is reported twice.
 from __future__ import annotations
 
 import codecs
-import json
 import re
 import threading
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jobs.payload.bounds import read_json
 from jobs.payload.clock import stopwatch
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import KaggleClient
@@ -81,8 +81,8 @@ class SessionLog:
             yield f"{line}\n".encode()
             return
         try:
-            document = json.loads(line.removeprefix(_MARK))
-        except (ValueError, RecursionError):
+            document = read_json(line.removeprefix(_MARK))
+        except ValueError:
             return
         if not isinstance(document, dict):
             return
@@ -109,8 +109,8 @@ def _seconds(value: Any) -> float | None:
 def entries_of(text: str | bytes) -> list[Any]:
     """Return the entries of a finished log; of one that was cut, the complete ones; none if it is not JSON."""
     try:
-        entries = json.loads(text or "[]")
-    except (ValueError, RecursionError):
+        entries = read_json(text or "[]")
+    except ValueError:
         return list(_salvaged(text if isinstance(text, str) else text.decode(errors="replace")))
     return entries if isinstance(entries, list) else []
 
@@ -118,8 +118,8 @@ def entries_of(text: str | bytes) -> list[Any]:
 def _salvaged(text: str) -> Iterator[Any]:
     """Yield what can be read of a broken array: Kaggle begins a line with each entry."""
     for line in text.splitlines():
-        with suppress(ValueError, RecursionError):
-            yield json.loads(line.strip().strip("[],"))
+        with suppress(ValueError):
+            yield read_json(line.strip().strip("[],"))
 
 
 def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:

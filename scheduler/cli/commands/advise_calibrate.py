@@ -16,6 +16,7 @@ from jobs.advice.setup import METHODS
 from jobs.advice.shape import Shape
 from jobs.catalogue import job_from_table
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.bounds import read_json
 from jobs.problem import Refusal
 from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.shell.context import Cli
@@ -92,11 +93,11 @@ def probe(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
         # An adapter keeps the same whatever the bits of its base.
         like = {**setup, "method": "lora" if setup["method"] == "qlora" else setup["method"], "compile": False}
         if config.name == "config.json" and config.is_file():
-            like["shape"] = json.loads(read_bounded(config))
+            like["shape"] = read_json(read_bounded(config))
         words = [python, str(PROGRAM.with_name("probe.py")), json.dumps(like)]
         try:
             ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=SECONDS)
-            kept = float(json.loads(ended.stdout)["layer_bytes"])
+            kept = float(read_json(ended.stdout)["layer_bytes"])
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
             last = (str(getattr(error, "stderr", "") or "").strip().splitlines() or [str(error)])[-1]
             raise Refusal("nothing was probed", last[:300], "Name a Python that has torch: --python PATH") from None

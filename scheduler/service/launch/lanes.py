@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from jobs.payload.bounds import read_json
 from platforms.artifacts.base import BlobStore, Missing
 from scheduler.core.run import Run
 
@@ -27,11 +28,11 @@ def noted_lanes(artifacts: BlobStore, key: str) -> dict[int, tuple[str, int]]:
     Raises StoreError, and ValueError when the note makes no sense.
     """
     try:
-        note = json.loads(artifacts.read(_key(key), _NOTE_BYTES))
+        note = read_json(artifacts.read(_key(key), _NOTE_BYTES))
         planned_lanes = {lane["lane"]: (lane["job"], lane["attempt"]) for lane in note["lanes"]}
     except Missing:
         return {}
-    except (KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise ValueError(f"not a note of lanes: {error}") from None
     for index, (job, attempt) in planned_lanes.items():
         if type(index) is not int or type(job) is not str or type(attempt) is not int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from jobs.child_process import OF_A_PERSON, child_environment
 from jobs.payload.bounded_file import read_bounded
+from jobs.payload.bounds import read_json
 from jobs.payload.store.manifest import Manifest
 from jobs.problem import Refusal
 from platforms.artifacts.base import BlobStore
@@ -87,7 +88,7 @@ def export(
 
 def _name_base(config: Path, base: str) -> None:
     """Let an adapter name its base's repository, or nothing: what stands there is a path of where it was trained."""
-    config_document = json.loads(read_bounded(config)) if config.is_file() else {}
+    config_document = read_json(read_bounded(config)) if config.is_file() else {}
     if "base_model_name_or_path" in config_document:
         config.write_text(
             json.dumps({**config_document, "base_model_name_or_path": base}, indent=2) + "\n", encoding="utf-8"

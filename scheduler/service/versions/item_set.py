@@ -11,6 +11,7 @@ from pathlib import Path
 from jobs.corpus.errors import reading
 from jobs.corpus.folder import CorpusFolder
 from jobs.corpus.manifest import CorpusManifest
+from jobs.payload.bounds import read_json
 from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, TEST_SET, Input, JobSpec
 from platforms.artifacts.base import BlobStore
@@ -57,7 +58,7 @@ def _items(corpus: CorpusManifest) -> Iterator[dict[str, str]]:
     path = corpus.folder / corpus.held_out.name
     with reading(path, "not rows of a corpus"), path.open("rb") as file:
         for line, _ in zip(file, range(ITEMS), strict=False):
-            row = json.loads(line)
+            row = read_json(line)
             domain = row["domains"][0] if row["domains"] else ""
             text = row["text"][:TEXT_CHARACTERS]
             yield {"id": row["id"], "cluster": str(row["cluster"]), "domain": domain, "text": text}
