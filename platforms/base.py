@@ -14,11 +14,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from jobs.payload.store.listing import Entry
 from jobs.problem import UserError
-from platforms.artifacts.base import BlobStore
+
+if TYPE_CHECKING:
+    from platforms.artifacts.base import BlobStore
 
 
 class PlatformError(UserError):

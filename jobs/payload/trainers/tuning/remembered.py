@@ -13,10 +13,12 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .card import Card
 from .memory import CHANGES, HALF
+
+if TYPE_CHECKING:
+    from .card import Card  # with torch
 
 FORMAT = 1
 CHANGED = "changed for memory"  # of a fingerprint's place: what else than asked for is trained with, for good
