@@ -14,10 +14,12 @@ import argparse
 import platform
 from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .card import Card
 from .remembered import CHANGED
+
+if TYPE_CHECKING:
+    from .card import Card  # with torch
 
 FORMAT = 1
 EXACT, SAME_STATE, INEXACT = "E0", "E1", "E2"
