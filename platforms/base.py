@@ -293,8 +293,8 @@ class Platform(Protocol):
         succeeded, when what a session claims is not there: the caller gives up at some point, not the adapter.
         """
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return live sessions that are provably ours and that ``known`` does not name: no cycle will reconcile them.
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live sessions that are provably ours and not among ``our_keys``: no cycle will reconcile them.
 
         Looks only; whose they are is for a person to say. Nothing unless ``capabilities.finds_orphans``.
         Raises Unreachable.
@@ -318,7 +318,7 @@ class Adapter:
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads write to the artifact store themselves."""
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
         """Return nothing: what runs without an order of ours is not ours, or costs no quota that anybody counts."""
-        del known, now
+        del our_keys, now
         return ()

@@ -86,7 +86,7 @@ def shipped() -> frozenset[str]:
     return frozenset(_SHIPPED)
 
 
-def known() -> tuple[str, ...]:
+def all_names() -> tuple[str, ...]:
     """Return the names of all platforms, sorted."""
     return tuple(sorted({*_SHIPPED, *plugin.offered()}))
 
@@ -176,7 +176,7 @@ def _function(platform: str, name: str, action: str) -> Any:
         return getattr(import_module(module), function) if module else None
     distribution = plugin.find(platform)
     if distribution is None:
-        raise Misconfigured(platform, action, "there is no such platform", f"Known platforms: {', '.join(known())}")
+        raise Misconfigured(platform, action, "there is no such platform", f"Known platforms: {', '.join(all_names())}")
     return getattr(distribution, name)
 
 

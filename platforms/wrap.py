@@ -74,9 +74,9 @@ class Wrapper(ABC):
         """See Platform.collect."""
         self._call("collect", partial(self._inner.collect, key, into, now))
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
         """See Platform.orphans."""
-        return self._call("orphans", partial(self._inner.orphans, known, now))
+        return self._call("orphans", partial(self._inner.orphans, our_keys, now))
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """See Platform.sweep."""
@@ -122,9 +122,9 @@ class Guarded(Wrapper):
         """See Platform.launch."""
         return self._clean(super().launch(request, now))
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
         """See Platform.orphans."""
-        return [self._clean(sighting) for sighting in super().orphans(known, now)]
+        return [self._clean(sighting) for sighting in super().orphans(our_keys, now)]
 
     def _clean(self, sighting: Observed) -> Observed:
         return replace(sighting, detail=self._redact(sighting.detail)) if sighting.detail else sighting

@@ -279,7 +279,7 @@ class KagglePlatform:
             if session is None or session.state not in {SessionState.QUEUED, SessionState.RUNNING}:
                 return
             record = self._records.read(key) or record
-            if record.cancelled_at is None and (session_id := self._records.said(key).session_id) is not None:
+            if record.cancelled_at is None and (session_id := self._records.words(key).session_id) is not None:
                 self._client.cancel(session_id)  # whatever it answers: if the session goes on, the kernel is deleted
                 self._records.write(record.having(cancelled_at=now))
             else:
@@ -319,17 +319,17 @@ class KagglePlatform:
                     key, lambda tell: collector.collect(record.slug, into, tell), self._settings.upload_seconds
                 )
             except GoesOn as going:
-                raise Unfinished("kaggle", "collect", f"it goes on: {going.told}") from None
+                raise Unfinished("kaggle", "collect", f"it goes on: {going.progress}") from None
             except Refused:
                 self._records.write(record.having(collected=True))
                 raise
             except StoreError as error:
                 raise Unreachable("kaggle", "collect", str(error)) from error
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return live kernels whose source names a launch of ours that ``known`` does not; see Platform.orphans."""
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live kernels whose source names a launch of ours that ``our_keys`` does not; see Platform.orphans."""
         with self._answering("orphans"):
-            return find_orphans(self._client, self._settings.slug_prefix, known, now)
+            return find_orphans(self._client, self._settings.slug_prefix, our_keys, now)
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Delete kernels and records of the sessions in ``over`` that are, then datasets that are not needed."""

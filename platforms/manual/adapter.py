@@ -47,7 +47,7 @@ CLAIM = "claim.json"
 END = "ended.json"
 STOP = "stop.json"
 LOG = "output.log"
-GIVEN = "given"  # what a person handed in, until it is collected
+RESULT = "given"  # what a person handed in, until it is collected
 
 _Record = TypeVar("_Record")
 _ABOUT = """\
@@ -326,7 +326,7 @@ class ManualPlatform(Adapter):
             return
         hand_over = self._hand_over(key)
         with self._folders.answering("collect"):
-            offer, store = hand_over.offer(), hand_over.folder / GIVEN / "store"
+            offer, store = hand_over.offer(), hand_over.folder / RESULT / "store"
             if offer is None or hand_over.end() is None or not store.is_dir():
                 return
             intake = Intake(key, frozenset(offer.jobs))
@@ -337,7 +337,7 @@ class ManualPlatform(Adapter):
                         into.create(name, store / name)
             except StoreError as error:
                 raise Unreachable("manual", "collect", str(error)) from error
-            shutil.rmtree(hand_over.folder / GIVEN)
+            shutil.rmtree(hand_over.folder / RESULT)
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Remove the folders of the hand-overs in ``over`` that are; return their keys."""
@@ -405,8 +405,8 @@ class ManualPlatform(Adapter):
             ended = max((word for word in words if word is not None), default=offer.deadline)
             if (fresh / LOG).is_file():
                 (fresh / LOG).replace(hand_over.folder / LOG)
-            shutil.rmtree(hand_over.folder / GIVEN, ignore_errors=True)  # left by a call that died before its end
-            fresh.rename(hand_over.folder / GIVEN)
+            shutil.rmtree(hand_over.folder / RESULT, ignore_errors=True)  # left by a call that died before its end
+            fresh.rename(hand_over.folder / RESULT)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
         end = ManualEnd(claim.at, max(claim.at, min(ended, now)), "its result was handed in")

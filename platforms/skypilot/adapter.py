@@ -140,15 +140,15 @@ class SkyPilotPlatform(RemoteSessions):
         self._price = offer.dollars
         return (HourPrice(round(offer.dollars * 1_000_000), f"SkyPilot's catalogue: {offer.place}"),)
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return the clusters and active launches with this pool's prefix that are not in ``known``."""
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
+        """Return the clusters and active launches with this pool's prefix that are not in ``our_keys``."""
         with self._folders.answering("orphans"):
             view, prefix = self._poll(now, ()), self._settings.prefix
             under_way = {one.cluster for one in self._server.requests() if one.name == "sky.launch"}
             orphans = []
             for name in sorted({*view.clusters, *under_way}):
                 key, cluster = name.removeprefix(prefix), view.clusters.get(name)
-                if key in known or END in self._folders.files(key):
+                if key in our_keys or END in self._folders.files(key):
                     continue
                 state = SessionState.RUNNING if cluster and cluster.status == "UP" else SessionState.QUEUED
                 since = min(self._scheduled(cluster.launched_at), now) if cluster else None

@@ -430,7 +430,7 @@ class SlurmPlatform(RemoteSessions):
         if last is not None and last > int(self._real(now)):
             return self._unclear(key, "its job ended after this look began")
         ended = now if last is None else max(first, self._scheduled(last))
-        return self._records.end(key, Ended(first, ended, verdict.detail, last is not None, taken=verdict.taken))
+        return self._records.end(key, Ended(first, ended, verdict.detail, last is not None, taken=verdict.lost))
 
     def _never(self, key: str, detail: str, now: int) -> Observed:
         return self._records.end(key, Ended(None, now, detail, told=True))

@@ -20,7 +20,7 @@ from jobs.payload.bounds import INSTANT_MAX, digits
 from jobs.payload.clock import Clock
 from platforms.base import Misconfigured, Unreachable
 from platforms.slurm.books import Association, NoBooks, Qos, read_qos, tightest
-from platforms.slurm.judge import FIELDS, GONE, UNSURE, Evidence, NotSubmitted, Poll, by_key, evidence, refusal
+from platforms.slurm.judge import DONE, FIELDS, UNSURE, Evidence, NotSubmitted, Poll, by_key, evidence, refusal
 from platforms.slurm.settings import DOC, NAME, SlurmSettings, read_settings
 from platforms.targets.base import TargetError, TargetUnreachable
 from platforms.targets.reach import Ran
@@ -361,7 +361,7 @@ class SlurmCommands:
 
     def _scancel(self, words: Iterable[str]) -> None:
         ran = self._run("cancel", 'scancel "$@" </dev/null', [*words])
-        if ran.code != 0 and not GONE.search(ran.err):
+        if ran.code != 0 and not DONE.search(ran.err):
             raise _silent("cancel", ran)
 
 

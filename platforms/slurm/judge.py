@@ -28,7 +28,7 @@ _FOR_A_PERSON = re.compile(
     r"partition|account|qos|constraint|feature|node name|gres|permission|configuration", re.IGNORECASE
 )
 _FOR_LATER = re.compile(r"(?i)policy|limit|MaxSubmit|temporarily|Resource")
-GONE = re.compile(r"(?i)invalid job id|already complet|complet(ing|ed)")
+DONE = re.compile(r"(?i)invalid job id|already complet|complet(ing|ed)")
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 _OVER = frozenset(
     {
@@ -209,14 +209,14 @@ class Over:
     """Ended, or never started when no process holds its claim.
 
     ``cancel`` is a job that must not run once more. When no last word tells that its first run is over, a controller
-    that lost its newest state may still have to end that. ``taken``: Slurm took it away.
+    that lost its newest state may still have to end that. ``lost``: Slurm took it away.
     """
 
     started: int | None
     ended: int | None  # None: not told
     detail: str
     cancel: int = 0
-    taken: bool = False
+    lost: bool = False
     latest: int | None = None  # it cannot have ended later
 
 
@@ -249,7 +249,7 @@ def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Ve
         if began is not None:
             detail = f"requeued by an administrator or after a failed node ({line.reason}); it goes on as a new session"
             last_word = evidence.ended[1] if evidence.ended else None
-            return Over(began, last_word, detail, line.job, taken=True)
+            return Over(began, last_word, detail, line.job, lost=True)
         return Waits(waiting(line), line.start, line.place)
     if line.state in _OVER:
         if not claimed and started is None:
@@ -257,10 +257,10 @@ def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Ve
         if began is not None and line.start is not None and line.start > max(began, evidence.claimed_at):
             # It was requeued, began once more, and left at once: Slurm's word is of that.
             last_word = evidence.ended[1] if evidence.ended else None
-            return Over(began, last_word, "requeued; it goes on as a new session", taken=True, latest=line.start)
+            return Over(began, last_word, "requeued; it goes on as a new session", lost=True, latest=line.start)
         if evidence.ended is not None and evidence.ended[2] == TOO_LATE:
-            return Over(began, line.end, "its deadline passed before it could start", taken=True)
-        return Over(line.start if began is None else began, line.end, ending(line), taken=line.state in _INTERRUPTED)
+            return Over(began, line.end, "its deadline passed before it could start", lost=True)
+        return Over(line.start if began is None else began, line.end, ending(line), lost=line.state in _INTERRUPTED)
     if began is None:
         began = line.submitted if line.start is None else line.start
     return Runs(began, f"{line.state} on {line.nodes}".lower())

@@ -57,12 +57,12 @@ def load_directory(name: str, options: Mapping[str, str], context: TargetContext
 
 def reach(name: str, read: Options, context: TargetContext) -> Ssh:
     """Return the way there that options describe. Raises TargetError."""
-    checked_ssh(name, read.given)
+    checked_ssh(name, read.values)
     identity, connect_seconds = read["identity"], read.seconds("connect_time", "10s", 300)
     return Ssh(
         name,
         read["host"],
-        ssh_words(read.given, connect_seconds),
+        ssh_words(read.values, connect_seconds),
         (lambda: context.credential(identity)) if identity else None,
         read.seconds("stall_time", "30s", 3_600),
         connect_seconds,
@@ -75,19 +75,19 @@ class Options:
 
     def __init__(self, name: str, values: Mapping[str, str], names: frozenset[str], required: tuple[str, ...]) -> None:
         self._name = name
-        self.given = dict(values)
+        self.values = dict(values)
         if unknown := sorted(set(values) - names):
             raise self.wrong(f"there is no option {unknown[0]}", f"Known: {', '.join(sorted(names))}")
         if missing := [one for one in required if not values.get(one)]:
             raise self.wrong(f"option {missing[0]} is missing", "See docs/deployment.md")
 
     def __getitem__(self, option: str) -> str:
-        return self.given.get(option, "")
+        return self.values.get(option, "")
 
     def seconds(self, option: str, default: str, most: int = 86_400) -> int:
         """Return a length of time, written like ``90s``. Raises BadTargetOption."""
         try:
-            duration = parse_duration(self.given.get(option, default))
+            duration = parse_duration(self.values.get(option, default))
         except ValueError as error:
             raise self.wrong(f"{option}: {error}", "Write it like 90s or 10m") from None
         if not 1 <= duration <= most:

@@ -16,7 +16,7 @@ from typing import Any
 from jobs.payload.bounds import INSTANT_MAX, digits, read_json
 from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable, is_key
-from platforms.artifacts.s3.client import ACCESS, CONTENDED, TAKEN, code_of, connect, translated
+from platforms.artifacts.s3.client import ACCESS, CONTENDED, EXISTS, code_of, connect, translated
 from platforms.artifacts.s3.store import S3Store
 from platforms.targets.base import (
     KEPT_RELEASES,
@@ -179,7 +179,7 @@ class S3Target:
                     Bucket=self.bucket, Key=self._key(model), Body=json.dumps(data).encode(), **condition
                 )
             except ClientError as error:
-                if code_of(error) not in TAKEN | CONTENDED:
+                if code_of(error) not in EXISTS | CONTENDED:
                     raise
                 raise TargetBusy(self.name, "point at it", "another deployer was faster", "Try again") from error
 

@@ -147,7 +147,7 @@ def read_base(path: Path | None) -> dict[str, Any]:
 
 def _refuse_unknown_platforms(path: Path, pools: Sequence[Mapping[str, Any]]) -> None:
     from jobs.problem import Problem, did_you_mean
-    from platforms.registry import known
+    from platforms.registry import all_names
 
     problems = [
         Problem(
@@ -155,10 +155,10 @@ def _refuse_unknown_platforms(path: Path, pools: Sequence[Mapping[str, Any]]) ->
             f"pools[{number}].platform",
             pool["platform"],
             "there is no such platform",
-            did_you_mean(pool["platform"], known()),
+            did_you_mean(pool["platform"], all_names()),
         )
         for number, pool in enumerate(pools)
-        if pool["platform"] not in known()
+        if pool["platform"] not in all_names()
     ]
     if problems:
         raise ConfigError(problems)

@@ -12,7 +12,7 @@ import pytest
 
 from platforms import plugin
 from platforms.base import Misconfigured
-from platforms.registry import PlatformContext, checkup, known, load, secret_way
+from platforms.registry import PlatformContext, all_names, checkup, load, secret_way
 from tests.lab.patience import until
 
 CONFIG = """
@@ -126,7 +126,7 @@ def test_a_broken_plugin_says_what_is_wrong_and_stops_nothing_else(
     monkeypatch.setattr("tests.lab.patience.old_plugin", old, raising=False)
     offer("strange", address)
     context = PlatformContext(tmp_path / "state", sys.executable, tmp_path)
-    assert "broken" in known()
+    assert "broken" in all_names()
     with pytest.raises(Misconfigured, match=BROKEN[address]) as told:
         load("broken", {}, context)
     assert told.value.remedy

@@ -197,12 +197,14 @@ class FakePlatform:
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: scripted sessions leave nothing. See Platform.collect."""
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return live sessions that ``known`` does not name."""
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live sessions that ``our_keys`` does not name."""
         live = {SessionState.QUEUED, SessionState.RUNNING}
         with self._cloud.lock:
             self._answer("orphans")
-            seen = [session.observe(now) for key, session in sorted(self._cloud.sessions.items()) if key not in known]
+            seen = [
+                session.observe(now) for key, session in sorted(self._cloud.sessions.items()) if key not in our_keys
+            ]
             return [observed for observed in seen if observed.state in live]
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:

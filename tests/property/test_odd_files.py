@@ -125,7 +125,7 @@ def test_what_people_and_kaggle_leave_answers_at_once(tmp_path: Path, kind: str)
     leave(kind, hand_over.folder / OFFER, outside)
     for name in ("uff-a-0001.json", "uff-a-0001.said"):
         leave(kind, tmp_path / "launches" / name, outside)
-    for read in (hand_over.offer, lambda: records.read("uff-a-0001"), lambda: records.said("uff-a-0001")):
+    for read in (hand_over.offer, lambda: records.read("uff-a-0001"), lambda: records.words("uff-a-0001")):
         with pytest.raises(DamagedRecord):
             read()
     intake = Intake("uff-a-0001", frozenset({"a"}))

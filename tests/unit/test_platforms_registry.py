@@ -9,7 +9,7 @@ import pytest
 
 from platforms.base import Misconfigured
 from platforms.local.adapter import LocalPlatform
-from platforms.registry import PlatformContext, known, load
+from platforms.registry import PlatformContext, all_names, load
 
 
 def context(folder: Path) -> PlatformContext:
@@ -17,7 +17,7 @@ def context(folder: Path) -> PlatformContext:
 
 
 def test_known_platforms_load(tmp_path: Path) -> None:
-    assert set(known()) >= {"local", "manual"}
+    assert set(all_names()) >= {"local", "manual"}
     assert isinstance(load("local", {}, context(tmp_path)), LocalPlatform)
 
 

@@ -119,12 +119,12 @@ class LightningPlatform(RemoteSessions):
                 if piece := said[max(0, offset) : max(0, offset) + max(0, limit_bytes)]:
                     yield piece
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return jobs that carry this pool's prefix and that ``known`` does not name."""
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
+        """Return jobs that carry this pool's prefix and that ``our_keys`` does not name."""
         del now
         states = {"Pending": SessionState.QUEUED, "Running": SessionState.RUNNING, "Stopping": SessionState.RUNNING}
         with self._folders.answering("orphans"):
-            found = {key: _status(job) for key, job in sorted(self._jobs().items()) if key not in known}
+            found = {key: _status(job) for key, job in sorted(self._jobs().items()) if key not in our_keys}
             return [
                 Observed(key, states[status], self._prefix + key) for key, status in found.items() if status in states
             ]

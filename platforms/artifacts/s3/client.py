@@ -26,7 +26,7 @@ _DEFAULT_PROFILE = "default"
 
 # Clients are made by one thread at a time: what reads the descriptions is shared, and made for one.
 _turn = threading.Lock()
-TAKEN = frozenset({"PreconditionFailed", "412"})
+EXISTS = frozenset({"PreconditionFailed", "412"})
 CONTENDED = frozenset({"ConditionalRequestConflict", "409"})
 NO_UPLOAD = frozenset({"NoSuchUpload"})
 
@@ -195,7 +195,7 @@ def translated(action: str, key: str, bucket: str) -> Iterator[None]:
 def _answered(action: str, key: str, bucket: str, error: ClientError) -> StoreError:
     code = code_of(error)
     why = str(error.response.get("Error", {}).get("Message") or code)
-    if code in TAKEN:
+    if code in EXISTS:
         return StoreUnreachable(action, key, "it changed meanwhile", "Try again when nobody writes there")
     if code in _MISSING:
         return Missing(action, key, "there is no such object")

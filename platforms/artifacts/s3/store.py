@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
-from platforms.artifacts.s3.client import ACCESS, BUCKET, CONTENDED, TAKEN, code_of, connect, translated
+from platforms.artifacts.s3.client import ACCESS, BUCKET, CONTENDED, EXISTS, code_of, connect, translated
 from platforms.artifacts.s3.transfer import PART_BYTES, Uploader, download, sha256_base64
 
 _OPTIONS = frozenset({"bucket", "prefix", "create_only", *ACCESS})
@@ -181,7 +181,7 @@ class S3Store:
             else:
                 self._put(key, source.read_bytes() if isinstance(source, Path) else source, conditions)
         except ClientError as error:
-            if code_of(error) in TAKEN:
+            if code_of(error) in EXISTS:
                 self._uploader.abort(self._name(key))
                 return False
             if code_of(error) in CONTENDED:

@@ -29,7 +29,7 @@ _PARALLEL = 4
 _PIECE_BYTES = 1 << 20
 
 
-def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda _told: None) -> None:
+def fetch_folder(source: str, target: Path, tell: Callable[[str], None] = lambda _progress: None) -> None:
     """Copy all objects below ``s3://bucket/prefix`` into the new folder ``target``.
 
     Credentials, region and endpoint are those of AWS's usual chain and variables. ``tell`` hears how far it is. Raises

@@ -90,7 +90,7 @@ class Caller:
                 self.patience.wait(max(self.pause_seconds * 2**round_number, min(wait_seconds, _WAIT_SECONDS_MAX)))
         return self.wire.call(service, name, fields, read)
 
-    def found(
+    def find(
         self, service: str, name: str, fields: Mapping[str, Any], read: Callable[[Answer], _Result]
     ) -> _Result | None:
         """Make a call that changes nothing about one thing; None: it is missing, or not ours. Raises Unreachable."""
@@ -346,11 +346,11 @@ class KaggleClient:
 
     def status(self, slug: str) -> tuple[str, str] | None:
         """Return the state of version 1 and its failure message; None: missing, or not ours."""
-        return self._caller.found(_KERNELS, "GetKernelSessionStatus", self._first_version(slug), _status)
+        return self._caller.find(_KERNELS, "GetKernelSessionStatus", self._first_version(slug), _status)
 
     def source(self, slug: str) -> str | None:
         """Return the source of a kernel's version 1; None: missing, or not ours."""
-        return self._caller.found(_KERNELS, "GetKernel", self._first_version(slug), partial(self._source, slug))
+        return self._caller.find(_KERNELS, "GetKernel", self._first_version(slug), partial(self._source, slug))
 
     def _first_version(self, slug: str) -> dict[str, object]:
         return {"user_name": self.owner(), "kernel_slug": slug, "version_label": "v1"}
@@ -483,7 +483,7 @@ class Datasets:
     def status(self, slug: str) -> str | None:
         """Return the state of a dataset's newest version, such as READY; None: missing, or not visible yet."""
         fields = {"owner_slug": self._caller.owner(), "dataset_slug": slug}
-        return self._caller.found(
+        return self._caller.find(
             _DATASETS,
             "GetDatasetStatus",
             fields,

@@ -42,11 +42,11 @@ _AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
 
 # Slow work that outlasts the patience of the caller; of each name at most one at a time.
 class Unfinished(Exception):
-    """The task goes on; ``told`` says how far it has come. Ask again later."""
+    """The task goes on; ``progress`` says how far it has come. Ask again later."""
 
     def __init__(self, progress: str) -> None:
         super().__init__(progress)
-        self.told = progress
+        self.progress = progress
 
 
 class BackgroundTasks(Generic[_Result]):
@@ -153,7 +153,7 @@ class Inputs:
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             file = Path(folder) / f"{slug}.bin"
             file.write_bytes(b"stop\n")
-            self._send(file, file.name, slug, lambda _told: None)
+            self._send(file, file.name, slug, lambda _progress: None)
 
     def give_secrets(self, key: str, secrets: Mapping[str, str], now: int, until: float) -> tuple[AttachedInput, bytes]:
         """Make the dataset that holds the secrets of one launch, for :meth:`take_back` to delete when it is over.
@@ -170,9 +170,9 @@ class Inputs:
             file = Path(folder) / f"{slug}.bin"
             file.write_bytes(bytes(one ^ other for one, other in zip(plain, pad, strict=True)))
             digest = sha256_file(file)
-            if not self._send(file, file.name, slug, lambda _told: None):
+            if not self._send(file, file.name, slug, lambda _progress: None):
                 raise Refused("kaggle", "create a dataset", f"{slug} is there already", permanent=True)
-            self._wait_ready(slug, None, lambda _told: None, min(self._ready_seconds, until - stopwatch()))
+            self._wait_ready(slug, None, lambda _progress: None, min(self._ready_seconds, until - stopwatch()))
             return AttachedInput(slug, file.name, digest, "secrets"), pad
 
     def take_back(self, is_over: Callable[[str], bool]) -> None:
@@ -231,7 +231,7 @@ class Inputs:
         try:
             slug, name, sha256 = self._tasks.run(task, work, until - stopwatch())
         except Unfinished as unfinished:
-            why = f"its {kind} is still on its way to Kaggle: {unfinished.told}"
+            why = f"its {kind} is still on its way to Kaggle: {unfinished.progress}"
             raise Refused("kaggle", "launch", why, "It goes on meanwhile", wait_until=now + _AGAIN_SECONDS) from None
         self._note(slug, {"used_at": now})
         return AttachedInput(slug, name, sha256, into)

@@ -109,7 +109,7 @@ class Observer:
         """Return how a session can be asked to save: what cannot see the artifact store must have said that it can."""
         if not record.relays:
             return StopChannel.STORE
-        return StopChannel.PLATFORM if self._records.said(record.key).hears else StopChannel.NONE
+        return StopChannel.PLATFORM if self._records.words(record.key).hears else StopChannel.NONE
 
     def _look_for_missing(self, record: Record, now: int) -> Observed | None:
         """A kernel that is missing on two counts was never pushed, or is deleted. Denials may pass, lists may lag.
@@ -160,7 +160,7 @@ class Observer:
             log = None
         earliest = max(record.intended_at, record.queued_at or 0)
         started = earliest if record.started is None else record.started
-        began = self._records.said(record.key).began
+        began = self._records.words(record.key).began
         if log is not None and log.began is not None:
             began = log.began
         if began is not None and began <= now:

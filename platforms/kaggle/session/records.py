@@ -107,11 +107,11 @@ class Records:
         """Return where the output of a running session is kept, as far as streamed."""
         return self._root / f"{key}.live"
 
-    def said(self, key: str) -> SessionWords:
+    def words(self, key: str) -> SessionWords:
         """Return what a session has said of itself so far. Raises OSError, DamagedRecord."""
         return read_record(self._root, f"{key}.said", SessionWords) or SessionWords()
 
-    def note_said(self, key: str, report: SessionWords) -> None:
+    def note_words(self, key: str, report: SessionWords) -> None:
         """Write down what a session has said of itself; its log is the only source of that."""
         write_whole(self._root / f"{key}.said", json.dumps(asdict(report)), sync=True)
 

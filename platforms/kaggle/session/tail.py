@@ -237,7 +237,7 @@ class Tail:
             reading.again_at = stopwatch() + max(_PAUSE_SECONDS, reading.pause_seconds)
 
     def _pull(self, record: Record, silence_seconds: float) -> None:
-        log, reported = SessionLog(), self._records.said(record.key)
+        log, reported = SessionLog(), self._records.words(record.key)
 
         def groups() -> Iterator[list[object]]:
             nonlocal reported
@@ -250,7 +250,7 @@ class Tail:
                 )
                 if report != reported:
                     reported = report
-                    self._records.note_said(record.key, reported)
+                    self._records.note_words(record.key, reported)
 
         with self._records.live_path(record.key).open("ab") as sink:
             _pour(log, groups(), sink, sink.tell())

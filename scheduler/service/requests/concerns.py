@@ -34,7 +34,7 @@ from jobs.readers import is_remote
 from jobs.spec import JobSpec
 from jobs.toml_file import placed, read_toml
 from platforms.base import BadOption, Misconfigured, PlatformError
-from platforms.registry import known
+from platforms.registry import all_names
 from platforms.targets.base import BadTargetOption, TargetError
 from scheduler.service.outside.ports import ServedAt
 from scheduler.service.requests.gate_concerns import of_gates
@@ -54,10 +54,10 @@ def of_platforms(settings: Settings) -> list[Problem]:
             f"pools.{pool.name}.platform",
             pool.platform,
             "there is no such platform",
-            did_you_mean(pool.platform, known()),
+            did_you_mean(pool.platform, all_names()),
         )
         for pool in settings.pools
-        if pool.enabled and pool.platform not in known()
+        if pool.enabled and pool.platform not in all_names()
     ]
 
 
@@ -72,7 +72,7 @@ def of_options(
     wrong: list[Problem] = []
     doubtful: list[Problem] = []
     for pool in settings.pools:
-        if pool.enabled and pool.platform in known():
+        if pool.enabled and pool.platform in all_names():
             try:
                 with TemporaryDirectory() as folder:
                     make(pool.name, Path(folder))

@@ -121,9 +121,9 @@ class Liar(FakePlatform):
         window = Calendar("week", "UTC").window_at(now)
         return self._world.odd_reading(QuotaReading("week", window.start, window.end, 1_000 * HOUR, 0))
 
-    def orphans(self, known: Any, now: int) -> Any:
+    def orphans(self, our_keys: Any, now: int) -> Any:
         """Find odd orphans."""
-        return [self._world.odd_answer(each) for each in super().orphans(known, now)]
+        return [self._world.odd_answer(each) for each in super().orphans(our_keys, now)]
 
 
 @dataclass

@@ -327,9 +327,9 @@ class SimulatedPlatform:
 
         self._faults.call(f"collect {key}", effect, self._failure("collect"))
 
-    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
         """Return nothing; see Platform.orphans."""
-        del known, now
+        del our_keys, now
         return ()
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
