@@ -17,7 +17,7 @@ from typing import Any
 
 from config.errors import ConfigError, Problem
 from config.secret import is_secret
-from jobs.problem import ProblemsFound, shown
+from jobs.problem import ProblemsFound, as_toml
 from jobs.toml_file import placed, read_toml
 
 # Not importlib.resources: its import takes longer than reading every file here; installers unpack us.
@@ -65,7 +65,7 @@ class Layers:
             table = document.get(section)
             if isinstance(table, dict) and old in table:
                 why, remedy = f"this key is now called {section}.{new}", "rename it; the old name works"
-                self.renamed.append(placed(Problem(source, f"{section}.{old}", shown(table[old]), why, remedy)))
+                self.renamed.append(placed(Problem(source, f"{section}.{old}", as_toml(table[old]), why, remedy)))
                 table.setdefault(new, table.pop(old))
         self.sources.append((source, document))
         _merge(self.values, document)

@@ -16,7 +16,7 @@ from config.settings import Settings
 from config.values import BadValue
 from jobs.duration import show_duration
 from jobs.payload.redact import MARK
-from jobs.problem import did_you_mean, shown
+from jobs.problem import as_toml, did_you_mean
 from jobs.toml_file import placed
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def _problem(details: ErrorDetails, values: Any, origins: Mapping[str, str]) -> 
 def _value_text(key: str, kind: str, value: Any) -> str:
     """Return a wrong value for its message. What may be secret is taken out before anything is cut."""
     if is_secret(key):
-        return shown(hidden(key, value)) if isinstance(value, str) else MARK
+        return as_toml(hidden(key, value)) if isinstance(value, str) else MARK
     if isinstance(value, str) and kind in _TABLE_WANTED:
         return MARK  # of a section that may hold secrets
     text = shown_address(value) if isinstance(value, str) and "://" in value else value
-    return shown(text)
+    return as_toml(text)
 
 
 def _set_by_person(location: Sequence[int | str], origins: Mapping[str, str]) -> bool:

@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from jobs import readers
 from jobs.cycle import DAYS
 from jobs.definition import Definition, Keys
-from jobs.problem import Problem, did_you_mean, shown
+from jobs.problem import Problem, as_toml, did_you_mean
 from jobs.readers import Wrong
 
 SEEDS_MIN = 3
@@ -68,7 +68,7 @@ def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem
     """Return the tests of a parsed catalogue; what is wrong with others goes into ``problems``."""
     entries = document.get("ab", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        problems.append(Problem(file, "ab", shown(entries), "this must be a list of tables", "write [[ab]]"))
+        problems.append(Problem(file, "ab", as_toml(entries), "this must be a list of tables", "write [[ab]]"))
         return []
     result: list[AbTest] = []
     for index, entry in enumerate(entries):

@@ -25,7 +25,7 @@ from typing import Any
 
 from jobs.ab_test import AbTest, read_ab_tests
 from jobs.definition import Definition, merged
-from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
+from jobs.problem import Problem, ProblemsFound, as_toml, did_you_mean
 from jobs.spec import JobSpec, Share
 from jobs.toml_file import placed, read_toml
 
@@ -103,10 +103,10 @@ def _jobs(document: Mapping[str, Any], file: str, problems: list[Problem]) -> li
     )
     defaults, entries = document.get("defaults", {}), document.get("jobs", [])
     if not isinstance(defaults, dict):
-        problems.append(Problem(file, "defaults", shown(defaults), "this must be a table", "write [defaults]"))
+        problems.append(Problem(file, "defaults", as_toml(defaults), "this must be a table", "write [defaults]"))
         defaults = {}
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        problems.append(Problem(file, "jobs", shown(entries), "this must be a list of tables", "write [[jobs]]"))
+        problems.append(Problem(file, "jobs", as_toml(entries), "this must be a list of tables", "write [[jobs]]"))
         entries = []
     result = []
     for index, entry in enumerate(entries):
@@ -122,7 +122,7 @@ def _jobs(document: Mapping[str, Any], file: str, problems: list[Problem]) -> li
 def _domains(document: Mapping[str, Any], file: str, problems: list[Problem]) -> dict[str, tuple[str, ...]]:
     table = document.get("domains", {})
     if not isinstance(table, dict):
-        problems.append(Problem(file, "domains", shown(table), "this must be a table", "write [domains]"))
+        problems.append(Problem(file, "domains", as_toml(table), "this must be a table", "write [domains]"))
         return {}
     result: dict[str, tuple[str, ...]] = {}
     for name, words in table.items():
@@ -130,7 +130,7 @@ def _domains(document: Mapping[str, Any], file: str, problems: list[Problem]) ->
             result[name] = tuple(words)
         else:
             remedy = 'write them like ["gpu", "memory"]'
-            problems.append(Problem(file, f"domains.{name}", shown(words), "this must be a list of words", remedy))
+            problems.append(Problem(file, f"domains.{name}", as_toml(words), "this must be a list of words", remedy))
     return result
 
 
@@ -156,7 +156,7 @@ def _gates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
         if parent is None:
             continue
         if parent not in names:
-            problems.append(Problem(file, key, shown(parent), "there is no such job", did_you_mean(parent, names)))
+            problems.append(Problem(file, key, as_toml(parent), "there is no such job", did_you_mean(parent, names)))
             continue
         chain = [spec.name]
         while parent is not None and parent not in chain:
@@ -164,14 +164,14 @@ def _gates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
             parent = parents.get(parent)
         if parent == spec.name:
             why = f"the gates wait for each other: {' -> '.join([*chain, parent])}"
-            problems.append(Problem(file, key, shown(chain[1] if chain[1:] else parent), why, "remove one of them"))
+            problems.append(Problem(file, key, as_toml(chain[1] if chain[1:] else parent), why, "remove one of them"))
     return problems
 
 
 def _shares(jobs: Sequence[tuple[str, JobSpec]]) -> list[Problem]:
     shares = {spec.name: spec.share for _, spec in jobs}
     return [
-        Problem(file, f"jobs.{spec.name}.share", shown(spec.share.partner), why, remedy)
+        Problem(file, f"jobs.{spec.name}.share", as_toml(spec.share.partner), why, remedy)
         for file, spec in jobs
         if spec.share is not None and spec.share.partner != spec.name and (problem := wrong_share(spec.name, shares))
         for why, _, remedy in [problem.partition(". ")]
@@ -183,7 +183,7 @@ def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], domains: Mapping[str, 
         Problem(
             file,
             f"jobs.{spec.name}.mixture.domain",
-            shown(spec.mixture.domain),
+            as_toml(spec.mixture.domain),
             "there are no keywords of this domain",
             did_you_mean(spec.mixture.domain, domains) if domains else "add it to [domains]",
         )

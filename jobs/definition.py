@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from jobs import readers
 from jobs.cycle import parse_cycle
 from jobs.instant import parse_instant
-from jobs.problem import Problem, did_you_mean, shown
+from jobs.problem import Problem, as_toml, did_you_mean
 from jobs.quality_gate import read_gates
 from jobs.spec import (
     HELD_OUT,
@@ -350,7 +350,7 @@ class Definition:
 
     def _wrong(self, key: str, value: Any, why: str, remedy: str) -> None:
         full = f"{self.label}.{key}" if self.label else key
-        text = "" if key == "secrets" else shown(value)  # a secret that was written there must not appear in a log
+        text = "" if key == "secrets" else as_toml(value)  # a secret that was written there must not appear in a log
         self.problems.append(Problem(self.file, full, text, why, remedy))
 
 

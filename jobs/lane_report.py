@@ -19,10 +19,10 @@ from jobs.payload.bounds import (
     Reader,
     Rejection,
     Unfit,
+    brief,
     clean,
     measure,
     number,
-    shown,
     speed,
     training_data,
     whole,
@@ -123,7 +123,7 @@ def read_report(
     for name, own in (("format", FORMAT), ("run", run), ("lane", lane), ("job", job)):
         value = document.get(name)
         if value is not None and (type(value) is not type(own) or value != own):
-            raise Unfit(f"{name} is {shown(value)} instead of {shown(own)}")
+            raise Unfit(f"{name} is {brief(value)} instead of {brief(own)}")
     reader = Reader(document)
     said_fields: dict[str, Any] = {
         entry.name: reader.read(entry.name, *entry.metadata["reader"])
@@ -166,7 +166,7 @@ def _last_word(reader: Reader, report: LaneReport, value: Any) -> LaneReport:
     why = reader.text("why", _WHY_MAX)
     if outcome is None:
         # Lost, rejected and cancelled are the daemon's to say, never the payload's.
-        outcome, why = "failed", f"the payload of {report.run} reported {shown(value)}"
+        outcome, why = "failed", f"the payload of {report.run} reported {brief(value)}"
     return replace(report, outcome=outcome, why=why)
 
 

@@ -81,7 +81,7 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     return f"known are {', '.join(words)}" if words else "remove it"
 
 
-def shown(value: object, length_max: int = 80) -> str:
+def as_toml(value: object, length_max: int = 80) -> str:
     """Return a value as it looks in a TOML file, shortened for a message; nothing for a table."""
     match value:
         case None | dict() | [dict(), *_]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jobs.duration import show_duration
-from jobs.problem import shown
+from jobs.problem import as_toml
 from jobs.spec import JobSpec
 
 _WEEK = 604_800
@@ -84,7 +84,7 @@ def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
         values = value if isinstance(value, tuple) else (value,)
         if value is None or all(map(rule.holds, values)):
             continue
-        words += [f"{key} = {shown(one, 20)} is not in the range {rule}" for one in values if not rule.holds(one)]
+        words += [f"{key} = {as_toml(one, 20)} is not in the range {rule}" for one in values if not rule.holds(one)]
         near = tuple(map(rule.nearest, values))
         changed: Any = replace(holder, **{name: near if isinstance(value, tuple) else near[0]})
         spec = replace(spec, **{outer: changed}) if outer else changed

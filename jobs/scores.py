@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
-from jobs.payload.bounds import Unfit, clean, measure, read_json, shown
+from jobs.payload.bounds import Unfit, brief, clean, measure, read_json
 from jobs.payload.scorers.items import EXAMPLE_MAX, SCHEMA, Item, is_name
 from jobs.problem import InvalidInput
 
@@ -73,11 +73,11 @@ def read_scores(
     header = reading.header()
     for key, own in (("model", model), ("checkpoint", checkpoint), ("set", test_set)):
         if header.get(key) != own:
-            why = f"{key} is {shown(header.get(key))} instead of {shown(own)}"
+            why = f"{key} is {brief(header.get(key))} instead of {brief(own)}"
             raise ScoresError(1, why, "these are another evaluation's scores; evaluate this one again")
     if not isinstance(header.get("scorer"), str) or not _DIGEST.fullmatch(header["scorer"]):
         remedy = "write the digest of the scorer's code, in 12 to 128 hexadecimal digits"
-        raise ScoresError(1, f"scorer is {shown(header.get('scorer'))}, which is no digest", remedy)
+        raise ScoresError(1, f"scorer is {brief(header.get('scorer'))}, which is no digest", remedy)
     scores = reading.scores(items)
     if items is not None:
         _check_whole(scores, items)
@@ -99,7 +99,7 @@ class _Reading:
             raise ScoresError(0, "the file is empty", "look into the evaluation's log: the scorer wrote nothing")
         if document.get("schema") != SCHEMA or isinstance(document.get("schema"), bool):
             remedy = f'begin with {{"schema": {SCHEMA}, "model": ..., "checkpoint": ..., "set": ..., "scorer": ...}}'
-            raise ScoresError(1, f"schema is {shown(document.get('schema'))} instead of {SCHEMA}", remedy)
+            raise ScoresError(1, f"schema is {brief(document.get('schema'))} instead of {SCHEMA}", remedy)
         return document
 
     def scores(self, items: Mapping[str, Item] | None) -> dict[str, dict[str, Score]]:
@@ -112,10 +112,10 @@ class _Reading:
             if len(result) > METRICS_MAX:
                 self._wrong(f"more than {METRICS_MAX} metrics", "let a scorer report fewer")
             if score.item in of_metric:
-                self._wrong(f"{metric} of {shown(score.item)} stands twice", "write one line for each item and metric")
+                self._wrong(f"{metric} of {brief(score.item)} stands twice", "write one line for each item and metric")
             own = self._cluster_of(score, items, clusters)
             if score.cluster != own:
-                why = f"{shown(score.item)} is of cluster {shown(own)}, not {shown(score.cluster)}"
+                why = f"{brief(score.item)} is of cluster {brief(own)}, not {brief(score.cluster)}"
                 self._wrong(why, "write the cluster that the test set says")
             of_metric[score.item] = score
         if not result:
@@ -126,24 +126,24 @@ class _Reading:
         if items is None:
             return clusters.setdefault(score.item, score.cluster)
         if score.item not in items:
-            self._wrong(f"{shown(score.item)} is no item of the test set", "score the items of the set, and no others")
+            self._wrong(f"{brief(score.item)} is no item of the test set", "score the items of the set, and no others")
         return items[score.item].cluster
 
     def _score(self, document: Mapping[str, Any]) -> tuple[str, Score]:
         for key in ("item", "cluster"):
             if not is_name(document.get(key)):
-                self._wrong(f"{key} is {shown(document.get(key))}", "write the text that the test set has")
+                self._wrong(f"{key} is {brief(document.get(key))}", "write the text that the test set has")
         metric, example = document.get("metric"), document.get("example", "")
         if not isinstance(metric, str) or not _METRIC.fullmatch(metric):
             remedy = "use small letters, digits, _, @ and -, and perhaps a dot and a domain: loss.python"
-            self._wrong(f"metric is {shown(metric)}", remedy)
+            self._wrong(f"metric is {brief(metric)}", remedy)
         if not isinstance(example, str):
-            self._wrong(f"example is {shown(example)}", "write a short text, or leave it out")
+            self._wrong(f"example is {brief(example)}", "write a short text, or leave it out")
         try:
             value = measure(document.get("value"))
         except Unfit as error:
             remedy = "write a finite number: 1 or 0 for passed or failed; an item that gave none is worth 0"
-            self._wrong(f"value is {shown(document.get('value'))}, {error}", remedy)
+            self._wrong(f"value is {brief(document.get('value'))}, {error}", remedy)
         return metric, Score(document["item"], document["cluster"], value, clean(example, EXAMPLE_MAX))
 
     def _next(self) -> Mapping[str, Any] | None:
@@ -162,7 +162,7 @@ class _Reading:
         except ValueError as error:
             self._wrong(f"no JSON ({clean(str(error), 100)})", "write one object a line, without empty lines")
         if not isinstance(document, dict):
-            self._wrong(f"{shown(document)} is no object", "write one object a line")
+            self._wrong(f"{brief(document)} is no object", "write one object a line")
         return document
 
     def _wrong(self, why: str, remedy: str) -> NoReturn:
@@ -178,10 +178,10 @@ def _check_whole(by_metric: Mapping[str, Mapping[str, Score]], items: Mapping[st
         _, dot, domain = metric.partition(".")
         wanted = domains.get(domain, set()) if dot else items.keys()
         if missing := sorted(wanted - scores.keys()):
-            why = f"{metric} has no value of {len(missing):,} of {len(wanted):,} items, of {shown(missing[0])} for one"
+            why = f"{metric} has no value of {len(missing):,} of {len(wanted):,} items, of {brief(missing[0])} for one"
             raise ScoresError(0, why, "score every item: one that gave no answer is worth 0")
         if foreign := sorted(scores.keys() - wanted):
-            why = f"{metric} has a value of {shown(foreign[0])}, which is not of domain {shown(domain)}"
+            why = f"{metric} has a value of {brief(foreign[0])}, which is not of domain {brief(domain)}"
             raise ScoresError(0, why, "write metric.domain for items of that domain only")
 
 
@@ -191,13 +191,13 @@ def _agreement(
     value = header.get("agreement", {})
     remedy = 'write it like {"judge": [[80, 5], [7, 108]]}: rows what people said, columns what the judge said'
     if not isinstance(value, dict) or not value.keys() <= scores.keys():
-        raise ScoresError(1, f"agreement is {shown(value)}, which is no table of metrics of this file", remedy)
+        raise ScoresError(1, f"agreement is {brief(value)}, which is no table of metrics of this file", remedy)
     tables = {}
     for metric, table in value.items():
         size = len(table) if isinstance(table, list) else 0
         square = 0 < size <= LABELS_KINDS_MAX and all(isinstance(row, list) and len(row) == size for row in table)
         if not square or not all(type(count) is int and 0 <= count <= _COUNT_MAX for row in table for count in row):
-            raise ScoresError(1, f"agreement of {metric} is {shown(table)}, which is no square of counts", remedy)
+            raise ScoresError(1, f"agreement of {metric} is {brief(table)}, which is no square of counts", remedy)
         tables[metric] = tuple(map(tuple, table))
     return tables
 
@@ -206,6 +206,6 @@ def _notes(header: Mapping[str, Any]) -> tuple[str, ...]:
     value = header.get("notes", [])
     if not isinstance(value, list) or len(value) > _NOTES_MAX or not all(isinstance(note, str) for note in value):
         raise ScoresError(
-            1, f"notes are {shown(value)}", f"write a list of at most {_NOTES_MAX} texts, or leave it out"
+            1, f"notes are {brief(value)}", f"write a list of at most {_NOTES_MAX} texts, or leave it out"
         )
     return tuple(clean(note, EXAMPLE_MAX) for note in value)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn
 
-from jobs.payload.bounds import read_json, shown
+from jobs.payload.bounds import brief, read_json
 from jobs.payload.scorers.items import is_name
 from jobs.problem import InvalidInput
 
@@ -84,9 +84,9 @@ class Votes:
             self._wrong("no JSON object", 'write {"version": "ufm@3", "cluster": "session-17", "worse": false}')
         for key in ("version", "cluster"):
             if not is_name(document.get(key)):
-                self._wrong(f"{key} is {shown(document.get(key))}", "write a text of 1 to 200 characters")
+                self._wrong(f"{key} is {brief(document.get(key))}", "write a text of 1 to 200 characters")
         if not isinstance(document.get("worse"), bool):
-            self._wrong(f"worse is {shown(document.get('worse'))}", "write true or false")
+            self._wrong(f"worse is {brief(document.get('worse'))}", "write true or false")
         return Vote(document["cluster"], document["worse"]) if document["version"] == self._version else None
 
     def _wrong(self, why: str, remedy: str) -> NoReturn:

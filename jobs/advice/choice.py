@@ -81,7 +81,7 @@ class Advice:
     devices: int
     wishes: Wishes
     rungs: tuple[Choice, ...]
-    taken: Choice | None
+    best: Choice | None
     nearest: str = ""
 
 
@@ -236,21 +236,21 @@ def nearest(shape: Shape, card: Card, devices: int, wishes: Wishes) -> str:
     if relaxed != wishes:
         choice = advise_once(shape, card, devices, relaxed)
         if choice is not None:
-            return f"with {choice.setup.told}: {choice.why}"
+            return f"with {choice.setup.text}: {choice.why}"
     seq = wishes.seq
     while seq > 256:
         seq //= 2
         if (choice := advise_once(shape, card, devices, replace(relaxed, seq=seq))) is not None:
-            return f"with rows of {seq} tokens ({choice.setup.told}): {choice.why}"
+            return f"with rows of {seq} tokens ({choice.setup.text}): {choice.why}"
     easier: tuple[tuple[Method, ...], ...] = (("lora",), ("qlora",))
     for methods in easier:
         if wishes.methods and methods[0] not in wishes.methods:
             choice = advise_once(shape, card, devices, replace(relaxed, methods=methods))
             if choice is not None:
-                return f"with {choice.setup.told}: {choice.why}"
+                return f"with {choice.setup.text}: {choice.why}"
     for other in sorted(cards().values(), key=lambda one: one.usable_gib):
         if other.usable_gib > card.usable_gib and (choice := advise_once(shape, other, devices, relaxed)) is not None:
-            return f"on {other.name} x{devices} with {choice.setup.told}: {choice.why}"
+            return f"on {other.name} x{devices} with {choice.setup.text}: {choice.why}"
     return ""
 
 

@@ -33,7 +33,7 @@ def picture(advices: Sequence[Advice]) -> str:
 
     Where no hour has a price, money is electricity. Machines on which nothing fits are named below.
     """
-    choices = [(advice, advice.taken) for advice in advices if advice.taken is not None]
+    choices = [(advice, advice.best) for advice in advices if advice.best is not None]
     lines = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" '
@@ -47,7 +47,7 @@ def picture(advices: Sequence[Advice]) -> str:
         lines += _axes(across, up)
         for advice, one in choices:
             lines += _mark(advice, one, across, up)
-    out = [f"{one.card.name} x{one.devices}" for one in advices if one.taken is None]
+    out = [f"{one.card.name} x{one.devices}" for one in advices if one.best is None]
     if out:
         lines.append(f'<text x="{_LEFT}" y="{_HIGH - 6}" fill="#b3352a">does not fit: {escape(", ".join(out))}</text>')
     return "\n".join([*lines, "</svg>", ""])

@@ -70,7 +70,7 @@ def memory_of(setup: Setup) -> Memory:
     at_end = (("end of backward", inner, 0.0, gradients.bytes),)
     at_step = (("optimiser step", _step_room(setup), 0.0, gradients.bytes),)
     instant, activations, logits, held = max(
-        (*at_loss, *at_start, *at_end, *at_step), key=lambda found: found[1] + found[2] + found[3]
+        (*at_loss, *at_start, *at_end, *at_step), key=lambda moment: moment[1] + moment[2] + moment[3]
     )
     share = setup.stack.loose_again if setup.checkpointing else setup.stack.loose
     loose = share * (activations + logits + held)

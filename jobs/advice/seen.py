@@ -202,7 +202,7 @@ def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, 
         fixed=prior.fixed * line,
         per_token=prior.per_token * line,
         sigma=sigma,
-        seen=steps,
+        samples=steps,
     )
     more = scaled.micro(setup.tokens) - prior.micro(setup.tokens)
     return replace(scaled, step=prior.step + setup.accumulate * more)

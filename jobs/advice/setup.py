@@ -119,7 +119,7 @@ class Setup:
         return self.devices if self.sharded else 1
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The set-up in a few words: ``LoRA r16, bf16, 4 x 2048, checkpointing``."""
         words = {"full": "all weights", "lora": f"LoRA r{self.rank}", "qlora": f"QLoRA r{self.rank}"}[self.method]
         more = [words, self.precision, f"{self.batch} x {self.seq} tokens"]

@@ -44,7 +44,7 @@ class Pace:
     tokens: int
     sigma: float
     limits: dict[str, float]
-    seen: int = 0  # steps of one's own that it rests on
+    samples: int = 0  # steps of one's own that it rests on
 
     def micro(self, tokens: int) -> float:
         """Return the seconds of a micro-batch of so many tokens."""

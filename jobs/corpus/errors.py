@@ -16,10 +16,10 @@ class CorpusError(InvalidInput):
 class NoSuchVersion(CorpusError):
     """There is no corpus of this version here."""
 
-    def __init__(self, version: str, known: Sequence[str]) -> None:
+    def __init__(self, version: str, versions: Sequence[str]) -> None:
         self.version = version
-        self.known = tuple(known)
-        here = f"here are {', '.join(known)}" if known else "none has been built here"
+        self.versions = tuple(versions)
+        here = f"here are {', '.join(versions)}" if versions else "none has been built here"
         super().__init__(f"there is no corpus {version or 'yet'}", here, "See `schedctl corpus show`, or build one")
 
 

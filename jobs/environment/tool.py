@@ -18,7 +18,7 @@ from typing import Any
 
 from jobs.child_process import child_environment, run_child
 from jobs.environment.demands import Demands, PythonTarget, RequirementsError, here
-from jobs.payload.lane.satisfied import Seen, rules, unmet
+from jobs.payload.lane.satisfied import Installed, rules, unmet
 from jobs.payload.store.lock import Lock, Pin, canonical, requirement_lines
 
 _SECONDS = 900
@@ -181,7 +181,7 @@ def _by_pip(
 def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target: PythonTarget) -> None:
     """Pip reads conditions such as python_version < "3.11" by the Python that runs it: see whether that mattered."""
     there = {
-        canonical(entry["metadata"]["name"]): Seen(
+        canonical(entry["metadata"]["name"]): Installed(
             entry["metadata"]["version"], tuple(entry["metadata"].get("requires_dist") or ())
         )
         for entry in installs

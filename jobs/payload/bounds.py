@@ -45,7 +45,7 @@ class Rejection(NamedTuple):
 
     field: str
     why: str
-    said: str
+    excerpt: str
 
 
 def read_json(data: bytes | str) -> Any:
@@ -170,7 +170,7 @@ def without_secrets(data: Mapping[str, Any], hide: Callable[[str], str]) -> dict
     }
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
     """Return the beginning of what was said, for a person to look at; of any value, however long or deep."""
     try:
         text = _SHORT.repr(value)
@@ -204,7 +204,7 @@ class Reader:
     def refuse(self, name: str, why: str, value: Any) -> None:
         """Note that a field is not believed."""
         if len(self.refused) < REFUSALS_MAX:
-            self.refused.append(Rejection(name, why, shown(value)))
+            self.refused.append(Rejection(name, why, brief(value)))
 
 
 def _fit(character: str) -> str:

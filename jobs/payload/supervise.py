@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
             return EXIT_BAD_LAUNCH
     try:
         values = take_given()
-        launch = read_launch(Path(path))._replace(given=values)
+        launch = read_launch(Path(path))._replace(secrets=values)
     except (BadLaunch, ValueError) as error:
         log(None, str(error))
         return EXIT_BAD_LAUNCH

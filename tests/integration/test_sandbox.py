@@ -239,5 +239,5 @@ def test_a_sandbox_that_does_not_hold_is_refused(
 
 
 def test_what_holds_the_code_is_told(sandbox: Sandbox) -> None:
-    assert sandbox.told.startswith("bubblewrap, seccomp, memory ")
+    assert sandbox.text.startswith("bubblewrap, seccomp, memory ")
     assert check_sandbox().startswith("bubblewrap, seccomp, memory ")

@@ -103,8 +103,8 @@ def test_text_can_be_stored_and_shown(value: str) -> None:
 
 @given(anything)
 def test_anything_can_be_shown_in_a_line(value: Any) -> None:
-    assert len(bounds.shown(value)) <= 200
-    assert "int" in bounds.shown(10**5_000)  # which Python itself refuses to print
+    assert len(bounds.brief(value)) <= 200
+    assert "int" in bounds.brief(10**5_000)  # which Python itself refuses to print
 
 
 def test_what_will_not_be_shown_is_named_by_its_type() -> None:
@@ -112,7 +112,7 @@ def test_what_will_not_be_shown_is_named_by_its_type() -> None:
         def __repr__(self) -> str:
             raise RuntimeError("no")
 
-    assert "Rude" in bounds.shown(Rude())
+    assert "Rude" in bounds.brief(Rude())
 
 
 def test_a_number_of_thousands_of_digits_costs_its_field_and_not_the_document() -> None:

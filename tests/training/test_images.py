@@ -192,14 +192,14 @@ def test_rows_are_laid_once_and_what_is_too_long_is_left_out(
     assert rows.facts["data"]["left_out"] == [["it is longer than --length 64", 1, "train-0.jsonl:65"]]
     assert len(rows) == 64, "a record is a row, in order"
     batch = rows.batch([0, 5, 7])
-    grids = batch.seen["image_grid_thw"]
+    grids = batch.images["image_grid_thw"]
     assert grids.tolist() == [[1, 4, 2], [1, 4, 6], [1, 2, 2]]
-    assert len(batch.seen["pixel_values"]) == grids.prod(1).sum()
-    assert batch.seen["mm_token_type_ids"].sum(1).tolist() == [2, 7, 0]
-    assert not rows.batch([7]).seen
+    assert len(batch.images["pixel_values"]) == grids.prod(1).sum()
+    assert batch.images["mm_token_type_ids"].sum(1).tolist() == [2, 7, 0]
+    assert not rows.batch([7]).images
     monkeypatch.setitem(sys.modules, "PIL", None)
     again = lay([path], tmp_path, tokenizer, sight, 64, tmp_path / "cache")
-    assert np.array_equal(again.batch([5]).seen["pixel_values"], rows.batch([5]).seen["pixel_values"])
+    assert np.array_equal(again.batch([5]).images["pixel_values"], rows.batch([5]).images["pixel_values"])
     assert image_digest(tmp_path) != image_digest(tmp_path / "cache")
 
 

@@ -330,7 +330,7 @@ def test_a_photograph_is_learned_as_its_camera_was_held(tmp_path: Path) -> None:
         (folder / "train-0.jsonl").write_text(json.dumps(record))
         rows = lay(files(folder, "train-*.jsonl"), folder, tokenizer, sight, 64, folder / "cache")
         assert (rows.facts["data"]["newer"] == 3) == (noted is not None or form == "image_url")
-        found.append(rows.batch([0]).seen)
+        found.append(rows.batch([0]).images)
     assert all(np.array_equal(found[0][part], other[part]) for other in found[1:] for part in found[0])
 
 

@@ -160,13 +160,13 @@ def test_measured_peaks_and_held_out_lengths_are_met(repository: Path) -> None:
 
 def test_the_ladder_takes_what_is_simple_and_says_what_does_not_fit() -> None:
     found = advise(BIG, cards()["5060ti"], 2, Wishes(tokens=20e6))
-    assert found.taken is not None
-    assert (found.taken.rung, found.taken.setup.parallel, found.taken.verdict) == ("QLoRA", "ddp", "fits")
+    assert found.best is not None
+    assert (found.best.rung, found.best.setup.parallel, found.best.verdict) == ("QLoRA", "ddp", "fits")
     full = advise(BIG, cards()["5060ti"], 1, Wishes(methods=("full",), parallel="none"))
-    assert full.taken is None
+    assert full.best is None
     assert all("largest part" in rung.why for rung in full.rungs)
     assert full.nearest
-    assert advise(BIG, cards()["h100"], 1, Wishes()).taken is not None
+    assert advise(BIG, cards()["h100"], 1, Wishes()).best is not None
     short = advise(BIG, cards()["5060ti"], 1, Wishes(methods=("full",), parallel="zero3", offload="cpu", ram_gib=64))
     assert "RAM" in short.rungs[0].why or "GiB of" in short.rungs[0].why
 
@@ -218,10 +218,10 @@ def test_what_was_seen_replaces_the_prior_and_carries_to_other_cards(tmp_path: P
     found = pace_seen(setup, cards()["4090"], rows)
     assert found.step == pytest.approx(2 * prior.step, rel=0.05)
     assert found.sigma < prior.sigma
-    assert found.seen == 600
+    assert found.samples == 600
     other = pace_seen(setup, cards()["5090"], rows)
     assert other.step == pytest.approx(2 * pace_of(setup, cards()["5090"]).step, rel=0.05)
-    assert other.seen == 0
+    assert other.samples == 0
     path = tmp_path / "advice.json"
     write_seen(path, rows)
     assert read_seen(path) == rows
@@ -274,7 +274,7 @@ def test_what_calibrate_wrote_is_taken_in(repository: Path, tmp_path: Path) -> N
 
 
 def test_the_files_that_run_a_choice_can_be_read() -> None:
-    taken = advise(BIG, cards()["5060ti"], 2, Wishes()).taken
+    taken = advise(BIG, cards()["5060ti"], 2, Wishes()).best
     assert taken is not None
     written = files(taken, "big", "hf:deepseek-ai/deepseek-coder-6.7b-base", 100)
     problems: list[Problem] = []
@@ -289,7 +289,7 @@ def test_the_files_that_run_a_choice_can_be_read() -> None:
 
 
 def test_a_choice_that_shares_weights_out_is_a_job_of_so_many_devices() -> None:
-    taken = advise(BIG, cards()["5060ti"], 2, Wishes(methods=("lora",), parallel="fsdp")).taken
+    taken = advise(BIG, cards()["5060ti"], 2, Wishes(methods=("lora",), parallel="fsdp")).best
     assert taken is not None
     written = files(taken, "big", "hf:deepseek-ai/deepseek-coder-6.7b-base", 100)
     problems: list[Problem] = []
@@ -313,7 +313,7 @@ def test_all_weights_by_zero_are_a_job_of_our_trainer(
     parallel: Parallel, offload: Offload, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     wishes = Wishes(methods=("full",), parallel=parallel, offload=offload, ram_gib=512)
-    taken = advise(find_shape("deepseek-coder-1.3b"), cards()["4090"], 2, wishes).taken
+    taken = advise(find_shape("deepseek-coder-1.3b"), cards()["4090"], 2, wishes).best
     assert taken is not None
     for name, text in files(taken, "all", "hf:deepseek-ai/deepseek-coder-1.3b-base", 100).items():
         (tmp_path / name).write_text(text)
@@ -333,7 +333,7 @@ def test_all_weights_by_zero_are_a_job_of_our_trainer(
 
 def test_what_our_trainer_cannot_do_is_no_job() -> None:
     wishes = Wishes(methods=("full",), parallel="zero3", offload="nvme", ram_gib=512)
-    taken = advise(BIG, cards()["4090"], 2, wishes).taken
+    taken = advise(BIG, cards()["4090"], 2, wishes).best
     assert taken is not None
     assert "job.toml" not in files(taken, "all", "hf:deepseek-ai/deepseek-coder-6.7b-base", 100)
 
@@ -343,7 +343,7 @@ def test_machines_side_by_side_are_drawn_and_told() -> None:
     found = compare(BIG, machines, Wishes(methods=("lora",), tokens=20e6), ())
     drawn = picture(found)
     assert drawn.startswith("<svg")
-    assert drawn.count("<circle") == sum(one.taken is not None for one in found)
+    assert drawn.count("<circle") == sum(one.best is not None for one in found)
     assert "does not fit: 4070 x1" in drawn
     document = advice_json(found[2])
     assert json.loads(json.dumps(document))["taken"]["verdict"] == "fits"

@@ -24,5 +24,5 @@ GUESS = math.log(400)
 )
 def test_it_ends_what_is_worse_than_guessing_and_stays_so(losses: list[float], diverged: bool) -> None:
     watch = Divergence(400)
-    told = [watch.told(loss) for loss in losses]
+    told = [watch.check(loss) for loss in losses]
     assert any(told) == diverged

@@ -109,4 +109,4 @@ def test_seconds_are_told_by_what_they_went_to() -> None:
     start = Start()
     start.passed("libraries")
     start.passed("step")
-    assert start.told() == "0.0 s (libraries 0.0, step 0.0)"
+    assert start.text() == "0.0 s (libraries 0.0, step 0.0)"

@@ -43,7 +43,7 @@ CODE = {
 def test_a_specification_that_keeps_to_the_form_and_its_code_is_worth_one() -> None:
     found = check_spec(SPEC, CODE)
     assert (found.score, found.faults) == (1.0, [])
-    assert found.made > 30
+    assert found.total > 30
 
 
 @pytest.mark.parametrize(

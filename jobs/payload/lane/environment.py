@@ -40,7 +40,7 @@ from ..store.lock import (
 from ..store.transport import Transport
 from .failure import ErrorClass, Failure
 from .launch import LaneOrder, Launch, Packages
-from .satisfied import Seen, Unmet, rules, unmet
+from .satisfied import Installed, Unmet, rules, unmet
 
 FOLDER, MARK = "environments", "whole.json"
 _IMAGE = "_image.pth"
@@ -157,7 +157,7 @@ class _Build:
         self._python = place / "bin" / "python"
         self._site = place / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         self._fetched: dict[str, Pin] = {}
-        self._own: dict[str, Seen] = {}
+        self._own: dict[str, Installed] = {}
 
     def run(self) -> None:
         """Build it and set the mark; of one that fails nothing is left. Raises Failure, OSError."""
@@ -200,7 +200,7 @@ class _Build:
             if name is None:
                 lost.append(missing)
             else:
-                result.setdefault(name, _why(missing) if missing.found else "")
+                result.setdefault(name, _why(missing) if missing.version else "")
         if not result:
             for missing in lost:
                 log(self._lane, f"packages: {_why(missing)}, and the lock has nothing better")
@@ -210,11 +210,11 @@ class _Build:
         there = self._image.get(canonical(pin.name))
         return there is None or there.version.partition("+")[0] != pin.version
 
-    def _see(self, name: str) -> Seen | None:
+    def _see(self, name: str) -> Installed | None:
         if name in self._own:
             return self._own[name]
         installed = self._image.get(name)
-        return None if installed is None else Seen(installed.version, tuple(installed.requires or ()))
+        return None if installed is None else Installed(installed.version, tuple(installed.requires or ()))
 
     def _install(self, wanted: Mapping[str, str]) -> None:
         pins = [self._pins[name] for name in sorted(wanted)]
@@ -228,7 +228,7 @@ class _Build:
         self._fetched.update({name: self._pins[name] for name in wanted})
         for distribution in metadata.distributions(path=[str(self._site)]):
             if distribution.metadata["Name"]:
-                self._own[canonical(distribution.metadata["Name"])] = Seen(
+                self._own[canonical(distribution.metadata["Name"])] = Installed(
                     distribution.version, tuple(distribution.requires or ())
                 )
 
@@ -262,7 +262,7 @@ class _Build:
 
 def _why(missing: Unmet) -> str:
     asker = missing.by or "the job"
-    return f"{asker} asks for {missing.text}, and {missing.name} {missing.found or 'none'} is there"
+    return f"{asker} asks for {missing.text}, and {missing.name} {missing.version or 'none'} is there"
 
 
 def _listed(names: list[str]) -> str:

@@ -102,7 +102,7 @@ class Launch(NamedTuple):
     expected_devices: Devices | None
     lanes: tuple[LaneOrder, ...]
     secret_store: SecretStore | None = None  # where it asks for its secrets; None: they are given to it
-    given: Mapping[str, str] = {}  # the secrets that came with it, of all lanes; never in the document
+    secrets: Mapping[str, str] = {}  # the secrets that came with it, of all lanes; never in the document
     chain: Chain | None = None  # None: the session ends with its lanes
     document: Mapping[str, Any] = {}  # the text that was read, parsed
 
@@ -166,7 +166,7 @@ def read_order(data: bytes, launch: Launch, before: LaneOrder) -> Launch | None:
     following = _launch(session, launch.folder)
     if following.lanes[0].lane <= before.lane:
         raise ValueError(f"lane {following.lanes[0].lane} cannot continue lane {before.lane}")
-    return following._replace(given=launch.given)
+    return following._replace(secrets=launch.secrets)
 
 
 def _launch(document: Mapping[str, Any], folder: Path) -> Launch:

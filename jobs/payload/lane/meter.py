@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..bounds import BYTES_MAX, TELEMETRY, Reader, Unfit, clean, measure, number, shown, training_data, whole
+from ..bounds import BYTES_MAX, TELEMETRY, Reader, Unfit, brief, clean, measure, number, training_data, whole
 
 _RECENT = 5
 _WHY_MAX = 500
@@ -95,7 +95,7 @@ class LaneMeter:
         self._read_figures(reader)
         if saved is not None or "save_failed" in line:
             why = line.get("save_failed", "")
-            self.save_failed = clean(why, _WHY_MAX) if isinstance(why, str) else shown(why)
+            self.save_failed = clean(why, _WHY_MAX) if isinstance(why, str) else brief(why)
             self.saving = False
             if self._training_since is None:
                 self._training_since = now

@@ -41,7 +41,7 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
     Raises Failure.
     """
     devices = check_devices(launch.expected_devices)
-    secrets = secrets_of(order.secrets, launch.given, launch.secret_store)
+    secrets = secrets_of(order.secrets, launch.secrets, launch.secret_store)
     data = _find_data(transport, order)
     inputs = fetch_inputs(launch, order, transport, secrets.get("HF_TOKEN"))
     _unpack_code(transport, order, folder / "command")

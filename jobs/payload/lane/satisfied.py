@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..store.lock import canonical
 
 
-class Seen(NamedTuple):
+class Installed(NamedTuple):
     """A package as it would be imported: its version and what it demands itself."""
 
     version: str
@@ -25,7 +25,7 @@ class Unmet(NamedTuple):
     name: str
     by: str
     text: str
-    found: str  # the version that is there; empty: none
+    version: str  # the version that is there; empty: none
 
 
 def rules() -> Any:
@@ -41,7 +41,7 @@ def rules() -> Any:
 def unmet(
     requirements: Any,
     demands: Iterable[str],
-    see: Callable[[str], Seen | None],
+    see: Callable[[str], Installed | None],
     pinned: Mapping[str, str],
     markers: Mapping[str, str],
 ) -> list[Unmet]:

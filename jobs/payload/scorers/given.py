@@ -61,7 +61,7 @@ class ScorerInput:
             from .sandbox.probe import open_sandbox
 
             self.sandbox = open_sandbox(SandboxLimits(wall_seconds=self.options.wall_seconds))
-            self.notes.append(f"sandbox: {self.sandbox.told}")
+            self.notes.append(f"sandbox: {self.sandbox.text}")
         return self.sandbox
 
     def header(self) -> Header:

@@ -109,7 +109,7 @@ class Transformer:
         with torch.no_grad():
             return float(self._model(input_ids=tokens, labels=tokens).loss)
 
-    def said(self, prompt: str, count: int) -> tuple[list[str], list[float]]:
+    def complete(self, prompt: str, count: int) -> tuple[list[str], list[float]]:
         """Return the likeliest next tokens, one by one, as texts, and the log-probability of each."""
         torch = self._torch
         codes = list(self._tokenizer(prompt)["input_ids"])

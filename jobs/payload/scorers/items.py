@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..bounds import NAME_MAX, read_json, shown
+from ..bounds import NAME_MAX, brief, read_json
 
 ITEMS_MAX = 100_000
 SET_BYTES_MAX = 1 << 28
@@ -66,7 +66,7 @@ def read_items(path: Path) -> ItemSet:
                 item = _item(line, where)
                 if item.id in items:
                     raise BadItems(
-                        f"{where}: the id {shown(item.id)} stands on an earlier line; every item has its own"
+                        f"{where}: the id {brief(item.id)} stands on an earlier line; every item has its own"
                     )
                 items[item.id] = item
             if len(items) > ITEMS_MAX:
@@ -103,15 +103,15 @@ def _item(line: bytes, where: str) -> Item:
     except ValueError as error:
         raise BadItems(f"{where}: no JSON ({error}); write one object a line") from None
     if not isinstance(record, dict):
-        raise BadItems(f"{where}: {shown(record)} is no object; write one like {{'id': 'sort-1', ...}}")
+        raise BadItems(f"{where}: {brief(record)} is no object; write one like {{'id': 'sort-1', ...}}")
     name = record.get("id")
     cluster = record.get("cluster", name)
     domain = record.get("domain", "")
     for key, value in (("id", name), ("cluster", cluster)):
         if not is_name(value):
-            raise BadItems(f"{where}: {key} is {shown(value)}; give a text of 1 to {NAME_MAX} characters")
+            raise BadItems(f"{where}: {key} is {brief(value)}; give a text of 1 to {NAME_MAX} characters")
     if domain != "" and not (isinstance(domain, str) and _DOMAIN.fullmatch(domain)):
-        raise BadItems(f"{where}: domain is {shown(domain)}; use up to 40 small letters, digits, _ and -")
+        raise BadItems(f"{where}: domain is {brief(domain)}; use up to 40 small letters, digits, _ and -")
     return Item(str(name), str(cluster), domain, record)
 
 

@@ -36,7 +36,7 @@ def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterato
 
 def _write_probe(model: Language | None, candidate: ScorerInput) -> None:
     """Write down what the model says to a fixed prompt, for the deployer to hold a server's answer against."""
-    generate = getattr(model, "said", None)
+    generate = getattr(model, "complete", None)
     if generate is None:
         raise NotGiven("--probe records tokens of a transformer, and this checkpoint is none that loads")
     tokens, worth = generate(candidate.options.probe, _PROBE_TOKENS)

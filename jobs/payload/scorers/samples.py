@@ -22,14 +22,14 @@ LOG_BYTES_MAX = 1 << 28
 _LINE_BYTES_MAX = 4 << 20
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's: correct, partly, incorrect, no answer
 _EXAMPLE_MAX = 300
-Found = dict[str, dict[str, list[tuple[float, str]]]]
+Samples = dict[str, dict[str, list[tuple[float, str]]]]
 
 
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item by the mean of its samples; one that the logs leave out is worth 0."""
     if not candidate.options.samples:
         raise NotGiven("there are no samples; give --samples FILE or FOLDER, of lm-eval or inspect-ai")
-    samples: Found = {}
+    samples: Samples = {}
     for path in _files(Path(candidate.options.samples)):
         (_inspect if path.suffix == ".json" else _lm_eval)(path, samples)
     if not samples:
@@ -51,7 +51,7 @@ def _files(path: Path) -> list[Path]:
     return [one for one in files if not one.name.startswith("results_")]
 
 
-def _lm_eval(path: Path, values: Found) -> None:
+def _lm_eval(path: Path, values: Samples) -> None:
     """Take lm-eval's samples; of several filters the first counts."""
     filters: dict[str, str] = {}
     with path.open("rb") as stream:
@@ -65,7 +65,7 @@ def _lm_eval(path: Path, values: Found) -> None:
                     _note(values, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
 
 
-def _inspect(path: Path, values: Found) -> None:
+def _inspect(path: Path, values: Samples) -> None:
     """Take the samples of an inspect log that went through. Raises NotGiven for one that did not."""
     try:
         log = json.loads(read_bounded(path, LOG_BYTES_MAX))
@@ -85,7 +85,7 @@ def _inspect(path: Path, values: Found) -> None:
                     _note(values, name, sample["id"], score_value.get("value"), str(score_value.get("answer", "")))
 
 
-def _note(values: Found, name: str, item: str, value: Any, example: str) -> None:
+def _note(values: Samples, name: str, item: str, value: Any, example: str) -> None:
     """Note a value under a name that a metric can have; a value that is not finite is worth 0, and says so."""
     number = _GRADES.get(value) if isinstance(value, str) else value
     good = isinstance(number, bool | int | float) and math.isfinite(number)

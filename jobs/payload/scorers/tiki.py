@@ -29,12 +29,12 @@ _FAULTS_SHOWN = 3
 class Checks:
     """How many checks were made, and where what did not hold."""
 
-    made: int = 0
+    total: int = 0
     faults: list[str] = field(default_factory=list)
 
     def check(self, holds: object, where: str, fault: str) -> bool:
         """Count a check, and note its fault when it does not hold."""
-        self.made += 1
+        self.total += 1
         if not holds:
             self.faults.append(f"{where}: {fault}")
         return bool(holds)
@@ -42,7 +42,7 @@ class Checks:
     @property
     def score(self) -> float:
         """Return the share that holds."""
-        return 1 - len(self.faults) / self.made if self.made else 0.0
+        return 1 - len(self.faults) / self.total if self.total else 0.0
 
 
 def check_spec(text: str, code: Mapping[str, str], names: Sequence[str] = ()) -> Checks:

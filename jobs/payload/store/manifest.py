@@ -24,10 +24,10 @@ from ..bounds import (
     SPAN_MAX,
     STEP_MAX,
     Unfit,
+    brief,
     clean,
     measures,
     read_json,
-    shown,
     whole,
 )
 
@@ -147,7 +147,7 @@ def _build(document: dict[str, Any]) -> Manifest:
     if parent is not None and split_key(parent) is None:
         raise ValueError("parent is not a manifest's name")
     if not isinstance(run, str) or not _RUN.fullmatch(run):
-        raise ValueError(f"run {shown(run)} is no launch key")
+        raise ValueError(f"run {brief(run)} is no launch key")
     return Manifest(
         job=str(document["job"]),
         step=_count(document, "step", STEP_MAX),
@@ -165,9 +165,9 @@ def _build(document: dict[str, Any]) -> Manifest:
 def _component(entry: Any) -> Component:
     name, digest, size = str(entry["name"]), str(entry["sha256"]), _count(entry, "bytes", BYTES_MAX)
     if not valid_component_name(name):
-        raise ValueError(f"component name {shown(name)}")
+        raise ValueError(f"component name {brief(name)}")
     if not _SHA256.fullmatch(digest):
-        raise ValueError(f"digest of {shown(name)}")
+        raise ValueError(f"digest of {brief(name)}")
     return Component(name, digest, size)
 
 
@@ -175,7 +175,7 @@ def _count(document: Mapping[str, Any], name: str, high: int) -> int:
     try:
         return whole(document[name], 0, high)
     except Unfit as error:
-        raise ValueError(f"{name} {shown(document[name])} is {error}") from None
+        raise ValueError(f"{name} {brief(document[name])} is {error}") from None
 
 
 def sha256_file(path: Path) -> str:

@@ -57,9 +57,9 @@ class DirectoryTransport:
     """A folder on a file system this machine can see; keys are paths below it."""
 
     def __init__(self, root: Path, given_root: Path | None = None) -> None:
-        """``given`` is a second folder, only read, for objects that are not to lie in ``root``."""
+        """``given_root`` is a second folder, only read, for objects that are not to lie in ``root``."""
         self._root = root
-        self._given = given_root
+        self._beside = given_root
 
     def read(self, key: str) -> bytes:
         """See Transport."""
@@ -69,8 +69,8 @@ class DirectoryTransport:
         """See Transport."""
         digest = hashlib.sha256()
         place = self._path(key)
-        if self._given is not None and not place.exists():
-            place = self._given.joinpath(*PurePosixPath(key).parts)
+        if self._beside is not None and not place.exists():
+            place = self._beside.joinpath(*PurePosixPath(key).parts)
         with place.open("rb") as source, target.open("xb") as sink:
             while piece := source.read(PIECE_BYTES):
                 digest.update(piece)

@@ -28,19 +28,19 @@ def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) ->
     within = _seconds(deadline)
     if out.as_json:
         document = advice_json(advice)
-        if within and advice.taken:
-            document["in_time"] = _in_time(advice.taken, within)
+        if within and advice.best:
+            document["in_time"] = _in_time(advice.best, within)
         out.data(document)
         return
     machine = f"{advice.devices} x {advice.card.name} ({advice.card.usable_gib:g} GiB each)"
-    one = advice.taken
+    one = advice.best
     if one is None:
         out.line(f"{advice.shape.name} does not fit {machine}.")
         for rung in advice.rungs:
             out.line(f"  {rung.rung}: {rung.why}")
         out.line(f"Nearest that fits: {advice.nearest}" if advice.nearest else "Nothing near it fits.")
         return
-    out.line(f"{advice.shape.name} ({advice.shape.parameters / 1e9:.2f} B) on {machine}: {one.setup.told}")
+    out.line(f"{advice.shape.name} ({advice.shape.parameters / 1e9:.2f} B) on {machine}: {one.setup.text}")
     out.facts(_facts(advice, one, within))
     out.line()
     out.table(_TABLE, [_row(rung, advice.wishes) for rung in advice.rungs])
@@ -53,7 +53,7 @@ def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) ->
 def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
     setup, pace, tokens = one.setup, one.pace, advice.wishes.tokens
     document = choice_json(one, has_time=bool(tokens))
-    basis = f"{pace.seen:,} measured steps" if pace.seen else "a prior; schedctl advise --calibrate measures"
+    basis = f"{pace.samples:,} measured steps" if pace.samples else "a prior; schedctl advise --calibrate measures"
     late = f"{one.hours_p90:.1f} h in 90 % of cases (P90)"
     return [
         ("memory", f"{one.verdict}: {one.why}, {100 * one.margin:.0f} % left"),
@@ -139,7 +139,7 @@ def show_comparison(
     rows = []
     for advice in compared:
         name = f"{advice.card.name} x{advice.devices}"
-        rows.append([name, *(_row(advice.taken, wishes) if advice.taken else _none(advice))])
+        rows.append([name, *(_row(advice.best, wishes) if advice.best else _none(advice))])
     out.table(("machine", *_TABLE), rows)
     if path is not None:
         out.say(f"{path} shows time against money.")
@@ -153,9 +153,9 @@ def write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
     """Write what runs the choice. Raises Refusal where nothing fits, or a file is there already."""
     from jobs.advice.recipe import files
 
-    if advice.taken is None:
+    if advice.best is None:
         raise Refusal(f"{model} cannot be written", "nothing fits this machine", advice.nearest or "Choose another")
-    one = advice.taken
+    one = advice.best
     steps = max(1, round((advice.wishes.tokens or 1e6) / (one.setup.rows * one.setup.seq)))
     source = f"hf:{advice.shape.hub}" if advice.shape.hub else str(Path(model).expanduser().resolve())
     name = advice.shape.name.rpartition("/")[2].lower().replace("_", "-")[:40]
@@ -188,7 +188,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         **picked(advice.card, "usable_gib", "precision", "attention", "wheel"),
         "warnings": list(advice.card.warnings),
         "tokens": advice.wishes.tokens,
-        "taken": choice_json(advice.taken, has_time=has_time) if advice.taken else None,
+        "taken": choice_json(advice.best, has_time=has_time) if advice.best else None,
         "nearest": advice.nearest,
         "rungs": [choice_json(one, has_time=has_time) for one in advice.rungs],
     }
@@ -198,10 +198,9 @@ def choice_json(one: Choice, *, has_time: bool) -> dict[str, Any]:
     """Return one rung; hours and money are null unless it was ``has_time`` how much is to be trained."""
     setup, pace = one.setup, one.pace
     return {
-        "rung": one.rung,
-        "verdict": one.verdict,
-        "why": one.why,
-        **picked(setup, "told", "method", "batch", "accumulate", "rows", "seq", "checkpointing", "parallel", "offload"),
+        **picked(one, "rung", "verdict", "why"),
+        "told": setup.text,
+        **picked(setup, "method", "batch", "accumulate", "rows", "seq", "checkpointing", "parallel", "offload"),
         "gib": round(one.memory.gib, 2),
         "allocated_gib": round(one.memory.allocated / GIB, 2),
         "margin": round(one.margin, 3),
@@ -214,7 +213,7 @@ def choice_json(one: Choice, *, has_time: bool) -> dict[str, Any]:
         "tokens_per_second": round(pace.tokens_per_second),
         "step_seconds": round(pace.step, 3),
         "sigma": round(pace.sigma, 3),
-        "seen_steps": pace.seen,
+        "seen_steps": pace.samples,
         "limits": {name: round(share, 3) for name, share in pace.limits.items()},
         "hours": round(one.hours, 3) if has_time else None,
         "hours_p90": round(one.hours_p90, 3) if has_time else None,

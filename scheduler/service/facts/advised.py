@@ -69,7 +69,7 @@ class Priors:
 
         rows = same(setup, self._measurements, None)
         pace = pace_seen(setup, card, rows)
-        if pace.seen:
+        if pace.samples:
             return 1 / pace.step, max(ALIKE_SIGMA, pace.sigma)
         return 1 / pace.step, ELSEWHERE_SIGMA if rows else max(PRIOR_SIGMA, pace.sigma)
 

@@ -21,9 +21,9 @@ from jobs.payload.bounds import (
     Reader,
     Rejection,
     Unfit,
+    brief,
     clean,
     read_json,
-    shown,
     text,
     whole,
     without_secrets,
@@ -79,7 +79,7 @@ def report(
     try:
         lane_report, refusals = read_report(read_json(data), run.key, lane.index, lane.job, last_word=last_word)
     except ValueError as error:
-        return None, [Rejection("document", clean(str(error), NAME_MAX), shown(data[:NAME_MAX]))]
+        return None, [Rejection("document", clean(str(error), NAME_MAX), brief(data[:NAME_MAX]))]
     refused = list(refusals)
     began, latest = run.planned_start - CLOCKS_SECONDS, now + CLOCKS_SECONDS
     ranges = {
@@ -98,7 +98,7 @@ def report(
         value = getattr(lane_report, name)
         if value is not None and not low <= value <= high:
             unfit[name] = None
-            refused.append(Rejection(name, f"not within {low} .. {high} for this run", shown(value)))
+            refused.append(Rejection(name, f"not within {low} .. {high} for this run", brief(value)))
     return (replace(lane_report, **unfit) if unfit else lane_report), refused
 
 
@@ -146,7 +146,7 @@ class Makers:
         created = max(min(manifest.created_at, self.now), min(began, self.now))
         trained = min(manifest.trained_seconds, max(0, self.now - began)) if maker else manifest.trained_seconds
         refused = [
-            Rejection(name, f"not possible for this run: taken as {used}", shown(claimed))
+            Rejection(name, f"not possible for this run: taken as {used}", brief(claimed))
             for name, claimed, used in (
                 ("created_at", manifest.created_at, created),
                 ("trained_seconds", manifest.trained_seconds, trained),
@@ -186,7 +186,7 @@ def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> Validat
             try:
                 sessions[key], wrong = observed(answer[key], key, now - _PAST_SECONDS if since is None else since, now)
             except Unfit as error:
-                wrong.append(Rejection("answer", str(error), shown(answer[key])))
+                wrong.append(Rejection("answer", str(error), brief(answer[key])))
             except Exception as error:  # noqa: BLE001 - one answer must not cost those about all other sessions
                 wrong.append(Rejection("answer", clean(f"{type(error).__name__}: {error}", NAME_MAX), ""))
             if wrong:
@@ -200,7 +200,7 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
         raise Unfit(f"no answer about {key}")
     state: Any = answer.state
     if not isinstance(state, SessionState) or state is SessionState.UNCLEAR:
-        raise Unfit(f"{shown(answer.state)} is no state of a session")
+        raise Unfit(f"{brief(answer.state)} is no state of a session")
     stop_channel: Any = answer.stop_channel
     reader = Reader(
         {
@@ -293,7 +293,7 @@ def books(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None
 def reading(answer: Any, now: int) -> QuotaReading:
     """Return one validated reading of a window that contains now. Raises Unfit."""
     if not isinstance(answer, QuotaReading):
-        raise Unfit(f"{shown(answer)} is no reading")
+        raise Unfit(f"{brief(answer)} is no reading")
     try:
         start = whole(answer.start, now - _WINDOW_SECONDS, now + _WINDOW_SECONDS)
         end = whole(answer.end, start + 1, start + _WINDOW_SECONDS)
@@ -304,7 +304,7 @@ def reading(answer: Any, now: int) -> QuotaReading:
         limit, used, reserved = figures
         return QuotaReading(text(answer.quota, NAME_MAX), start, end, limit, used, reserved, answer.shared is True)
     except Unfit as error:
-        raise Unfit(f"{error} in {shown(answer)}") from None
+        raise Unfit(f"{error} in {brief(answer)}") from None
 
 
 def orphans(ports: Ports, pool: str, our_keys: Collection[str]) -> list[Observed]:
@@ -317,7 +317,7 @@ def orphans(ports: Ports, pool: str, our_keys: Collection[str]) -> list[Observed
             key = text(session.key, NAME_MAX) if isinstance(session, Observed) else ""
             sessions.append(observed(session, key, now - _PAST_SECONDS, now)[0])
         except Unfit as error:
-            ports.log.warning("orphan.refused", pool=pool, why=str(error), said=shown(session))
+            ports.log.warning("orphan.refused", pool=pool, why=str(error), said=brief(session))
     return sessions
 
 
@@ -388,7 +388,7 @@ class Complaints:
             return  # by the daemon before this one
         redact = self._ports.redact
         refused_values = [
-            {"field": each.field, "why": each.why, "said": redact(each.said)} for each in one.refusals[:_SAID_MAX]
+            {"field": each.field, "why": each.why, "said": redact(each.excerpt)} for each in one.refusals[:_SAID_MAX]
         ]
         why = f"{one.what} is not believed: {one.refusals[0].field}: {redact(one.refusals[0].why)}"
         events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=refused_values)

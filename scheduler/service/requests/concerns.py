@@ -29,7 +29,7 @@ from jobs.payload.bounds import read_json
 from jobs.payload.trainers.tuning.base import check_length
 from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.options import rows_at_once
-from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
+from jobs.problem import Problem, ProblemsFound, as_toml, did_you_mean
 from jobs.readers import is_remote
 from jobs.spec import JobSpec
 from jobs.toml_file import placed, read_toml
@@ -266,7 +266,7 @@ def _catalogues(settings: Settings) -> dict[str, str]:
 
 def _placed(file: str, key: str, value: object, why: str, remedy: str) -> Problem:
     """Return a problem with the line in its file, where that can be told."""
-    return placed(Problem(file, key, shown(value), why, remedy))
+    return placed(Problem(file, key, as_toml(value), why, remedy))
 
 
 # Jobs of finetune.py that cannot train: rows too long for the model, or that some number of devices cannot share.

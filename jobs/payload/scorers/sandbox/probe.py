@@ -77,7 +77,7 @@ def check_sandbox() -> str:
     """Return in a few words what holds tested code on this machine. Raises SandboxMissing; what doctor calls."""
     sandbox = open_sandbox()
     sandbox.close()
-    return sandbox.told
+    return sandbox.text
 
 
 def _held(sandbox: Sandbox) -> Sandbox:

@@ -67,7 +67,7 @@ class Sandbox:
     has_proc: bool = True
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Say in a few words what holds the code, for the record beside its results."""
         bounded = {"scope": "memory in a systemd scope", "cgroup": "memory in a control group"}
         return f"bubblewrap, seccomp, {bounded.get(self.confinement.kind, 'memory counted ten times a second')}"

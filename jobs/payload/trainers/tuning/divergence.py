@@ -16,7 +16,7 @@ class Divergence:
         self._bound = math.log(words) + _MARGIN
         self._losses: deque[float] = deque(maxlen=STEPS)
 
-    def told(self, loss: float) -> str:
+    def check(self, loss: float) -> str:
         """Take a step's loss; return why training should end, or nothing. One that is no number is another's to judge.
 
         A model that begins badly and learns is not meant.

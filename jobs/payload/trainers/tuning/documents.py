@@ -175,7 +175,7 @@ def _is_read_otherwise(read: TrainingRecord, tokenizer: Any) -> bool:
         for message in read.messages
     )
     changed = changed or "image_url" in str(read.messages)
-    beside = read.given or read.fields.get("history") or (read.fields.get("system") and read.form != "sharegpt")
+    beside = read.extras or read.fields.get("history") or (read.fields.get("system") and read.form != "sharegpt")
     return bool(changed or beside or "strftime_now" in str(tokenizer.chat_template))
 
 
@@ -206,7 +206,7 @@ def _chat(read: TrainingRecord, tokenizer: Any) -> Iterator[Piece]:
     """Yield a conversation in pieces, split where the assistant begins and ends."""
     marks = special_texts(tokenizer)
     messages = [_without(with_one_text(message), marks) for message in read.messages]
-    variables = _without(dict(read.given), marks)
+    variables = _without(dict(read.extras), marks)
     written = ""
     for at, message in enumerate(messages):
         if at < read.learned_from or not is_learned(message):

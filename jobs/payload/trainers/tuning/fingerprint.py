@@ -34,7 +34,7 @@ class Resumption(NamedTuple):
     exactness: str
     changed: tuple[tuple[str, Any, Any], ...]
 
-    def told(self) -> str:
+    def text(self) -> str:
         """Return what has changed, in words."""
         return ", ".join(f"{name} was {was} and is {now}" for name, was, now in self.changed) or "nothing has changed"
 

@@ -49,7 +49,7 @@ class LostPart(OddRecord):
 class TrainingRecord(NamedTuple):
     """A record in one shape: ``text``, or ``prompt`` and ``answer``, or ``messages`` learned from ``learned_from`` on.
 
-    ``fields`` are those of its form, as they stood; ``given`` is what the chat template gets beside messages.
+    ``fields`` are those of its form, as they stood; ``extras`` is what the chat template gets beside messages.
     """
 
     form: str
@@ -59,7 +59,7 @@ class TrainingRecord(NamedTuple):
     answer: str = ""
     messages: tuple[dict[str, Any], ...] = ()
     learned_from: int = 0
-    given: Mapping[str, Any] = MappingProxyType({})
+    extras: Mapping[str, Any] = MappingProxyType({})
 
 
 def read_record(record: Any) -> TrainingRecord:
@@ -95,8 +95,8 @@ def has_more(record: dict[str, Any]) -> bool:
 
 def without_given(read: TrainingRecord) -> TrainingRecord:
     """Return a record of a stage that gives the chat template messages alone. Raises LostPart where it has more."""
-    if read.given:
-        raise LostPart(f"its {', '.join(read.given)} would be lost: only --stage sft gives them to the chat template")
+    if read.extras:
+        raise LostPart(f"its {', '.join(read.extras)} would be lost: only --stage sft gives them to the chat template")
     return read
 
 
@@ -135,7 +135,7 @@ def _with_what_is_beside(record: dict[str, Any], read: TrainingRecord) -> Traini
         return read
     if not read.messages:
         raise LostPart(f"its {next(iter(beside))} would be lost beside a prompt that is text: give messages")
-    read = read._replace(fields={**read.fields, **beside}, given=_other_fields(beside))
+    read = read._replace(fields={**read.fields, **beside}, extras=_other_fields(beside))
     if (system := beside.get("system")) and read.messages[0]["role"] != "system":
         if not isinstance(system, str):
             raise LostPart("its system is no string")

@@ -49,13 +49,13 @@ class Group:
         """Raise TrainingRefused unless all processes have the same value of what must not differ."""
         if self.size == 1:
             return
-        values = self.told(value)
+        values = self.gather(value)
         if len(set(values)) > 1:
             raise TrainingRefused(
                 f"the processes do not agree on the {name}: {values}; were their files changed meanwhile?"
             )
 
-    def told(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """Return what every process tells, in their order."""
         if self.size == 1:
             return [value]

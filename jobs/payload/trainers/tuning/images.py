@@ -122,7 +122,7 @@ class ImageRows(Rows):
             "image_grid_thw": np.asarray(grids, np.int64),
             "mm_token_type_ids": (batch.tokens == self._sight.token).astype(np.int64),
         }
-        return batch._replace(seen=images)
+        return batch._replace(images=images)
 
 
 def image_digest(folder: Path) -> str:

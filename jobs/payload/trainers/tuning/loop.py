@@ -120,7 +120,7 @@ class Loop:
         if self._start is not None:
             self._start.passed("step")
             if self._group.first:
-                print(f"finetune: the first step ended after {self._start.told()}", flush=True)
+                print(f"finetune: the first step ended after {self._start.text()}", flush=True)
             self._snapshot.prepare()
         self._start = None
         self._count(value)
@@ -130,7 +130,7 @@ class Loop:
         tokens, targets, positions, documents = (
             torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch[:4]
         )
-        pixels = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.seen.items()}
+        pixels = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.images.items()}
         if self._options.apart:  # also for a row of one document: else the layers would be compiled twice
             pixels["document_ends"] = document_ends(batch.positions, self._card.device)
         # Where each row has one document no mask is needed, and the quickest attention takes none.
@@ -142,7 +142,7 @@ class Loop:
     def _count(self, loss: float) -> None:
         self._last_loss = loss if math.isfinite(loss) else self._last_loss
         self._window = [self._window[0] + loss, self._window[1] + 1]
-        if why := self._divergence.told(loss):
+        if why := self._divergence.check(loss):
             raise TrainingRefused(f"{why}. Lower --rate, or look at the data from step {self.step - STEPS} on")
         lost = self._work.first_steps.passed(loss, self._seconds[-1])
         if self.step % self._options.report_every and self.step < self._training.target_step:

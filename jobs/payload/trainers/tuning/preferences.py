@@ -111,7 +111,7 @@ def train(
     if resume is not None:
         judged = _judge(before, now, options)
         metrics["exactness"] = float(judged.exactness.removeprefix("E"))
-        _tell(f"going on, {judged.exactness}: {judged.told()}")
+        _tell(f"going on, {judged.exactness}: {judged.text()}")
     _check_reference(options, training)
     torch.manual_seed(training.seed)
     # Not with the checkpoint's weights, which the Trainer loads itself: the reference is made of what is there before.

@@ -169,7 +169,7 @@ class Rounds:
         written = [(at, text) for at in mine for text in self._texts(at, draw_seed(self._training.seed, tries, at))]
         judged = self._judged(written)
         answers = sorted(
-            (one for part in self._group.told(judged) for one in part), key=lambda one: (one["at"], one["number"])
+            (one for part in self._group.gather(judged) for one in part), key=lambda one: (one["at"], one["number"])
         )
         passed = [one for one in answers if one["reward"] >= options.least]
         kept_names = {_named(one) for one in self._kept}

@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     targets: np.ndarray[Any, Any]  # the next token, or -100 where none is to be learned
     positions: np.ndarray[Any, Any]
     documents: np.ndarray[Any, Any]
-    seen: Mapping[str, np.ndarray[Any, Any]] = {}  # images, by what the model calls them
+    images: Mapping[str, np.ndarray[Any, Any]] = {}  # images, by what the model calls them
 
 
 class Rows:

@@ -105,7 +105,7 @@ def _train(
         alike = before is not None and before["job"]["optimizer"] == options.optimizer
         loop.restore(resume, details, optimizer=alike)
         if group.first:
-            print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.told()}", flush=True)
+            print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.text()}", flush=True)
     loop.run()
 
 
@@ -214,14 +214,14 @@ def _corpus(
 
     stops = stop_tokens(options.model, tokenizer)
 
-    def made(some: list[Path], rows_max: int | None = None) -> Rows:
+    def rows_of(some: list[Path], rows_max: int | None = None) -> Rows:
         if sight is None:
             return pack(some, tokenizer, options.length, options.cache, rows_max, alone=options.alone, stops=stops)
         return lay(some, folder, tokenizer, sight, options.length, options.cache, rows_max, stops)
 
     if not group.first:
         group.wait()
-    rows, held_out = made(paths), made(files(folder, "heldout.jsonl"), HELD_OUT_ROWS)
+    rows, held_out = rows_of(paths), rows_of(files(folder, "heldout.jsonl"), HELD_OUT_ROWS)
     if group.first:
         group.wait()
     return rows, held_out, data_digest(paths) if sight is None else f"{data_digest(paths)} {image_digest(folder)}"
@@ -242,7 +242,7 @@ def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resu
     judged = fingerprint.compare(before, now)
     if judged.exactness == fingerprint.INEXACT and not accept:
         raise TrainingRefused(
-            f"the checkpoint was made otherwise ({judged.exactness}): {judged.told()}. Train under a new job name, "
+            f"the checkpoint was made otherwise ({judged.exactness}): {judged.text()}. Train under a new job name, "
             "which may begin with this job's weights (start_from), or say --accept-inexact"
         )
     return judged

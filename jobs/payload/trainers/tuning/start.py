@@ -31,7 +31,7 @@ class Start:
         self._parts.append(f"{name} {now - self._last:.1f}")
         self._last = now
 
-    def told(self) -> str:
+    def text(self) -> str:
         """Return them in words."""
         return f"{self._last - self._began:.1f} s ({', '.join(self._parts)})"
 
