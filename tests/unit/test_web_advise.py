@@ -24,7 +24,7 @@ def test_no_visitor_names_a_file(model: str) -> None:
 
 def test_an_unknown_card_is_told_and_an_unknown_method_is_any() -> None:
     assert "no such card" in advice("qwen2.5-3b", "nonsense", "", 2048, 1e6)["trouble"]
-    assert advice("qwen2.5-3b", "4090", "magic", 2048, 1e6)["found"][0].taken is not None
+    assert advice("qwen2.5-3b", "4090", "magic", 2048, 1e6)["found"][0].best is not None
     assert len(advice("qwen2.5-3b", ",".join(["4090"] * 50), "", 2048, 1e6)["found"]) == 8
 
 
