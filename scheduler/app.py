@@ -19,14 +19,14 @@ from jobs.catalogue import Catalogue
 from platforms.artifacts.base import BlobStore
 from platforms.base import Platform, Published
 from platforms.wrap import LatePlatform
-from scheduler.clock import Clock, ScaledClock, stopwatch, system_clock
+from scheduler.clock import ScaledClock, SchedulerClock, stopwatch, system_clock
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import Calendar, DailyHours, Period
 from scheduler.notify.deliver import Channel
-from scheduler.service.outside.ports import Log, ServedAt
+from scheduler.service.outside.ports import EventLog, ServedAt
 from scheduler.store.engine import Database
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class App:
     settings: Settings
 
     @cached_property
-    def clock(self) -> Clock:
+    def clock(self) -> SchedulerClock:
         """The system clock, or a rehearsal's scaled one."""
         clock = self.settings.clock
         if clock.epoch is None or clock.origin is None:
@@ -294,7 +294,7 @@ class App:
     def _plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         return self.planner.plan(snapshot, incumbent)  # whose modules are loaded when there is something to plan
 
-    def ports(self, log: Log, epoch: int) -> Ports:
+    def ports(self, log: EventLog, epoch: int) -> Ports:
         """Everything the daemon's use cases run on, under the lease with ``epoch``."""
         from platforms.wrap import Guarded
         from scheduler.service.outside.ports import Ports

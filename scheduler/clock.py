@@ -16,7 +16,7 @@ from typing import Protocol
 _STARTED_AT = 19  # the field of /proc/self/stat, counted after the name, that tells when the process began
 
 
-def at_least(clock: Clock, scheduled_seconds: int, wall_seconds: float) -> int:
+def at_least(clock: SchedulerClock, scheduled_seconds: int, wall_seconds: float) -> int:
     """Return a span of scheduled time in which ``wall_seconds`` of real time pass as well.
 
     Answers, commits and starts take real time, whatever a rehearsal's clock says: what waits for them goes by both.
@@ -24,7 +24,7 @@ def at_least(clock: Clock, scheduled_seconds: int, wall_seconds: float) -> int:
     return max(scheduled_seconds, math.ceil(wall_seconds / clock.wall_seconds(1.0)))
 
 
-class Clock(Protocol):
+class SchedulerClock(Protocol):
     """Scheduled time: UTC seconds as the scheduler sees them."""
 
     def now(self) -> int:

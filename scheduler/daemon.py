@@ -30,7 +30,7 @@ from scheduler.core.window import WEEK
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.endings import tell_endings
 from scheduler.service.outside.calls import ThreadedCalls
-from scheduler.service.outside.ports import Log, Ports
+from scheduler.service.outside.ports import EventLog, Ports
 from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import counts, due, events, queue_waits, runs
 from scheduler.store import lease as leases
@@ -144,7 +144,7 @@ class Daemon:
     """One daemon process. ``run`` returns when it was asked to stop, or when its ``stop_at`` has passed."""
 
     app: App
-    log: Log
+    log: EventLog
     load: Callable[[], App] | None = None  # reads the settings again, on SIGHUP
     manager: ServiceManager = field(default_factory=ServiceManager.of)
     _stop: threading.Event = field(default_factory=threading.Event)

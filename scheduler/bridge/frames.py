@@ -23,7 +23,7 @@ class Unreadable(Exception):
     """A frame holds no JSON object; the next one may."""
 
 
-class Reader:
+class FrameReader:
     """Reads frames from a descriptor.
 
     A program that asks one question after the other asks the next at once, and to sleep and be woken takes longer than

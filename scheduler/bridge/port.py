@@ -19,7 +19,7 @@ from typing import Any
 
 from scheduler.bridge import arguments as given
 from scheduler.bridge.arguments import BadRequest, Busy
-from scheduler.bridge.frames import FRAME_MAX_BYTES, Reader, TooLong, Writer, object_of
+from scheduler.bridge.frames import FRAME_MAX_BYTES, FrameReader, TooLong, Writer, object_of
 from scheduler.bridge.surface import Surface, Verb
 from scheduler.bridge.verbs import PROTOCOL, VERBS, document
 from scheduler.store import events
@@ -60,7 +60,7 @@ class Port:
     """One conversation."""
 
     surface: Surface
-    reader: Reader
+    reader: FrameReader
     writer: Writer
     _slow: Queue[tuple[Tag, Verb, dict[str, Any]]] = field(default_factory=lambda: Queue(_SLOW_WAITING_MAX))
 

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from config.layers import own_file
 from scheduler.cli.guesses import ALIASES, meant
-from scheduler.cli.shell.command import Group
+from scheduler.cli.shell.command import CommandGroup
 from scheduler.cli.shell.context import Cli, GlobalOptions
 
 # name -> module and summary. The module has a group ``app``, or a command by itself, named behind the colon.
@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class Root(Group):
+class Root(CommandGroup):
     """Loads a command's module when the command is used or asked for help."""
 
     def list_commands(self, ctx: Any) -> list[str]:

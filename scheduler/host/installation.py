@@ -66,7 +66,7 @@ Step = FileWrite | Remove | CommandRun
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Installation:
     """What differs between machines.
 
     ``folder`` holds settings and credentials, ``units`` the units. ``writable`` are folders besides the state folder
@@ -94,7 +94,7 @@ class Place:
         return ("systemctl", "--user") if self.user else ("systemctl",)
 
 
-def install_steps(place: Place, *, start: bool) -> list[Step]:
+def install_steps(place: Installation, *, start: bool) -> list[Step]:
     """Return what installs, or brings up to date, and with ``start`` (re)starts. Raises ServiceRefused."""
     names = [MAIN, SOCKET, SESSION, *([WEB] if place.web else [])]
     steps: list[Step] = [FileWrite(place.config, _filled(place, "config.toml"), keep=True)]
@@ -118,7 +118,7 @@ def install_steps(place: Place, *, start: bool) -> list[Step]:
     return steps
 
 
-def uninstall_steps(place: Place) -> list[Step]:
+def uninstall_steps(place: Installation) -> list[Step]:
     """Return what stops the service and removes its units; settings, state and the user stay, sessions go on."""
     there = [name for name in (MAIN, WEB, SOCKET) if place.at(place.units / name).exists()]
     steps: list[Step] = []
@@ -133,7 +133,7 @@ def uninstall_steps(place: Place) -> list[Step]:
     return steps
 
 
-def carry_out(steps: Iterable[Step], place: Place) -> None:
+def carry_out(steps: Iterable[Step], place: Installation) -> None:
     """Do the steps. Raises ServiceRefused with what a command said, and OSError."""
     for step in steps:
         match step:
@@ -152,7 +152,7 @@ def carry_out(steps: Iterable[Step], place: Place) -> None:
                 assert_never(step)
 
 
-def obstacles(place: Place) -> list[ServiceRefused]:
+def obstacles(place: Installation) -> list[ServiceRefused]:
     """Return what would keep the service from working here, all of it."""
     result = []
     if place.root == Path("/"):
@@ -177,7 +177,7 @@ def obstacles(place: Place) -> list[ServiceRefused]:
     return result
 
 
-def _credentials(place: Place) -> list[Step]:
+def _credentials(place: Installation) -> list[Step]:
     """Return the drop-ins that hand over what lies in the folder of credentials; encrypted ones end in .cred."""
     folder = place.folder / "credentials"
     lines: dict[str, list[str]] = {MAIN: [], WEB: []}
@@ -204,7 +204,7 @@ def _credentials(place: Place) -> list[Step]:
     return steps
 
 
-def _drop_in(place: Place, unit: str) -> Path:
+def _drop_in(place: Installation, unit: str) -> Path:
     return place.units / f"{unit}.d" / "credentials.conf"
 
 
@@ -212,14 +212,14 @@ def _system_files() -> tuple[Path, Path]:
     return Path("/etc/sysusers.d/uff-scheduler.conf"), Path("/etc/tmpfiles.d/uff-scheduler.conf")
 
 
-def _tmpfiles(place: Place) -> str:
+def _tmpfiles(place: Installation) -> str:
     """Return the shipped lines, and one for each folder of the settings that is not there yet."""
     missing = [path for path in place.writable if not place.at(path).exists()]
     lines = [f"d {path} 0700 uff-scheduler uff-scheduler\n" for path in missing]
     return _filled(place, "tmpfiles.conf") + "".join(lines)
 
 
-def _filled(place: Place, name: str) -> str:
+def _filled(place: Installation, name: str) -> str:
     """Return a shipped file with the names of this machine in it."""
     values = {
         "SCHEDCTL": str(place.schedctl),

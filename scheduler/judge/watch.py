@@ -18,7 +18,7 @@ ALARM = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchResult:
     """``votes`` counted, one a cluster, and how many of them were ``worse``; ``log_evidence`` is ln E now.
 
     ``alarm_at`` is the number of the vote with which E passed 20 first, None if it never did: an alarm stands.
@@ -30,7 +30,7 @@ class Watched:
     alarm_at: int | None
 
 
-def watch(stream: Iterable[Vote], usual: float = 0.5) -> Watched:
+def watch(stream: Iterable[Vote], usual: float = 0.5) -> WatchResult:
     """Return the evidence in a stream of votes, in its order; the same stream gives the same evidence.
 
     ``usual`` is the share of worse votes that is no harm: a half for pairs in which one of two versions did worse, the
@@ -51,7 +51,7 @@ def watch(stream: Iterable[Vote], usual: float = 0.5) -> Watched:
         may_alarm = alarm_at is None and vote.worse and worse > usual * votes
         if may_alarm and log_evidence(worse, votes, usual) > math.log(ALARM):
             alarm_at = votes
-    return Watched(votes, worse, log_evidence(worse, votes, usual), alarm_at)
+    return WatchResult(votes, worse, log_evidence(worse, votes, usual), alarm_at)
 
 
 def log_evidence(worse: int, votes: int, usual: float = 0.5) -> float:

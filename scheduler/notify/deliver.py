@@ -32,7 +32,7 @@ from scheduler.notify.letter import redacted
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, lease, outbox
 from scheduler.store.errors import StoreFailure
-from scheduler.store.outbox import Letter
+from scheduler.store.outbox import OutboxMessage
 
 _RETRY_BASE_SECONDS = 60
 _RETRY_CAP_SECONDS = 3_600
@@ -346,14 +346,14 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
             ports.log.warning("letter.incomplete", kind=letter.kind, channel=letter.channel, why=left_out)
 
 
-def _still_waits(ports: Ports, letter: Letter) -> bool:
+def _still_waits(ports: Ports, letter: OutboxMessage) -> bool:
     """Return whether it is still unsent although the messages before it took long. Raises Fenced."""
     with ports.database.read() as tx:
         lease.fence(tx, ports.epoch)
         return outbox.waits(tx, letter.id)
 
 
-def _failed(ports: Ports, letter: Letter, error: DeliveryFailed, now: int) -> None:
+def _failed(ports: Ports, letter: OutboxMessage, error: DeliveryFailed, now: int) -> None:
     pause = min(_RETRY_CAP_SECONDS, _RETRY_BASE_SECONDS << min(letter.attempts, 10))
     given_up = error.for_good or (letter.attempts >= _TRIES and now - letter.created_at >= _TRIED_SECONDS)
     retry_at = outbox.NEVER if given_up else now + max(pause, error.retry_seconds)

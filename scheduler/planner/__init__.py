@@ -4,11 +4,11 @@ from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.value import value
 from scheduler.planner.planner import Planner, PlannerOptions, plan_week
 from scheduler.planner.questions.devices import DeviceChoice, device_choices
-from scheduler.planner.questions.differ import PlanDifference, differences
+from scheduler.planner.questions.differ import PlanComparison, differences
 from scheduler.planner.questions.explain import explain
 from scheduler.planner.questions.whatif import (
-    AddJob,
     Edit,
+    InsertJob,
     SetDevices,
     SetHours,
     SetWeight,
@@ -19,10 +19,10 @@ from scheduler.planner.questions.whatif import (
 from scheduler.planner.verify import verify
 
 __all__ = [
-    "AddJob",
     "DeviceChoice",
     "Edit",
-    "PlanDifference",
+    "InsertJob",
+    "PlanComparison",
     "Planner",
     "PlannerOptions",
     "SetDevices",

@@ -83,7 +83,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """A title, sentences, and perhaps a table below them."""
 
     title: str
@@ -97,7 +97,7 @@ class ReportDocument:
 
     title: str
     subtitle: str
-    sections: tuple[Section, ...]
+    sections: tuple[ReportSection, ...]
     subject: str
 
 
@@ -108,7 +108,7 @@ def document_of(report: Report) -> ReportDocument:
         f"Training report {_clean(report.label)}{', so far' * report.so_far}",
         f"{period}, made {instant(report.made_at, report.zone)}",
         (
-            Section("In short", tuple(headline(report))),
+            ReportSection("In short", tuple(headline(report))),
             _actions(report),
             _models(report),
             _pools(report),
@@ -134,7 +134,7 @@ def _change(now: int, before: int) -> str:
     return f"{(now - before) / 3_600:+.1f}"
 
 
-def _models(report: Report) -> Section:
+def _models(report: Report) -> ReportSection:
     """Say what became of each model: what a reader looks for first."""
     groups: dict[str, list[str]] = {}
     trained = [job for job in report.jobs if job.role != EVALUATE]  # those train nothing
@@ -158,13 +158,13 @@ def _models(report: Report) -> Section:
     ]
     rows = tuple(_model_row(job, report.zone) for job in trained)
     if not rows:
-        return Section("Models", ("There are no jobs. Add one: schedctl submit train.py --target-step 1000",))
+        return ReportSection("Models", ("There are no jobs. Add one: schedctl submit train.py --target-step 1000",))
     columns = ("model", "state", ">done", ">steps", ">best loss", ">change", "ETA", "latest", "deadline")
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in trained)
-    return Section("Models", tuple(lines) or ("No model gained a step.",), Table(columns, rows, shares))
+    return ReportSection("Models", tuple(lines) or ("No model gained a step.",), Table(columns, rows, shares))
 
 
-def _evaluated(report: Report) -> Iterator[Section]:
+def _evaluated(report: Report) -> Iterator[ReportSection]:
     """Say which versions were evaluated, with their results; nothing where none was."""
     if not report.judged:
         return
@@ -174,7 +174,7 @@ def _evaluated(report: Report) -> Iterator[Section]:
         (_clean(one.version), one.verdict + (", promoted" if one.in_force else ""), _clean(one.why))
         for one in report.judged
     )
-    yield Section("Versions", (line,), Table(("version", "result", "reason"), rows))
+    yield ReportSection("Versions", (line,), Table(("version", "result", "reason"), rows))
 
 
 def _model_row(job: JobReport, zone: str) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def _corrected(report: Report) -> Iterator[str]:
         )
 
 
-def _actions(report: Report) -> Section:
+def _actions(report: Report) -> ReportSection:
     rows = tuple(
         tuple(map(_clean, (need.what, need.subject, instant(need.since, report.zone), need.why, need.remedy)))
         for need in report.needs
@@ -240,10 +240,10 @@ def _actions(report: Report) -> Section:
         broken = (*broken, f"{len(report.broken_rules) - _RULES_MAX} more rules were broken.")
     lines = broken if rows or broken else ("None.",)
     columns = ("what", "subject", "since", "reason", "command")
-    return Section("Actions required", lines, Table(columns, rows) if rows else None)
+    return ReportSection("Actions required", lines, Table(columns, rows) if rows else None)
 
 
-def _pools(report: Report) -> Section:
+def _pools(report: Report) -> ReportSection:
     rows = tuple(
         (
             _clean(pool.name),
@@ -259,7 +259,7 @@ def _pools(report: Report) -> Section:
     )
     columns = ("pool", ">available h", ">billed h", ">change", ">productive h", ">change", ">goodput", ">cost")
     table = Table(columns, rows, tuple(pool.spent.goodput for pool in report.pools))
-    return Section("Hours and money", tuple(_summary(report)), table)
+    return ReportSection("Hours and money", tuple(_summary(report)), table)
 
 
 _WASTE: Mapping[str, Callable[[Spent], str]] = {
@@ -289,16 +289,16 @@ _JOBS: Mapping[str, Callable[[JobReport], str]] = {
 """Columns by their titles, and what each says of a row."""
 
 
-def _waste(report: Report) -> Section:
+def _waste(report: Report) -> ReportSection:
     rows = tuple((_clean(pool.name), *(cell(pool.spent) for cell in _WASTE.values())) for pool in report.pools)
-    return Section("Where the other hours went", (), Table(("pool", *_WASTE), rows))
+    return ReportSection("Where the other hours went", (), Table(("pool", *_WASTE), rows))
 
 
-def _jobs(report: Report) -> Section:
+def _jobs(report: Report) -> ReportSection:
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
     rows = tuple(tuple(cell(job) for cell in _JOBS.values()) for job in report.jobs)
     table = Table(tuple(_JOBS), rows, shares)
-    return Section("Jobs", _families(report), table) if rows else Section("Jobs", ("No jobs.",))
+    return ReportSection("Jobs", _families(report), table) if rows else ReportSection("Jobs", ("No jobs.",))
 
 
 def _families(report: Report) -> tuple[str, ...]:
@@ -310,13 +310,13 @@ def _families(report: Report) -> tuple[str, ...]:
     return tuple(f"Initialised from {_clean(start)}: {', '.join(names)}." for start, names in begun.items())
 
 
-def _losses(report: Report) -> Section:
+def _losses(report: Report) -> ReportSection:
     rows = tuple(
         (_clean(job.name), f"{step:,}", f"{loss:.4f}") for job in report.jobs for step, loss in _sparse(job.losses)
     )
     if not rows:
-        return Section("Held-out loss", ("No checkpoint of this week has one.",))
-    return Section("Held-out loss", (), Table(("job", ">step", ">loss"), rows))
+        return ReportSection("Held-out loss", ("No checkpoint of this week has one.",))
+    return ReportSection("Held-out loss", (), Table(("job", ">step", ">loss"), rows))
 
 
 def _sparse(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
@@ -326,7 +326,7 @@ def _sparse(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
     return [points[round(index * (len(points) - 1) / 5)] for index in range(6)]
 
 
-def _quotas(report: Report) -> Section:
+def _quotas(report: Report) -> ReportSection:
     def amount(quota: Meter, value: int) -> str:
         return money(value) if quota.unit == "microdollars" else f"{hours(value)} h"
 
@@ -340,22 +340,22 @@ def _quotas(report: Report) -> Section:
         for quota in report.quotas
     )
     if not rows:
-        return Section("Quotas now", ("No pool has a quota.",))
+        return ReportSection("Quotas now", ("No pool has a quota.",))
     used = tuple(min(1.0, max(0.0, q.used / q.limit)) if q.limit else 0.0 for q in report.quotas)
-    return Section(
+    return ReportSection(
         "Quotas now", (), Table(("pool", "quota", ">limit", ">used", ">reserved", ">free", "resets"), rows, used)
     )
 
 
-def _plan(report: Report) -> Section:
+def _plan(report: Report) -> ReportSection:
     waits = tuple(_waits(report))
     rows = tuple(
         (_clean(each.pool), _clean(each.job), str(each.sessions), hours(each.seconds), f"{each.steps:,}")
         for each in report.planned
     )
     if not rows:
-        return Section("Next seven days", ("The newest plan places no session.", *waits))
-    return Section("Next seven days", waits, Table(("pool", "job", ">sessions", ">hours", ">steps"), rows))
+        return ReportSection("Next seven days", ("The newest plan places no session.", *waits))
+    return ReportSection("Next seven days", waits, Table(("pool", "job", ">sessions", ">hours", ">steps"), rows))
 
 
 def _waits(report: Report) -> Iterator[str]:

@@ -19,7 +19,7 @@ VerdictWord = Literal["accepted", "rejected", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationJob:
     """One job that scores a version on a test set; ``error`` says why there are no scores that can be used."""
 
     id: int
@@ -96,11 +96,11 @@ _OVERRULES = _of_version(overrules)
 
 def begin(tx: Connection, version: Version, job: str, set_digest: str, scorer_digest: str, now: int) -> int:
     """Note that a job scores a version; return its number. The database refuses a second one that is open."""
-    begun = Evaluation(0, version.model, version.number, job, set_digest, scorer_digest, "open", now, None, "")
+    begun = EvaluationJob(0, version.model, version.number, job, set_digest, scorer_digest, "open", now, None, "")
     return int(tx.execute(insert(evaluations).returning(evaluations.c.id), codec.row_of(begun, "id")).scalar_one())
 
 
-def end(tx: Connection, evaluation: Evaluation, state: EvaluationState, now: int, error: str = "") -> None:
+def end(tx: Connection, evaluation: EvaluationJob, state: EvaluationState, now: int, error: str = "") -> None:
     """Close an open evaluation; event ``evaluation.<state>``. Raises Stale when it is not open any more."""
     still = update(evaluations).where(evaluations.c.id == evaluation.id, evaluations.c.state == "open")
     if not tx.execute(still.values(state=state, ended_at=now, error=error)).rowcount:
@@ -108,20 +108,20 @@ def end(tx: Connection, evaluation: Evaluation, state: EvaluationState, now: int
     events.append(tx, f"evaluation.{state}", evaluation.version, now, job=evaluation.job, why=error)
 
 
-def open_ones(tx: Connection) -> list[Evaluation]:
+def open_ones(tx: Connection) -> list[EvaluationJob]:
     """Return the evaluations that have no end yet, the oldest first."""
-    return [Evaluation(**row._asdict()) for row in tx.execute(_OPEN)]
+    return [EvaluationJob(**row._asdict()) for row in tx.execute(_OPEN)]
 
 
-def of_version(tx: Connection, version: Version) -> list[Evaluation]:
+def of_version(tx: Connection, version: Version) -> list[EvaluationJob]:
     """Return all evaluations of a version, the oldest first."""
-    return [Evaluation(**row._asdict()) for row in tx.execute(_OF_VERSION, _key(version))]
+    return [EvaluationJob(**row._asdict()) for row in tx.execute(_OF_VERSION, _key(version))]
 
 
-def of_job(tx: Connection, job: str) -> Evaluation | None:
+def of_job(tx: Connection, job: str) -> EvaluationJob | None:
     """Return the evaluation that a job is, or None."""
     row = tx.execute(_OF_JOB, {"job": job}).one_or_none()
-    return None if row is None else Evaluation(**row._asdict())
+    return None if row is None else EvaluationJob(**row._asdict())
 
 
 def alike(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
@@ -131,7 +131,7 @@ def alike(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
 
 def say(
     tx: Connection,
-    evaluation: Evaluation,
+    evaluation: EvaluationJob,
     gates_digest: str,
     verdict: VerdictWord,
     evidence: Mapping[str, Any],

@@ -15,7 +15,7 @@ from scheduler.store.schema import outbox
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class OutboxMessage:
     """One message to send: ``attempts`` so far, not again before ``retry_at``; ``why`` tells the last failure."""
 
     id: int
@@ -41,7 +41,7 @@ _OLD = (
     .limit(bindparam("limit"))
 )
 _PENDING = (
-    select(*codec.columns(outbox, Letter))
+    select(*codec.columns(outbox, OutboxMessage))
     .where(outbox.c.sent_at.is_(None), outbox.c.retry_at <= bindparam("now"))
     .order_by(outbox.c.id)
 )
@@ -72,10 +72,10 @@ def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str,
     return True
 
 
-def pending(tx: Connection, now: int) -> list[Letter]:
+def pending(tx: Connection, now: int) -> list[OutboxMessage]:
     """Return the messages to send now, oldest first."""
     rows = tx.execute(_PENDING, {"now": now})
-    return [codec.record_of(Letter, row, body=codec.load_object(row.body)) for row in rows]
+    return [codec.record_of(OutboxMessage, row, body=codec.load_object(row.body)) for row in rows]
 
 
 def waits(tx: Connection, id: int) -> bool:  # noqa: A002 - the column's name

@@ -13,7 +13,7 @@ from scheduler.core.deployment import Deployment
 from scheduler.core.ledger import fold
 from scheduler.core.version import VersionState
 from scheduler.store import deployments, evaluations, generations, jobs, ledger, runs, versions
-from scheduler.store.evaluations import Evaluation, Overrule, StoredVerdict
+from scheduler.store.evaluations import EvaluationJob, Overrule, StoredVerdict
 from scheduler.store.versions import Promotion, Version
 
 
@@ -71,7 +71,7 @@ class VersionFacts:
     children: tuple[str, ...]
     training: ModelCost
     evaluating: ModelCost
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[EvaluationJob, ...]
     verdicts: tuple[StoredVerdict, ...]
     overrules: tuple[Overrule, ...]
     deployments: tuple[Deployment, ...]

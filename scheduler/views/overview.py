@@ -24,7 +24,7 @@ from scheduler.store import counts, due, events, jobs, lease, limits, plans, que
 from scheduler.store.jobs import JobRecord
 from scheduler.views.long_work import Work, long_work
 from scheduler.views.needs import needs
-from scheduler.views.training import Training, trainings
+from scheduler.views.training import TrainingProgress, trainings
 from scheduler.views.verdict import Verdict, verdict
 
 # So many cycles may be missed before something is said; real time, since a platform may take a minute to answer.
@@ -133,7 +133,7 @@ class Overview:
     read_anew_at: int | None  # when the daemon took new settings over while it ran
     live: tuple[Run, ...]
     jobs: tuple[JobRecord, ...]
-    trainings: tuple[Training, ...]  # of these jobs, in the same order
+    trainings: tuple[TrainingProgress, ...]  # of these jobs, in the same order
     waits: Mapping[str, Reason]
     next: Mapping[str, Placement]
     pools: tuple[PoolNow, ...]

@@ -40,7 +40,7 @@ _DRAWN = 60  # points of a curve as small as a word
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingProgress:
     """How the training of a job stands; instants are UTC seconds, None means unknown.
 
     ``saved_step`` lies in a checkpoint, ``step`` is the newest that its live session reported. ``loss`` is the newest;
@@ -79,7 +79,7 @@ def trainings(
     pools: Mapping[str, Pool],
     beat_seconds: int,
     now: int,
-) -> list[Training]:
+) -> list[TrainingProgress]:
     """Return how the training of each job of ``queue`` stands. Raises StoreFailure."""
     reports = runs.heartbeats(tx, [run.key for run in live])
     places = {lane.job: (run, lane) for run in live for lane in run.lanes if lane.outcome is None}
@@ -113,7 +113,7 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
     pools: Mapping[str, Pool],
     beat_seconds: int,
     now: int,
-) -> Training:
+) -> TrainingProgress:
     run, lane = place or (None, None)
     report = reports.get((run.key, lane.index)) if run and lane else None
     curve = series.curve(points)
@@ -125,7 +125,7 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
     step = max(record.done_step, (report.step or 0) if report else 0)
     until = run.deadline if run and speed else None
     sigma = _spread([one for one in points if lane and one.attempt == lane.attempt])
-    return Training(
+    return TrainingProgress(
         job=record.spec.name,
         saved_step=record.done_step,
         step=step,

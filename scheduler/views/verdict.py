@@ -11,7 +11,7 @@ from jobs.plural import counted
 from scheduler.core.plan import Placement
 from scheduler.core.quota import Meter
 from scheduler.report.report import Need
-from scheduler.views.training import Training
+from scheduler.views.training import TrainingProgress
 
 AT_RISK = "deadline at risk"
 """What a job needs that may miss its deadline."""
@@ -46,7 +46,7 @@ class Verdict:
 
 
 def verdict(
-    trainings: Sequence[Training],
+    trainings: Sequence[TrainingProgress],
     states: Mapping[str, int],
     coming: Mapping[str, Placement],
     needs: Sequence[Need],

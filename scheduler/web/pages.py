@@ -30,7 +30,7 @@ from scheduler.store import jobs, outbox
 from scheduler.views import models as views
 from scheduler.views.coming_week import alike_gaps, week_timeline
 from scheduler.views.long_work import long_work
-from scheduler.views.training import Training
+from scheduler.views.training import TrainingProgress
 from scheduler.web import archive, assets, questions
 from scheduler.web.actors import Actors, forms
 from scheduler.web.api import Channel, Week, day_of, known_week
@@ -467,7 +467,7 @@ def arrow(trend: float | None) -> Markup:
     return Markup('<span class="trend" title="{0}">{1}<span class="hidden"> {0}</span></span>').format(word, sign)
 
 
-def spark(going: Training) -> Markup:
+def spark(going: TrainingProgress) -> Markup:
     """Return a job's losses as a line as small as a word."""
     return Markup(  # noqa: S704 - of our own making, its words escaped
         loss_curve_svg(going.job, going.losses, going.target_step, height=28, axes=False, whole=False)

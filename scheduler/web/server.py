@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scheduler.app import App
-from scheduler.service.outside.ports import Log
+from scheduler.service.outside.ports import EventLog
 from scheduler.web.actors import Actors, Bearer
 from scheduler.web.site import site
 
@@ -142,7 +142,7 @@ class _Server(uvicorn.Server):
 def serve(
     app: App,
     bearer: Bearer | None,
-    log: Log,
+    log: EventLog,
     ready: Callable[[str], None],
     limits: ServerLimits = _LIMITS,
     actors: Actors | None = None,

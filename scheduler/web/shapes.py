@@ -23,7 +23,7 @@ from scheduler.views.models import Model
 from scheduler.views.overview import PoolNow
 from scheduler.views.plan_history import SessionChange
 from scheduler.views.share_now import ShareNow
-from scheduler.views.training import Training
+from scheduler.views.training import TrainingProgress
 from scheduler.views.verdict import Verdict
 
 
@@ -86,7 +86,7 @@ class JobRow(Shape):
 class TrainingRow(JobRow):
     """A job with how its training goes."""
 
-    training: Training
+    training: TrainingProgress
 
 
 class TrainingNow(Shape):
@@ -251,7 +251,7 @@ class JobDetail(JobRow):
     began at the steps ``sessions``.
     """
 
-    training: Training
+    training: TrainingProgress
     stop: Progress | None
     share: ShareNow | None
     training_data: Data | None

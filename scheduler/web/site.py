@@ -19,7 +19,7 @@ from jobs.problem import NotFound, Refusal
 from jobs.ranges import RANGES
 from platforms.artifacts.base import StoreError
 from scheduler.app import App
-from scheduler.service.outside.ports import Log
+from scheduler.service.outside.ports import EventLog
 from scheduler.service.requests import queue, sessions
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.wake import wake
@@ -37,7 +37,7 @@ _WORDS_MAX = 500
 JobVerb = Literal["hold", "release", "cancel", "priority"]
 
 
-def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None) -> ASGIApp:
+def site(app: App, bearer: Bearer | None, log: EventLog, actors: Actors | None = None) -> ASGIApp:
     """Return the guarded site; only ``actors`` may change something.
 
     Raises StoreFailure when there is no database it can read.
@@ -89,7 +89,7 @@ def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None
     return Guard(application, frozenset(app.settings.web.names), bearer, app.redact, actors is not None)
 
 
-def _answer_failures(application: FastAPI, written: pages.Pages, source: Source, log: Log) -> None:
+def _answer_failures(application: FastAPI, written: pages.Pages, source: Source, log: EventLog) -> None:
     def fault(request: Request, code: int, error: str, why: str, remedy: str) -> Response:
         failed = Fault(status=code, title=error, detail=why, error=error, why=why, remedy=remedy)
         if request.url.path.startswith(("/api/", "/health/", "/livez", "/readyz", "/metrics")):
@@ -139,7 +139,7 @@ def _answer_failures(application: FastAPI, written: pages.Pages, source: Source,
 
 
 # What may be changed on the page, by the same requests as the command line's.
-def router(app: App, actors: Actors, log: Log) -> APIRouter:
+def router(app: App, actors: Actors, log: EventLog) -> APIRouter:
     """Return the routes of all actions. Each is a form that is sent by POST and leads back to its page."""
     routes = APIRouter(include_in_schema=False)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scheduler.core.reasons import Reason
     from scheduler.store.events import Event
     from scheduler.store.jobs import JobRecord
-    from scheduler.views.training import Training
+    from scheduler.views.training import TrainingProgress
 
 T = TypeVar("T")
 _KEPT_MAX = 128
@@ -110,7 +110,7 @@ class Source:
 
         return self.kept("places", plans.newest_number(tx), make)
 
-    def trainings(self, tx: Connection, records: Sequence[JobRecord], now: int) -> list[Training]:
+    def trainings(self, tx: Connection, records: Sequence[JobRecord], now: int) -> list[TrainingProgress]:
         """Return how the training of each job stands."""
         live = (
             queue_waits.attach(tx, runs.live(tx)) if any(isinstance(record.state, Active) for record in records) else []

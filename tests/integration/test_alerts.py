@@ -10,7 +10,7 @@ import pytest
 
 from jobs.problem import Refusal
 from jobs.spec import Gate, JobSpec
-from scheduler.clock import Clock, system_clock
+from scheduler.clock import SchedulerClock, system_clock
 from scheduler.core.job import Cancelled, Done, Failed, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
@@ -34,7 +34,7 @@ class Silent:
         return lambda *_, **__: None
 
 
-def ports_on(database: Database, clock: Clock = REAL) -> Any:
+def ports_on(database: Database, clock: SchedulerClock = REAL) -> Any:
     return cast(
         "Any",
         SimpleNamespace(

@@ -105,7 +105,7 @@ def put(database: Database, channel: str = "email") -> bool:
         return outbox.add(tx, "weekly-report", "2026-W47", channel, BODY, NOW)
 
 
-def waiting(database: Database, now: int = NOW + 30 * DAY) -> list[outbox.Letter]:
+def waiting(database: Database, now: int = NOW + 30 * DAY) -> list[outbox.OutboxMessage]:
     with database.read() as tx:
         return outbox.pending(tx, now)
 

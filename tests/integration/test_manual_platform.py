@@ -20,7 +20,7 @@ from platforms.manual.adapter import ManualPlatform
 from platforms.record_file import DamagedRecord
 from platforms.registry import PlatformContext
 from scheduler.cli.shell.exits import Exit, code_of
-from scheduler.clock import Clock
+from scheduler.clock import SchedulerClock
 from tests.lab.clocks import starting_now
 
 EPOCH = 1_000_000
@@ -49,7 +49,7 @@ training.checkpoint(step, write, {"loss": 1.0})
 class Desk:
     """A manual pool with its store, and a person who works beside it."""
 
-    def __init__(self, folder: Path, clock: Clock, **settings: str) -> None:
+    def __init__(self, folder: Path, clock: SchedulerClock, **settings: str) -> None:
         self.folder, self.clock = folder, clock
         self.store = DirectoryStore(folder / "store")
         bundle = Path(jobs.__file__).parent

@@ -18,7 +18,7 @@ from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, plans, rates, runs, series
 from scheduler.store.engine import Database
-from scheduler.views.training import Training, trainings
+from scheduler.views.training import TrainingProgress, trainings
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 
 NOW = 1_795_000_000
@@ -48,7 +48,7 @@ def told(world: SimpleNamespace, after: int, **report: Any) -> None:
     world.cycle.run()
 
 
-def seen(world: SimpleNamespace, later: int = 0) -> Training:
+def seen(world: SimpleNamespace, later: int = 0) -> TrainingProgress:
     now = world.clock.present + later
     with world.database.read() as tx:
         queue, live, plan = jobs.everything(tx), runs.live(tx), plans.newest(tx)

@@ -14,7 +14,7 @@ from scheduler.core.reasons import HeldByPerson, Outbid, from_json, weight_round
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import (
-    AddJob,
+    InsertJob,
     Planner,
     PlannerOptions,
     SetHours,
@@ -61,7 +61,7 @@ def test_what_if_tells_who_gains_and_who_loses() -> None:
     assert down.value_after < down.value_before
     _, more = what_if(snapshot, [SetHours("sagemaker", 8)], options=QUICK)
     assert {change.pool: change.seconds_after for change in more.pools}["sagemaker"] > 28 * HOUR
-    _, added = what_if(snapshot, [AddJob(job("new", 9, 2))], options=QUICK)
+    _, added = what_if(snapshot, [InsertJob(job("new", 9, 2))], options=QUICK)
     new = next(change for change in added.jobs if change.job == "new")
     assert new.before is None
     assert new.after is not None

@@ -16,7 +16,7 @@ from scheduler.host.installation import (
     WEB,
     CommandRun,
     FileWrite,
-    Place,
+    Installation,
     Remove,
     ServiceRefused,
     carry_out,
@@ -25,14 +25,14 @@ from scheduler.host.installation import (
     uninstall_steps,
 )
 
-MakePlace = Callable[..., Place]
+MakePlace = Callable[..., Installation]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> MakePlace:
     """Make the place of an image below a temporary folder, with fields of its own."""
 
-    def make(**fields: Any) -> Place:
+    def make(**fields: Any) -> Installation:
         known: dict[str, Any] = {
             "python": Path("/opt/uff/bin/python"),
             "schedctl": Path("/opt/uff/bin/schedctl"),
@@ -42,12 +42,12 @@ def place(tmp_path: Path) -> MakePlace:
             "state": Path("/var/lib/uff-scheduler"),
             "root": tmp_path,
         }
-        return Place(**{**known, **fields})
+        return Installation(**{**known, **fields})
 
     return make
 
 
-def written(place: Place, name: str) -> str:
+def written(place: Installation, name: str) -> str:
     return place.at(place.units / name).read_text()
 
 

@@ -18,7 +18,7 @@ from scheduler.cli.shell.names import listed, meant
 from scheduler.cli.shell.output import Output, hours
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.window import HOUR
-from scheduler.planner import DeviceChoice, Edit, PlanDifference, SetDevices, SetHours, SetWeight, TakeDown, UnknownName
+from scheduler.planner import DeviceChoice, Edit, PlanComparison, SetDevices, SetHours, SetWeight, TakeDown, UnknownName
 from scheduler.planner.questions.differ import JobChange, JobOutlook
 from scheduler.planner.questions.orders import POLICIES
 from scheduler.service.requests.questions import ask_devices, ask_what_if
@@ -31,12 +31,12 @@ _DEVICES_MAX = 1_024
 _LISTINGS = {"job": "schedctl queue list", "pool": "schedctl pools", "policy": "schedctl plan what-if --help"}
 
 
-def difference_json(difference: PlanDifference) -> dict[str, Any]:
+def difference_json(difference: PlanComparison) -> dict[str, Any]:
     """Return jobs and pools whose plan differs, and the value of both plans."""
     return asdict(difference)
 
 
-def show_changes(out: Output, difference: PlanDifference) -> None:
+def show_changes(out: Output, difference: PlanComparison) -> None:
     """Write the jobs and the pools whose plan differs, before and after, and in a line what it comes to."""
     if difference.jobs:
         out.line(f"{_summary(difference.jobs)}.")

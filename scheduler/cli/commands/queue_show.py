@@ -23,7 +23,7 @@ from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.views.documents import job_json, run_json
 from scheduler.views.share_now import share_now
-from scheduler.views.training import Training, trainings
+from scheduler.views.training import TrainingProgress, trainings
 
 _RUNS_SHOWN = 5
 
@@ -117,7 +117,7 @@ def stop_line(rule: StopRule, gained: Progress) -> str:
 
 
 def _facts(
-    cli: Cli, record: JobRecord, going: Training, waits: Reason | None, lineage: Sequence[Generation]
+    cli: Cli, record: JobRecord, going: TrainingProgress, waits: Reason | None, lineage: Sequence[Generation]
 ) -> list[tuple[str, str]]:
     spec, needs, out = record.spec, record.spec.needs, cli.out
     devices = f"{needs.devices_min}-{needs.devices_max}" if needs.devices_max > needs.devices_min else needs.devices_min

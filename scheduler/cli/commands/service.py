@@ -13,7 +13,7 @@ import typer
 from scheduler.cli.shell.command import command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
-from scheduler.host.installation import Place, Step
+from scheduler.host.installation import Installation, Step
 
 app = group("The daemon as a service of systemd: install, remove, look.", "status")
 
@@ -85,10 +85,10 @@ def status(cli: Cli, user: OwnOption = False) -> None:
         raise Violations("the service does not run", why, f"Look at: journalctl -e -u {ill[0].unit}")
 
 
-def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> Place:
+def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> Installation:
     """Return what is particular of this machine; settings that are there must be usable. Raises ConfigError."""
     from scheduler.app import load_app
-    from scheduler.host.installation import FOLDER, STATE, Place
+    from scheduler.host.installation import FOLDER, STATE, Installation
 
     root = root.absolute()
     home = Path("~").expanduser()
@@ -113,7 +113,7 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
             and "host" not in pool.options
         ]
         writable = tuple(dict.fromkeys(path for path in named if not path.is_relative_to(STATE)))
-    return Place(
+    return Installation(
         # The environment's interpreter, not the one it was made from: that would not find our packages.
         python=Path(sys.executable),
         schedctl=Path(sys.executable).with_name("schedctl"),
@@ -128,7 +128,7 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
     )
 
 
-def _do(cli: Cli, steps: Sequence[Step], place: Place, dry_run: bool) -> None:
+def _do(cli: Cli, steps: Sequence[Step], place: Installation, dry_run: bool) -> None:
     from scheduler.host.installation import carry_out
 
     if not dry_run:
@@ -139,7 +139,7 @@ def _do(cli: Cli, steps: Sequence[Step], place: Place, dry_run: bool) -> None:
             cli.plain.line(_step_line(step, place))
 
 
-def _step_line(step: Step, place: Place) -> str:
+def _step_line(step: Step, place: Installation) -> str:
     from scheduler.host.installation import CommandRun, FileWrite, Remove
 
     match step:
@@ -153,7 +153,7 @@ def _step_line(step: Step, place: Place) -> str:
             assert_never(step)
 
 
-def _step_json(step: Step, place: Place) -> dict[str, Any]:
+def _step_json(step: Step, place: Installation) -> dict[str, Any]:
     from scheduler.host.installation import CommandRun, FileWrite, Remove
 
     match step:

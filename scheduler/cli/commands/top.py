@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.text import Text
 
-    from scheduler.cli.parts.screen import Section
+    from scheduler.cli.parts.screen import ScreenTable
     from scheduler.views.overview import Overview
 
 
@@ -160,7 +160,7 @@ def _line(text: str, style: str = "") -> Text:
     return Text(clean(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _table(section: Section, most: int, chosen: str, *, colour: bool) -> list[Text]:
+def _table(section: ScreenTable, most: int, chosen: str, *, colour: bool) -> list[Text]:
     """Return a section as lines of at most the terminal's width, its titles first; the ``chosen`` job is among them."""
     from rich.text import Text
 

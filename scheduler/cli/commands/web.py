@@ -93,7 +93,7 @@ def port(
 
     It has the rights of its parent process, and never owns a training. docs/bridges.md has the protocol.
     """
-    from scheduler.bridge.frames import Reader, Writer
+    from scheduler.bridge.frames import FrameReader, Writer
     from scheduler.bridge.port import OF_THE_PORT, Port, take_over
     from scheduler.bridge.verbs import document
 
@@ -102,7 +102,7 @@ def port(
         return
     surface = surface_of(cli)
     source, sink = take_over()
-    Port(surface, Reader(source), Writer(sink)).serve()
+    Port(surface, FrameReader(source), Writer(sink)).serve()
 
 
 def surface_of(cli: Cli) -> Surface:

@@ -16,7 +16,7 @@ from scheduler.core.why import in_queue, why
 from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_state_json, picked, run_json
 from scheduler.views.overview import Overview, daemon_health, overview
-from scheduler.views.training import Training
+from scheduler.views.training import TrainingProgress
 from scheduler.views.verdict import sentence
 
 ACTIONS, JOBS, SESSIONS, POOLS, WORK = "Actions required", "Jobs", "Sessions", "Pools", "Under way"
@@ -28,7 +28,7 @@ _STATES = (Active, Queued, Held, Failed, Done, Cancelled)
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ScreenTable:
     """One table under a title. ``columns`` are marked as in Output.table; ``more`` names the command that lists all."""
 
     title: str
@@ -64,7 +64,7 @@ def headline(state: Overview, out: Output) -> str:
 
 def sections(
     state: Overview, out: Output, order: str = "place", keeps: Callable[[JobRecord], bool] | None = None
-) -> list[Section]:
+) -> list[ScreenTable]:
     """Return what there is to see: actions required, jobs with their ETA, sessions, hours. No empty sections.
 
     ``order`` is that of the jobs, ``keeps`` chooses among those that are not over.
@@ -81,7 +81,7 @@ def sections(
     )
     going = {one.job: one for one in state.trainings}
     parts = [
-        Section(
+        ScreenTable(
             ACTIONS,
             ("what", "subject", "-since", "~why", "_command"),
             tuple(
@@ -90,13 +90,13 @@ def sections(
             ),
             "schedctl status --all",
         ),
-        Section(
+        ScreenTable(
             JOBS,
             ("--->#", "job", "state", "---progress", ">done", "-->loss", "-eta", "~next"),
             tuple(_job(job, going[job.spec.name], state, out) for job in jobs),
             "schedctl queue list",
         ),
-        Section(
+        ScreenTable(
             SESSIONS,
             ("job", "-pool", ">step", ">loss", "-->gpu memory", "reported", "--ends", "---run"),
             tuple(
@@ -107,19 +107,19 @@ def sections(
             ),
             "schedctl runs list --live",
         ),
-        Section(
+        ScreenTable(
             POOLS,
             ("pool", "state", "-->live", "~quota", ">free", "--->of", "-resets"),
             tuple(_pools(state, out)),
             "schedctl quota",
         ),
-        Section(
+        ScreenTable(
             WORK,
             ("what", "state", "-since", "~how far, or why"),
             tuple((one.what, one.state, when(one.since, state.at, out.zone), one.told) for one in state.work),
             "schedctl status --all",
         ),
-        Section(
+        ScreenTable(
             OVER,
             ("job", "at", "->steps", ">loss"),
             tuple(_finished(job, at, going[job.spec.name], state.at, out) for at, job in over),
@@ -165,7 +165,7 @@ def overview_json(state: Overview) -> dict[str, Any]:
     }
 
 
-def _lane(going: Training, run: Run, now: int, out: Output) -> tuple[str, ...]:
+def _lane(going: TrainingProgress, run: Run, now: int, out: Output) -> tuple[str, ...]:
     """Return a row short enough for 80 columns; a state out of the ordinary stands for the age of the last report."""
     if run.wait is not None:
         place = f"number {run.wait.place}" if run.wait.place else ""
@@ -177,7 +177,7 @@ def _lane(going: Training, run: Run, now: int, out: Output) -> tuple[str, ...]:
     return (going.job, run.pool, f"{going.step:,}", loss, gpu, reported, when(run.deadline, now, out.zone), run.key)
 
 
-def _finished(job: JobRecord, at: int, going: Training, now: int, out: Output) -> tuple[str, ...]:
+def _finished(job: JobRecord, at: int, going: TrainingProgress, now: int, out: Output) -> tuple[str, ...]:
     return (job.spec.name, when(at, now, out.zone), f"{job.done_step:,}", number(last_loss(going)))
 
 
@@ -197,7 +197,7 @@ def _pools(state: Overview, out: Output) -> list[tuple[str, ...]]:
     return rows
 
 
-def _job(job: JobRecord, going: Training, overview: Overview, out: Output) -> tuple[str, ...]:
+def _job(job: JobRecord, going: TrainingProgress, overview: Overview, out: Output) -> tuple[str, ...]:
     name = job.spec.name
     reason, placement = overview.waits.get(name), overview.next.get(name)
     reason_text = why(job.state, reason.to_json() if reason else None, out.zone, overview.at)
@@ -234,7 +234,7 @@ _KEYS: dict[str, Any] = {
 }
 
 
-def cut(section: Section, most: int) -> tuple[Sequence[tuple[str, ...]], int]:
+def cut(section: ScreenTable, most: int) -> tuple[Sequence[tuple[str, ...]], int]:
     """Return the rows that fit and how many do not."""
     if len(section.rows) <= most:
         return section.rows, 0

@@ -10,7 +10,7 @@ from jobs.size import gpu_use
 from scheduler.cli.shell.output import share
 
 if TYPE_CHECKING:
-    from scheduler.views.training import Training
+    from scheduler.views.training import TrainingProgress
 
 OVER = "Finished in the last days"
 """The section of what is over, which goes first where room is short."""
@@ -64,7 +64,7 @@ def when(at: int | None, now: int, zone: str) -> str:
     return local.strftime("%a %H:%M" if abs(at - now) < _CLEAR_SECONDS else "%d %b %H:%M")
 
 
-def forecast_words(going: Training, now: int, zone: str) -> str:
+def forecast_words(going: TrainingProgress, now: int, zone: str) -> str:
     """Return when a job will be done, and at the latest: ``Fri 12:40 (latest 15:40)``; nothing if it is unknown."""
     forecast = going.forecast
     if forecast is None:
@@ -74,12 +74,12 @@ def forecast_words(going: Training, now: int, zone: str) -> str:
     return f"{expected} (latest {latest.removeprefix(f'{day} ')})"
 
 
-def last_loss(going: Training) -> float | None:
+def last_loss(going: TrainingProgress) -> float | None:
     """Return the newest held-out loss, or else the newest loss."""
     return going.loss if going.held_out_loss is None else going.held_out_loss
 
 
-def facts(going: Training, now: int, zone: str) -> list[tuple[str, str]]:
+def facts(going: TrainingProgress, now: int, zone: str) -> list[tuple[str, str]]:
     """Return how a job's training stands, as names and values."""
     drawn = bar(going.saved_step, going.step, going.target_step, 20)
     live = f", {going.step:,} live" if going.step > going.saved_step else ""

@@ -70,7 +70,7 @@ class Listing(CliCommand):
         super().__init__(*args, params=[*(params or ()), *_options("wide", "columns")], **options)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands; it takes the shared options as well. ``alone`` is the command that it is by itself.
 
     ``old_names`` are those by which an older version called some of them; they work, and a warning names the new one.
@@ -137,7 +137,7 @@ def _several(parameter: Parameter) -> Several | None:
 
 def group(summary: str, alone: str = "", old_names: Mapping[str, str] = MappingProxyType({})) -> typer.Typer:
     """Return a new, empty group; by itself it is its command ``alone``, or shows its help."""
-    kind = type("Group", (Group,), {"alone": alone, "old_names": old_names})
+    kind = type("CommandGroup", (CommandGroup,), {"alone": alone, "old_names": old_names})
     return typer.Typer(help=summary, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
 
 

@@ -43,7 +43,7 @@ class PoolChange:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanDifference:
+class PlanComparison:
     """All differences of two plans; values in weighted, discounted useful hours."""
 
     jobs: tuple[JobChange, ...]
@@ -57,7 +57,7 @@ class PlanDifference:
         return not self.jobs and not self.pools
 
 
-def differences(snapshot: Snapshot, before: Plan, after: Plan) -> PlanDifference:
+def differences(snapshot: Snapshot, before: Plan, after: Plan) -> PlanComparison:
     """Return the changes from ``before`` to ``after``; remaining work and deadlines are those of ``snapshot``."""
     old, new = outlooks(snapshot, before), outlooks(snapshot, after)
     jobs = tuple(
@@ -69,7 +69,7 @@ def differences(snapshot: Snapshot, before: Plan, after: Plan) -> PlanDifference
         for name in sorted({*seconds_old, *seconds_new})
         if seconds_old.get(name, 0) != seconds_new.get(name, 0)
     )
-    return PlanDifference(jobs, pools, before.value, after.value)
+    return PlanComparison(jobs, pools, before.value, after.value)
 
 
 def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:

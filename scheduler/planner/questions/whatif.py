@@ -14,12 +14,12 @@ from scheduler.core.snapshot import JobView, PoolView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.planner import ALL_LAYERS, Planner, PlannerOptions
-from scheduler.planner.questions.differ import PlanDifference, differences
+from scheduler.planner.questions.differ import PlanComparison, differences
 from scheduler.planner.questions.orders import POLICIES, plan_by
 
 
 @dataclass(frozen=True, slots=True)
-class AddJob:
+class InsertJob:
     """Add a job."""
 
     job: JobView
@@ -56,7 +56,7 @@ class SetDevices:
     devices: int
 
 
-Edit = AddJob | SetHours | TakeDown | SetWeight | SetDevices
+Edit = InsertJob | SetHours | TakeDown | SetWeight | SetDevices
 
 
 class UnknownName(NotFound):
@@ -75,7 +75,7 @@ def what_if(
     policy: str | None = None,
     options: PlannerOptions = ALL_LAYERS,
     incumbent: Plan | None = None,
-) -> tuple[Plan, PlanDifference]:
+) -> tuple[Plan, PlanComparison]:
     """Return the plan of the edited snapshot and how it differs from the plan of ``snapshot`` itself.
 
     Both keep ``incumbent``, the current plan, unless a clearly better one is found, as the daemon does. With ``policy``
@@ -94,7 +94,7 @@ def what_if(
 def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
     """Return ``snapshot`` with one edit made; raises UnknownName."""
     match edit:
-        case AddJob(job):
+        case InsertJob(job):
             return with_urgency(replace(snapshot, jobs=(*snapshot.jobs, job)))
         case SetWeight(name, weight):
             edited = _with_job(snapshot, name, lambda job: replace(job, weight=weight))

@@ -55,7 +55,7 @@ from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.retention import sweep_ended
-from scheduler.service.versions.look import Models
+from scheduler.service.versions.look import ModelSync
 from scheduler.service.versions.watching import Watches
 from scheduler.store import checkpoints, events, jobs, plans, queue_waits, runs, watched
 from scheduler.store.conditions import RUN_UNCLEAR
@@ -131,7 +131,7 @@ class Cycle:
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
         self._looks_back: bool | None = None  # not asked yet
         self._suspects = Suspects(ports)
-        self._models = Models(ports)
+        self._models = ModelSync(ports)
         self._watches = Watches(ports)
         self._deployments = Deployments(ports)
 

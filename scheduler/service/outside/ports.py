@@ -15,7 +15,7 @@ from jobs.corpus.folder import CorpusFolder
 from platforms.artifacts.base import BlobStore
 from platforms.base import Misconfigured, Platform, Published
 from platforms.targets.base import Target
-from scheduler.clock import Clock
+from scheduler.clock import SchedulerClock
 from scheduler.core.deployment import DeploymentRule
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
@@ -26,7 +26,7 @@ from scheduler.store import lease as leases
 from scheduler.store.engine import Database
 
 
-class Log(Protocol):
+class EventLog(Protocol):
     """The part of a structlog logger that use cases call: an event name plus fields."""
 
     def debug(self, event: str, **fields: Any) -> Any:
@@ -88,12 +88,12 @@ class Ports:
     artifacts: BlobStore
     platforms: Mapping[str, Platform]
     pools: Mapping[str, Pool]
-    clock: Clock
+    clock: SchedulerClock
     policy: Policy
     plan: Callable[[Snapshot, Plan | None], Plan]
     data_prefix: Callable[[str], str]  # job name -> store prefix of its training data
     bundle: str
-    log: Log
+    log: EventLog
     epoch: int = 0  # of the lease this daemon holds
     calls: Calls = field(default_factory=ThreadedCalls)
     openings: Mapping[str, Opening] = field(default_factory=dict)  # of pools whose platform may not be there yet

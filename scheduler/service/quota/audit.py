@@ -25,7 +25,7 @@ from platforms.base import (
     StopChannel,
     Unreachable,
 )
-from scheduler.clock import Clock, at_least
+from scheduler.clock import SchedulerClock, at_least
 from scheduler.core.closure import Cause
 from scheduler.core.ledger import Charge, EntryKind, corrections, device_seconds_within, fold, seconds_within
 from scheduler.core.plan import Placement
@@ -48,7 +48,7 @@ _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS = 120, 2.0
 _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS = 900, 4.0
 
 
-def settled_seconds(clock: Clock) -> int:
+def settled_seconds(clock: SchedulerClock) -> int:
     """Return how long after a run's end its bill may still grow."""
     return at_least(clock, SETTLED_SECONDS, _SETTLED_WALL_SECONDS)
 

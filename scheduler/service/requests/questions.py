@@ -14,10 +14,10 @@ from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPoo
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import DAY
 from scheduler.planner import (
-    AddJob,
     DeviceChoice,
     Edit,
-    PlanDifference,
+    InsertJob,
+    PlanComparison,
     Planner,
     PlannerOptions,
     SetHours,
@@ -50,7 +50,7 @@ class PlanningContext:
 
 def ask_what_if(
     context: PlanningContext, specs: Sequence[JobSpec], edits: Sequence[Edit], policy: str | None
-) -> tuple[Plan, PlanDifference]:
+) -> tuple[Plan, PlanComparison]:
     """Return the plan with ``specs`` added, then ``edits`` made, and how it differs from the plan without either.
 
     Both carry on the current plan, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
@@ -99,7 +99,7 @@ def ask_why(context: PlanningContext, job: str) -> Reason | None:
 
 def _added(
     context: PlanningContext, specs: Sequence[JobSpec], records: Mapping[str, JobRecord], priors: Priors | None
-) -> list[AddJob]:
+) -> list[InsertJob]:
     names = {spec.name for spec in specs}
     if len(names) < len(specs):
         raise Refusal("two of the jobs to add have one name", remedy="Give each its own")
@@ -112,7 +112,7 @@ def _added(
                 f"{spec.name} waits for {spec.gate.parent}, which is not in the queue",
                 remedy=f"Add {spec.gate.parent} as well",
             )
-        added.append(AddJob(view_of_new(spec, context.pools, context.now, place, priors)))
+        added.append(InsertJob(view_of_new(spec, context.pools, context.now, place, priors)))
     return added
 
 

@@ -24,14 +24,14 @@ from scheduler.service.versions.making import evaluate, gates_digest, version_of
 from scheduler.service.versions.reading import NoScores, scores_of
 from scheduler.store import checkpoints, evaluations, events, jobs, versions
 from scheduler.store.errors import Refused, Stale, StoreFailure
-from scheduler.store.evaluations import Evaluation
+from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.jobs import JobRecord
 from scheduler.store.versions import Version
 
 _Saved = tuple[str | None, Wanted | None, int, int]
 
 
-class Models:
+class ModelSync:
     """Looks after models once a turn. Keeps only what may be lost: which news it has seen, and what is under way."""
 
     def __init__(self, ports: Ports) -> None:
@@ -92,7 +92,7 @@ class Models:
                 self._ports.log.warning("version.not_evaluated", job=job, why=refused, next=following)
             self._refused[job] = refused
 
-    def _case(self, evaluation: Evaluation, now: int) -> JudgedCase | None:
+    def _case(self, evaluation: EvaluationJob, now: int) -> JudgedCase | None:
         """Return an evaluation that can be judged now; one that gives no scores is closed."""
         ports = self._ports
         with ports.database.read() as tx:
@@ -116,7 +116,7 @@ class Models:
         end_without_verdict(ports, evaluation, problem)
         return None
 
-    def _score_in_force(self, evaluation: Evaluation, now: int) -> None:
+    def _score_in_force(self, evaluation: EvaluationJob, now: int) -> None:
         """Have the promoted version scored on the same set by the same scorer, once."""
         ports = self._ports
         try:
@@ -174,7 +174,7 @@ def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
     return not any(key and key[2] > record.fenced_attempt and key[1] >= passed[-1] for key in judged_steps)
 
 
-def _broken(tx: Connection, evaluation: Evaluation) -> str:
+def _broken(tx: Connection, evaluation: EvaluationJob) -> str:
     """Return why an evaluation will never have scores; empty while it may."""
     version: Version = versions.get(tx, evaluation.model, evaluation.number)
     record = jobs.find(tx, evaluation.job)
@@ -196,11 +196,11 @@ def _broken(tx: Connection, evaluation: Evaluation) -> str:
 class JudgedCase:
     """One evaluation to be judged: the version, its model's definition, and the promoted one with its own scores."""
 
-    evaluation: Evaluation
+    evaluation: EvaluationJob
     version: Version
     spec: JobSpec
     in_force: Version | None = None
-    compared: Evaluation | None = None  # of the promoted version; None: no gate compares with it
+    compared: EvaluationJob | None = None  # of the promoted version; None: no gate compares with it
 
 
 def judge_alone(ports: Ports, case: JudgedCase) -> None:
@@ -237,7 +237,7 @@ def judge_alone(ports: Ports, case: JudgedCase) -> None:
         ports.log.info("version.judged", version=case.version.name, verdict=judgement.verdict, why=judgement.reason)
 
 
-def end_without_verdict(ports: Ports, evaluation: Evaluation, error: str) -> None:
+def end_without_verdict(ports: Ports, evaluation: EvaluationJob, error: str) -> None:
     """Write down that an evaluation gave no scores that can be judged: the version is as if it had had none."""
     now = ports.clock.now()
     try:
@@ -296,7 +296,7 @@ def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> 
         promote_by_itself(tx, judged, now)
 
 
-def newest_scored(tx: Connection, version: Version, like: Evaluation) -> Evaluation | None:
+def newest_scored(tx: Connection, version: Version, like: EvaluationJob) -> EvaluationJob | None:
     """Return the newest evaluation of a version on the same set by the same scorer, whatever came of it."""
     scored = [
         one
@@ -306,7 +306,7 @@ def newest_scored(tx: Connection, version: Version, like: Evaluation) -> Evaluat
     return scored[-1] if scored else None
 
 
-def case_of(tx: Connection, evaluation: Evaluation) -> JudgedCase | None:
+def case_of(tx: Connection, evaluation: EvaluationJob) -> JudgedCase | None:
     """Return what is to be judged; None while the promoted version must be scored first. Raises NoScores."""
     version = versions.get(tx, evaluation.model, evaluation.number)
     record = jobs.find(tx, evaluation.model)

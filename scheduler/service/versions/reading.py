@@ -15,7 +15,7 @@ from platforms.artifacts.base import BlobStore, Missing
 from scheduler.service.launch.inputs import KIND, bring
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, jobs, trees
-from scheduler.store.evaluations import Evaluation
+from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.versions import Version
 
 SCORES = "output/scores.jsonl"  # where a command that is run whole leaves it
@@ -36,7 +36,7 @@ class _Fetching:
         return sha256_file(target)
 
 
-def scores_of(ports: Ports, evaluation: Evaluation, version: Version) -> Scores:
+def scores_of(ports: Ports, evaluation: EvaluationJob, version: Version) -> Scores:
     """Return what an evaluation says of a version. Raises NoScores, and StoreError where nothing can be told yet."""
     with ports.database.read() as tx:
         record = jobs.find(tx, evaluation.job)

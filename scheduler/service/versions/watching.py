@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from jobs.votes import Votes, VotesError
-from scheduler.judge.watch import Watched
+from scheduler.judge.watch import WatchResult
 from scheduler.service.faults.isolation import apart
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.force import rollback
@@ -38,7 +38,7 @@ class Watch:
     version: str
     source: str
     usual: float
-    watched: Watched
+    watched: WatchResult
     digest: str
 
     @property

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.bridge.frames import FRAME_MAX_BYTES, Reader, Unreadable, Writer, object_of
+from scheduler.bridge.frames import FRAME_MAX_BYTES, FrameReader, Unreadable, Writer, object_of
 from scheduler.bridge.port import OF_THE_PORT, Port
 from scheduler.bridge.surface import Surface
 from scheduler.bridge.verbs import VERBS
@@ -83,7 +83,7 @@ def conversation(surface: Surface, data: bytes) -> list[dict[str, Any]]:
     """Return the frames that a port writes for ``data``, which ends there. Raises AssertionError when it hangs."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        port = Port(surface, Reader(theirs.fileno()), Writer(theirs.fileno()))
+        port = Port(surface, FrameReader(theirs.fileno()), Writer(theirs.fileno()))
         said = bytearray()
 
         def serve() -> None:
