@@ -30,11 +30,10 @@ from platforms.base import (
 from platforms.kaggle.api.account import open_account, require_one_account
 from platforms.kaggle.api.client import KaggleClient, Push, Pushed
 from platforms.kaggle.api.wire import Denied, TooLarge
-from platforms.kaggle.kernel.inputs import BackgroundTasks, Inputs
-from platforms.kaggle.kernel.inputs import Unfinished as GoesOn
+from platforms.kaggle.kernel.inputs import BackgroundTasks, Inputs, TaskUnfinished
 from platforms.kaggle.kernel.packing import Packed, is_source_of, pack
 from platforms.kaggle.session.observer import DELETED, Observer, find_orphans
-from platforms.kaggle.session.records import Record, Records
+from platforms.kaggle.session.records import LaunchRecords, Record
 from platforms.kaggle.session.tail import Tail
 from platforms.kaggle.settings import read_settings
 from platforms.record_file import DamagedRecord, unclear
@@ -151,7 +150,7 @@ class KagglePlatform:
         self._client = self._account.client
         root = context.state_folder.absolute()
         try:
-            self._records = Records(root / "launches")
+            self._records = LaunchRecords(root / "launches")
             self._inputs = Inputs(
                 self._client,
                 root / "datasets",
@@ -318,7 +317,7 @@ class KagglePlatform:
                 self._tasks.run(
                     key, lambda tell: collector.collect(record.slug, into, tell), self._settings.upload_seconds
                 )
-            except GoesOn as going:
+            except TaskUnfinished as going:
                 raise Unfinished("kaggle", "collect", f"it goes on: {going.progress}") from None
             except Refused:
                 self._records.write(record.having(collected=True))

@@ -54,7 +54,7 @@ def real_seconds() -> float:
     return time.monotonic()  # noqa: TID251 - the platform's own clock
 
 
-class Log:
+class SessionOutput:
     """The session's output on disk: the first ``limit`` bytes, then one notice."""
 
     def __init__(self, path: str, limit: int) -> None:
@@ -93,7 +93,7 @@ def keep(arguments: list[str], *, in_unit: bool) -> None:
     ends_by = min(terms.deadline, started_at + terms.cap_seconds) if terms.cap_seconds else terms.deadline
     if started_at >= ends_by:
         sys.exit("the deadline passed before the session could start")
-    log = Log(OUTPUT, terms.log_bytes)
+    log = SessionOutput(OUTPUT, terms.log_bytes)
     output, output_end = os.pipe()
     agent, let_go = _fork_agent(terms, output_end)
     os.close(output_end)
@@ -169,7 +169,7 @@ def _acknowledge() -> None:
     os.close(nowhere)
 
 
-def _watch(terms: Terms, agent: int, ticks: int, ends_at: float, output: int, log: Log) -> bool:
+def _watch(terms: Terms, agent: int, ticks: int, ends_at: float, output: int, log: SessionOutput) -> bool:
     """Keep the output until the agent is gone, with all its kin; return whether the deadline ended it.
 
     The agent is not reaped here: its pid stands for the group as long as there is something to kill.
@@ -194,13 +194,13 @@ def _watch(terms: Terms, agent: int, ticks: int, ends_at: float, output: int, lo
     return overran
 
 
-def _pump(output: int, log: Log) -> bool:
+def _pump(output: int, log: SessionOutput) -> bool:
     data = os.read(output, _CHUNK_BYTES)
     log.write(data)
     return bool(data)
 
 
-def _drain(output: int, log: Log) -> None:
+def _drain(output: int, log: SessionOutput) -> None:
     """Keep what is in the pipe. A stranger may hold its other end open, so do not wait for it to close."""
     os.set_blocking(output, False)
     try:

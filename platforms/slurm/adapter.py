@@ -35,13 +35,13 @@ from platforms.slurm.commands import SlurmCommands
 from platforms.slurm.judge import (
     SLACK_SECONDS,
     Evidence,
+    Holding,
     NotSubmitted,
     Over,
+    Pending,
     Poll,
     QueueLine,
-    Runs,
     Vanished,
-    Waits,
     comment,
     is_over,
     is_waiting,
@@ -372,14 +372,14 @@ class SlurmPlatform(RemoteSessions):
         verdict = judge(line, evidence.evidence, started.at if started else None)
         job = str(line.job) if line else str(started.job) if started else ""
         match verdict:
-            case Waits(detail=detail, starts_at=expected, place=place):
+            case Pending(detail=detail, starts_at=expected, place=place):
                 starts_at = None if expected is None else self._scheduled(expected)
                 length, until = (order.length, self._until(evidence)) if order.length else (None, None)
                 waits = InQueue(detail, starts_at, place, length, until)
                 # Nothing of it runs: what is asked to leave is cancelled, see stop().
                 by = StopChannel.PLATFORM
                 return Observed(key, SessionState.QUEUED, job, detail=detail, stop_channel=by, waits=waits)
-            case Runs(started=at, detail=detail):
+            case Holding(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
                     if at > int(self._real(now)):  # Slurm's second is the one that is charged
                         return Observed(key, SessionState.QUEUED, job, detail="its job has just started")

@@ -47,7 +47,7 @@ def checks(
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class SlurmNodes:
     """Nodes of a partition that are alike; ``gres`` is what the option gres calls their GPUs, empty for none.
 
     ``seconds_max`` is the partition's time limit, None where it has none; ``reason`` is why they are out of service.
@@ -74,12 +74,12 @@ class Nodes:
         return f"{self.count} {self.state} in {self.partition} ({gpus}, {limit}){why}"
 
 
-def nodes_of(settings: Mapping[str, str]) -> list[Nodes]:
+def nodes_of(settings: Mapping[str, str]) -> list[SlurmNodes]:
     """Return the nodes that these options lead to, those of the default partition first. Raises PlatformError."""
     return _read_nodes(SlurmCommands(read_settings(settings, Path(), sys.executable)), settings.get("partition", ""))
 
 
-def cluster_of(settings: Mapping[str, str]) -> Nodes:
+def cluster_of(settings: Mapping[str, str]) -> SlurmNodes:
     """Return nodes that are up, of the default partition if it has some. Raises PlatformError."""
     up = next((nodes for nodes in nodes_of(settings) if nodes.is_up), None)
     if up is None:
@@ -87,7 +87,7 @@ def cluster_of(settings: Mapping[str, str]) -> Nodes:
     return up
 
 
-def _read_nodes(commands: SlurmCommands, partition: str) -> list[Nodes]:
+def _read_nodes(commands: SlurmCommands, partition: str) -> list[SlurmNodes]:
     which = f"--partition={shlex.quote(partition)}" if partition else ""
     answer = commands.ask("look at the nodes", f"sinfo --noheader {which} --format='%P|%T|%D|%l|%G|%E' </dev/null")
     nodes = []
@@ -100,7 +100,7 @@ def _read_nodes(commands: SlurmCommands, partition: str) -> list[Nodes]:
         reason = "" if row["reason"] == "none" else row["reason"].strip()
         limit = _seconds_of(row["limit"])
         nodes.append(
-            Nodes(row["name"], bool(row["star"]), row["state"], int(row["count"]), gres, devices, limit, reason)
+            SlurmNodes(row["name"], bool(row["star"]), row["state"], int(row["count"]), gres, devices, limit, reason)
         )
     return sorted(nodes, key=lambda each: not each.is_default)
 

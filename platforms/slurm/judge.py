@@ -185,7 +185,7 @@ def refusal(message: str) -> PlatformError:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class Pending:
     """In the queue, or on its way there; ``starts_at`` is when Slurm expects to start it, if it tells.
 
     ``place`` is its place among the jobs that wait for its partition, None where that is not told.
@@ -197,7 +197,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class Holding:
     """Holding a node."""
 
     started: int
@@ -228,7 +228,7 @@ class Vanished:
     detail: str
 
 
-Verdict = Waits | Runs | Over | Vanished
+Verdict = Pending | Holding | Over | Vanished
 
 
 def line_of(lines: Sequence[QueueLine], evidence: Evidence) -> QueueLine | None:
@@ -250,7 +250,7 @@ def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Ve
             detail = f"requeued by an administrator or after a failed node ({line.reason}); it goes on as a new session"
             last_word = evidence.ended[1] if evidence.ended else None
             return Over(began, last_word, detail, line.job, lost=True)
-        return Waits(waiting(line), line.start, line.place)
+        return Pending(waiting(line), line.start, line.place)
     if line.state in _OVER:
         if not claimed and started is None:
             return Over(None, None, f"{ending(line)}, before it could start")
@@ -263,7 +263,7 @@ def judge(line: QueueLine | None, evidence: Evidence, started: int | None) -> Ve
         return Over(line.start if began is None else began, line.end, ending(line), lost=line.state in _INTERRUPTED)
     if began is None:
         began = line.submitted if line.start is None else line.start
-    return Runs(began, f"{line.state} on {line.nodes}".lower())
+    return Holding(began, f"{line.state} on {line.nodes}".lower())
 
 
 def _first(line: QueueLine | None, evidence: Evidence) -> int | None:

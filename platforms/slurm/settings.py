@@ -38,7 +38,7 @@ _SOCKET_BYTES = 80  # a path of a Unix socket is at most 108, of which ssh needs
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SlurmOptions:
     """What a pool may set; docs/slurm.md explains each."""
 
     partition: _Word = ""  # the cluster's default
@@ -63,7 +63,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmSettings(Options):
+class SlurmSettings(SlurmOptions):
     """What a pool asks of Slurm. ``folder`` lies on a file system that the cluster's nodes and its clients share."""
 
     reach: Reach
@@ -85,7 +85,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         why = f"{' and '.join(dropped)}: Slurm is no longer asked through slurmrestd"
         remedy = "Remove them and go through the login node by ssh: host, folder, known_hosts; see docs/slurm.md"
         raise BadOption(NAME, "load", why, remedy)
-    option_values = read_options(NAME, Options, options)
+    option_values = read_options(NAME, SlurmOptions, options)
     for name in ("folder", "python", "slurm_conf"):
         if not (_PATH.fullmatch(options.get(name, "/x")) or (name == "python" and _WORD.fullmatch(options[name]))):
             raise BadOption(NAME, "load", f"{name} = {options[name]!r} is not usable", "Give a path from / on")

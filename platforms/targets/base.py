@@ -81,7 +81,7 @@ class Served:
     damaged: tuple[str, ...] = ()
 
 
-class Outcome(StrEnum):
+class DeployOutcome(StrEnum):
     """How a deployment ended. Whatever it is, at most one version serves afterwards."""
 
     SERVING = "serving"  # the version serves and was seen to answer
@@ -93,7 +93,7 @@ class Outcome(StrEnum):
 class Deployed:
     """What came of deploy() or go_back(): the ``version`` that is pointed at now, and in words what happened."""
 
-    outcome: Outcome
+    outcome: DeployOutcome
     version: int | None
     detail: str = ""
 

@@ -17,7 +17,7 @@ from platforms.targets.base import (
     BadRelease,
     BadTargetOption,
     Deployed,
-    Outcome,
+    DeployOutcome,
     Release,
     Served,
     TargetBusy,
@@ -40,7 +40,7 @@ _BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that are answer
 
 def load_ssh(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
     """Return a target on another machine; ``host`` and ``path`` are required. Raises TargetError."""
-    read = Options(name, options, COMMANDS | REACH, ("host", "path"))
+    read = TargetOptions(name, options, COMMANDS | REACH, ("host", "path"))
     path = read["path"].removeprefix("~/")  # the other side's shell begins in the home folder
     return FolderTarget(name, reach(name, read, context), path, read.commands(), read.seconds("copy_time", "1h"))
 
@@ -48,14 +48,14 @@ def load_ssh(name: str, options: Mapping[str, str], context: TargetContext) -> F
 def load_directory(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
     """Return a target on this machine; ``path`` is required. Raises TargetError."""
     del context
-    read = Options(name, options, COMMANDS | {"path"}, ("path",))
+    read = TargetOptions(name, options, COMMANDS | {"path"}, ("path",))
     path = Path(read["path"]).expanduser()
     if not path.is_absolute():
         raise read.wrong(f"path = {read['path']!r}", "Write it from / or ~/ on")
     return FolderTarget(name, Here(name), str(path), read.commands(), read.seconds("copy_time", "1h"))
 
 
-def reach(name: str, read: Options, context: TargetContext) -> Ssh:
+def reach(name: str, read: TargetOptions, context: TargetContext) -> Ssh:
     """Return the way there that options describe. Raises TargetError."""
     checked_ssh(name, read.values)
     identity, connect_seconds = read["identity"], read.seconds("connect_time", "10s", 300)
@@ -70,7 +70,7 @@ def reach(name: str, read: Options, context: TargetContext) -> Ssh:
 
 
 # A target's options as people write them, each known, each held against its form.
-class Options:
+class TargetOptions:
     """The options of the target ``name``. Raises BadTargetOption for one that is not known, or is missing."""
 
     def __init__(self, name: str, values: Mapping[str, str], names: frozenset[str], required: tuple[str, ...]) -> None:
@@ -156,22 +156,22 @@ class FolderTarget:
         if not (serving.proven and (serving.version, serving.digest) == (release.version, release.digest)):
             ran = self._bring("deploy", release)
             if ran.code == _RETURNED:
-                return Deployed(Outcome.RETURNED, self._served(ran.out).version, ran.last_words)
+                return Deployed(DeployOutcome.RETURNED, self._served(ran.out).version, ran.last_words)
             if ran.code == _DOWN:
-                return Deployed(Outcome.DOWN, None, ran.last_words)
+                return Deployed(DeployOutcome.DOWN, None, ran.last_words)
             if ran.code:
                 raise self._failed(ran, f"deploy {release.model} {release.version}")
             serving = self._served(ran.out)
-        return Deployed(Outcome.SERVING, serving.version)
+        return Deployed(DeployOutcome.SERVING, serving.version)
 
     def go_back(self, model: str, leaving: int) -> Deployed:
         """See Target.go_back."""
         ran = self._act("back", model, leaving, "", _ANSWER_SECONDS)
         if ran.code == _DOWN:
-            return Deployed(Outcome.DOWN, None, ran.last_words)
+            return Deployed(DeployOutcome.DOWN, None, ran.last_words)
         if ran.code:
             raise self._failed(ran, f"go back from {model} {leaving}")
-        return Deployed(Outcome.SERVING, self._served(ran.out).version)
+        return Deployed(DeployOutcome.SERVING, self._served(ran.out).version)
 
     def place(self, release: Release) -> None:
         """Bring a release there, whole and checked, without pointing at it. Raises as Target.deploy."""

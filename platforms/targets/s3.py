@@ -22,7 +22,7 @@ from platforms.targets.base import (
     KEPT_RELEASES,
     BadRelease,
     Deployed,
-    Outcome,
+    DeployOutcome,
     Release,
     Served,
     TargetBusy,
@@ -30,7 +30,7 @@ from platforms.targets.base import (
     TargetError,
     TargetUnreachable,
 )
-from platforms.targets.folder import Commands, Options
+from platforms.targets.folder import Commands, TargetOptions
 from platforms.targets.reach import run
 from platforms.targets.release import SUMS
 
@@ -41,7 +41,7 @@ _FORMAT = 1
 
 def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Target:
     """Return the target; ``bucket`` and ``region`` are required. Raises TargetError."""
-    read = Options(name, options, _OPTIONS, ("bucket", "region"))
+    read = TargetOptions(name, options, _OPTIONS, ("bucket", "region"))
     prefix, credentials = read["prefix"], read["credentials"]
     if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
         raise read.wrong(f"prefix = {prefix!r}", "Write plain words that end with '/', like models/")
@@ -112,7 +112,7 @@ class S3Target:
                 )
             back = self._proved(release.model, new)
             self._prune(release.model)
-            return back or Deployed(Outcome.SERVING, release.version)
+            return back or Deployed(DeployOutcome.SERVING, release.version)
 
     def go_back(self, model: str, leaving: int) -> Deployed:
         """See Target.go_back."""
@@ -120,13 +120,13 @@ class S3Target:
             pointer = self._pointer(model)
             now = pointer.releases[0][0] if pointer.releases else None
             if now != leaving:
-                return Deployed(Outcome.SERVING, now)
+                return Deployed(DeployOutcome.SERVING, now)
             if len(pointer.releases) < 2:
                 raise TargetError(
                     self.name, "go back", f"no version before {leaving} is kept", "Deploy a version that is good"
                 )
             self._point(model, pointer.releases[1:], pointer.mark, proven=True)
-            return Deployed(Outcome.SERVING, pointer.releases[1][0])
+            return Deployed(DeployOutcome.SERVING, pointer.releases[1][0])
 
     def _proved(self, model: str, new: tuple[int, str]) -> Deployed | None:
         """See whether what was pointed at answers, unless somebody has; return what came of it where it does not."""
@@ -140,9 +140,9 @@ class S3Target:
             self._point(model, now.releases, now.mark, proven=True)
             return None
         if len(now.releases) < 2:
-            return Deployed(Outcome.DOWN, None, why)
+            return Deployed(DeployOutcome.DOWN, None, why)
         self._point(model, now.releases[1:], now.mark, proven=True)
-        return Deployed(Outcome.RETURNED, now.releases[1][0], why)
+        return Deployed(DeployOutcome.RETURNED, now.releases[1][0], why)
 
     def _fault(self, model: str, version: int, digest: str) -> str:
         """Return why the health check fails, or ""."""

@@ -23,7 +23,7 @@ from jobs.payload.deadline import Deadline
 from platforms.targets.base import (
     BadRelease,
     Deployed,
-    Outcome,
+    DeployOutcome,
     Release,
     Served,
     TargetBusy,
@@ -31,7 +31,7 @@ from platforms.targets.base import (
     TargetError,
     TargetUnreachable,
 )
-from platforms.targets.folder import REACH, Commands, FolderTarget, Options, reach
+from platforms.targets.folder import REACH, Commands, FolderTarget, TargetOptions, reach
 from platforms.targets.reach import Here
 
 NAME = "probe.json"
@@ -197,7 +197,7 @@ def port_of(target: str, option: str, address: str) -> int:
 
 def load(name: str, options: Mapping[str, str], context: TargetContext) -> VllmTarget:
     """Return the target; ``url``, ``base`` and ``path`` are required. Raises TargetError."""
-    read = Options(name, options, _OWN | REACH, ("url", "base", "path"))
+    read = TargetOptions(name, options, _OWN | REACH, ("url", "base", "path"))
     if not read["path"].startswith("/"):
         raise read.wrong(f"path = {read['path']!r}", "Write it from / on, as the server sees it")
     seconds = read.seconds("answer_time", "1m", 3_600)
@@ -238,7 +238,7 @@ class VllmTarget:
         served = self.read(release.model)
         if served.proven and (served.version, served.digest) == (release.version, release.digest):
             self._point_router(release.model, release.version)
-            return Deployed(Outcome.SERVING, release.version)
+            return Deployed(DeployOutcome.SERVING, release.version)
         self.folder.place(release)
         why = self._load(release.model, release.version, probe)
         if why:
@@ -248,7 +248,7 @@ class VllmTarget:
         self.folder.point(release.model, release.version, release.digest)
         kept = {release.version, served.version, *(served.before[:1] if served.version == release.version else ())}
         self._unload(release.model, {one for one in self._versions(release.model) if one not in kept})
-        return Deployed(Outcome.SERVING, release.version)
+        return Deployed(DeployOutcome.SERVING, release.version)
 
     def go_back(self, model: str, leaving: int) -> Deployed:
         """See Target.go_back. A version that was only loaded, and never pointed at, is unloaded."""
@@ -257,7 +257,7 @@ class VllmTarget:
             if not served.before:
                 raise TargetError(self.folder.name, "go back", f"no version before {leaving} is kept", "Deploy another")
             if why := self._load(model, served.before[0], Probe()):
-                return Deployed(Outcome.DOWN, None, why)
+                return Deployed(DeployOutcome.DOWN, None, why)
             self._point_router(model, served.before[0])
         back = self.folder.go_back(model, leaving)
         if back.version != leaving:
@@ -267,8 +267,8 @@ class VllmTarget:
     def _kept(self, served: Served, refused: int, why: str) -> Deployed:
         """Return what stands after a refusal: nothing was switched, so the version before serves on."""
         if served.version is None or served.version == refused or not served.proven:
-            return Deployed(Outcome.DOWN, None, why)
-        return Deployed(Outcome.RETURNED, served.version, why)
+            return Deployed(DeployOutcome.DOWN, None, why)
+        return Deployed(DeployOutcome.RETURNED, served.version, why)
 
     def _load(self, model: str, version: int, probe: Probe) -> str:
         """Load a version that is not loaded and probe it; return why it cannot serve, or ""."""

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobs.payload.bounds import digits
 from platforms.base import PlatformError
-from platforms.slurm.checkup import Nodes, nodes_of
+from platforms.slurm.checkup import SlurmNodes, nodes_of
 
 _ASK_GPUS = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _ASK_MAIL = ("git", "config", "--get", "user.email")
@@ -41,7 +41,7 @@ class Belongings:
     aws: str
     zone: str
     mail: str
-    slurm: tuple[Nodes, ...] = ()
+    slurm: tuple[SlurmNodes, ...] = ()
 
 
 def look(environ: Mapping[str, str], home: Path, local_time: Path = Path("/etc/localtime")) -> Belongings:
@@ -91,7 +91,7 @@ def _aws(environ: Mapping[str, str], home: Path) -> str:
     return str(file) if file.is_file() else ""
 
 
-def _slurm(environ: Mapping[str, str]) -> tuple[Nodes, ...]:
+def _slurm(environ: Mapping[str, str]) -> tuple[SlurmNodes, ...]:
     """Return the nodes of a cluster that this machine is a login node of; none when no controller answers in time."""
     if not shutil.which("sinfo"):
         return ()

@@ -20,7 +20,7 @@ from platforms.artifacts.base import BlobStore, open_store
 from platforms.base import LaunchRequest, Platform
 from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.emulators.sagemaker import job as sagemaker_job
-from platforms.kaggle.session.records import Record, Records
+from platforms.kaggle.session.records import LaunchRecords, Record
 from platforms.local.processes import MARK
 from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load
@@ -140,7 +140,7 @@ def kaggle(folder: Path) -> Iterator[Place]:
 
         def launch_lost(request: LaunchRequest) -> None:
             # The record says that a push was about to be made, and Kaggle has never heard of it.
-            records = Records(folder / "state" / "launches")
+            records = LaunchRecords(folder / "state" / "launches")
             records.write(Record(request.key, f"uff-{request.key}", "intent", 0, void_from=0))
 
         @contextmanager

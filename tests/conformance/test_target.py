@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from platforms.targets.base import BadRelease, Outcome, Release, Served, Target, TargetContext, TargetError, open_target
+from platforms.targets.base import (
+    BadRelease,
+    DeployOutcome,
+    Release,
+    Served,
+    Target,
+    TargetContext,
+    TargetError,
+    open_target,
+)
 from tests.lab.releases import WEIGHTS, make_release, weights
 from tests.lab.sshd import ssh_server
 from tests.lab.vllm import BASE, vllm_server
@@ -92,7 +101,7 @@ def test_nothing_serves_before_the_first_deployment(place: Place) -> None:
 def test_a_deployed_version_serves_whole_and_every_opened_target_says_so(place: Place, tmp_path: Path) -> None:
     release = make_release(tmp_path, 1, more={"tokenizer/vocab.json": b"{}"})
     done = place.open().deploy(release)
-    assert (done.outcome, done.version) == (Outcome.SERVING, 1)
+    assert (done.outcome, done.version) == (DeployOutcome.SERVING, 1)
     assert place.open().read("ufm", deep=True) == Served(1, release.digest, proven=True)
     assert place.seen("ufm") == bytes_of(release)
 
@@ -101,7 +110,7 @@ def test_the_same_version_twice_changes_nothing(place: Place, tmp_path: Path) ->
     release = make_release(tmp_path, 1)
     place.open().deploy(release)
     before = place.open().read("ufm")
-    assert place.open().deploy(release).outcome is Outcome.SERVING
+    assert place.open().deploy(release).outcome is DeployOutcome.SERVING
     assert place.open().read("ufm") == before
 
 
@@ -114,7 +123,7 @@ def test_a_newer_version_takes_its_place_and_gives_it_back(place: Place, tmp_pat
     assert place.seen("ufm") == bytes_of(second)
     for _ in range(2):  # the second time there is nothing left to do
         back = target.go_back("ufm", 2)
-        assert (back.outcome, back.version) == (Outcome.SERVING, 1)
+        assert (back.outcome, back.version) == (DeployOutcome.SERVING, 1)
         assert target.read("ufm") == Served(1, first.digest, proven=True)
         assert place.seen("ufm") == bytes_of(first)
 
@@ -125,7 +134,7 @@ def test_a_version_that_was_left_can_be_deployed_again(place: Place, tmp_path: P
     for release in (first, second):
         target.deploy(release)
     target.go_back("ufm", 2)
-    assert target.deploy(second).outcome is Outcome.SERVING
+    assert target.deploy(second).outcome is DeployOutcome.SERVING
     assert place.seen("ufm") == bytes_of(second)
 
 
@@ -140,7 +149,7 @@ def test_without_a_version_before_there_is_no_way_back(place: Place, tmp_path: P
 def test_three_releases_are_kept(place: Place, tmp_path: Path) -> None:
     target = place.open()
     for version in range(1, 6):
-        assert target.deploy(make_release(tmp_path, version)).outcome is Outcome.SERVING
+        assert target.deploy(make_release(tmp_path, version)).outcome is DeployOutcome.SERVING
     assert target.read("ufm").before == (4, 3)
     assert target.go_back("ufm", 5).version == 4
     assert target.go_back("ufm", 4).version == 3

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.payload.store.manifest import blob_key
 from platforms.artifacts.base import StoreUnreachable
-from platforms.targets.base import Outcome, TargetContext, TargetUnreachable, open_target
+from platforms.targets.base import DeployOutcome, TargetContext, TargetUnreachable, open_target
 from scheduler.core.deployment import DeploymentRule
 from scheduler.core.plan import Plan
 from scheduler.service.cycle.cycle import Cycle
@@ -291,7 +291,7 @@ def test_where_nothing_answers_no_row_says_that_something_serves(world: World) -
     with world.ports.database.read() as tx:
         row = deployments.of_model(tx, "ufm")[-1]
     assert "nothing answers there" in row.why
-    assert row.evidence["outcome"] == Outcome.DOWN.value
+    assert row.evidence["outcome"] == DeployOutcome.DOWN.value
 
 
 def test_two_processes_of_a_machine_do_not_do_the_same_deployment(world: World, database: Database) -> None:

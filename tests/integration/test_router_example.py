@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from platforms.targets.base import Outcome, TargetContext, open_target
+from platforms.targets.base import DeployOutcome, TargetContext, open_target
 from tests.lab.releases import make_release
 from tests.lab.vllm import BASE, vllm_server
 
@@ -149,10 +149,10 @@ def test_a_deployment_switches_the_router_after_the_probe_and_going_back_does_to
     }
     target = open_target("griffith", "vllm", options, TargetContext(tmp_path, Path, lambda _name: KEY))
     for version in (8, 9):
-        assert target.deploy(make_release(tmp_path, version)).outcome is Outcome.SERVING
+        assert target.deploy(make_release(tmp_path, version)).outcome is DeployOutcome.SERVING
         assert router.ask("ufm") == (200, f"ufm@{version}")
     server.fits_no_module = True
-    assert target.deploy(make_release(tmp_path, 10)).outcome is Outcome.RETURNED
+    assert target.deploy(make_release(tmp_path, 10)).outcome is DeployOutcome.RETURNED
     assert router.ask("ufm") == (200, "ufm@9")
     server.fits_no_module = False
     assert target.go_back("ufm", 9).version == 8

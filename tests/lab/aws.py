@@ -11,7 +11,7 @@ from typing import Any
 from jobs.payload.clock import Clock
 from platforms.emulators.sagemaker.job import SageMakerRules
 from platforms.emulators.sagemaker.place import SageMakerAccount
-from platforms.emulators.sagemaker.server import CREDENTIALS, Server, operation_of, say
+from platforms.emulators.sagemaker.server import CREDENTIALS, SageMakerServer, operation_of, say
 from tests.lab.faults import Fault, Faults
 
 
@@ -23,7 +23,7 @@ class FaultyPlace(SageMakerAccount):
         self.faults = Faults()
 
 
-class FaultyServer(Server):
+class FaultyServer(SageMakerServer):
     """Lets ordered faults come between a call and its answer. Of moto's calls some only fail."""
 
     def __init__(self, place: FaultyPlace, port: int = 0) -> None:

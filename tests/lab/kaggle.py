@@ -9,7 +9,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from platforms.emulators.kaggle.place import KaggleAccount
-from platforms.emulators.kaggle.server import Body, Handler, Server, receive
+from platforms.emulators.kaggle.server import Body, Handler, KaggleServer, receive
 from platforms.emulators.kaggle.storage import KaggleRefusal, denied
 from tests.lab.faults import Fault, Faults
 
@@ -169,7 +169,7 @@ class FaultyHandler(Handler):
         return True
 
 
-class PublishingServer(Server):
+class PublishingServer(KaggleServer):
     """Serves a PublishingPlace, with the calls about what others have published."""
 
     def __init__(self, place: PublishingPlace, port: int = 0) -> None:

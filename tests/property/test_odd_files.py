@@ -15,7 +15,7 @@ from platforms.artifacts.directory import DirectoryStore
 from platforms.base import Unreachable
 from platforms.bundle import BadArchive, extract
 from platforms.folders import Folders
-from platforms.kaggle.session.records import Records
+from platforms.kaggle.session.records import LaunchRecords
 from platforms.local.adapter import Session
 from platforms.local.records import CLAIM, END, ORDER, OUTPUT
 from platforms.manual.adapter import OFFER, HandOver
@@ -121,7 +121,7 @@ def test_what_people_and_kaggle_leave_answers_at_once(tmp_path: Path, kind: str)
     (outside / "secret").write_bytes(b'{"offered_at": 1}')
     hand_over = HandOver("uff-a-0001", tmp_path / "desk" / "uff-a-0001")
     hand_over.folder.mkdir(parents=True)
-    records = Records(tmp_path / "launches")
+    records = LaunchRecords(tmp_path / "launches")
     leave(kind, hand_over.folder / OFFER, outside)
     for name in ("uff-a-0001.json", "uff-a-0001.said"):
         leave(kind, tmp_path / "launches" / name, outside)

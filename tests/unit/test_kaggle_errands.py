@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from platforms.kaggle.kernel.inputs import BackgroundTasks, Unfinished
+from platforms.kaggle.kernel.inputs import BackgroundTasks, TaskUnfinished
 
 
 def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:
@@ -20,7 +20,7 @@ def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:
 
     told = ""
     while told != "half of it":
-        with pytest.raises(Unfinished) as unfinished:
+        with pytest.raises(TaskUnfinished) as unfinished:
             tasks.run("upload", work, 0.0)
         told = unfinished.value.progress
     go.set()

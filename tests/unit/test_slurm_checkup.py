@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from platforms.base import BadOption, Unreachable
-from platforms.slurm.checkup import Nodes, checks, cluster_of, nodes_of
+from platforms.slurm.checkup import SlurmNodes, checks, cluster_of, nodes_of
 from platforms.slurm.settings import read_settings
 
 DRAINED = "gpu*|drained|2|1-00:00:00|gpu:h100:4|bad fan"
@@ -61,8 +61,8 @@ def test_nodes_out_of_service_are_listed_with_the_reason(slurm: Path) -> None:
 def test_nodes_are_read_with_gpus_and_time_limits_and_damaged_rows_are_left_out(slurm: Path) -> None:
     _program(slurm / "sinfo", f'{PROCESSORS}\n{MIXED}\nno row\n"]|idle|1|30:00|gpu:1|none')
     assert nodes_of({}) == [
-        Nodes("gpu", True, "mixed", 3, "gpu:a100", 8, 86_400, ""),
-        Nodes("cpu", False, "idle", 10, "", 0, None, ""),
+        SlurmNodes("gpu", True, "mixed", 3, "gpu:a100", 8, 86_400, ""),
+        SlurmNodes("cpu", False, "idle", 10, "", 0, None, ""),
     ]
     assert cluster_of({}).partition == "gpu"
     _program(slurm / "sinfo", DRAINED)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.place import KaggleAccount, Kernel
-from platforms.emulators.kaggle.server import Server
+from platforms.emulators.kaggle.server import KaggleServer
 from platforms.emulators.kaggle.storage import Dataset, KaggleRules, UploadedBlob
 from platforms.emulators.program import clear, end_unknown, ending, serve
 from platforms.plain_file import write_whole
@@ -57,7 +57,7 @@ def main() -> None:
     rules = KaggleRules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
     place = KaggleAccount(folder, clock, options.owner, key, rules)
     over = ending()
-    server = Server(place, options.port)  # it answers no request yet
+    server = KaggleServer(place, options.port)  # it answers no request yet
     place.note = partial(save, place)
     if recall(place):
         # A session that waits has no folder yet, whatever an earlier start began.
@@ -80,7 +80,7 @@ def _set_at_end_of_input(over: threading.Event) -> None:
 
 
 @dataclass
-class _Kept:
+class _Saved:
     """What outlives the program, in one file that is replaced whole, beside the folders."""
 
     clock: Clock
@@ -91,14 +91,14 @@ class _Kept:
     blobs: dict[str, UploadedBlob]
 
 
-_KEPT = TypeAdapter(_Kept)
+_KEPT = TypeAdapter(_Saved)
 
 
 def save(place: KaggleAccount) -> None:
     """Write down the account. Raises OSError."""
     storage = place.storage
     with place.lock:
-        kept = _Kept(place.clock, place.next_number, place.kernels, place.deleted, storage.datasets, storage.blobs)
+        kept = _Saved(place.clock, place.next_number, place.kernels, place.deleted, storage.datasets, storage.blobs)
         place.root.mkdir(parents=True, exist_ok=True)
         write_whole(place.root / _FILE, _KEPT.dump_json(kept).decode())
 

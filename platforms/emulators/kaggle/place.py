@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.session import EmulatedSession, Terms
+from platforms.emulators.kaggle.session import EmulatedSession, PushTerms
 from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, KaggleStorage, denied
 
 _WEEK = 604_800
@@ -182,7 +182,7 @@ class KaggleAccount:
         timeout = body.get("sessionTimeoutSeconds")
         limit = min(float(timeout or self.rules.session_cap_seconds), float(self.rules.session_cap_seconds))
         shape = str(body.get("machineShape") or "NvidiaTeslaT4")
-        terms = Terms(
+        terms = PushTerms(
             session_id=self._number(),
             source=text,
             folder=folder,

@@ -31,7 +31,7 @@ _Thing = TypeVar("_Thing")
 _DATASETS_PAGE = 20  # the client cannot choose another size
 
 
-class Server(ThreadingHTTPServer):
+class KaggleServer(ThreadingHTTPServer):
     """A place on a port of the loopback interface. Use as a context manager, or call ``close``."""
 
     daemon_threads = True
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: Server
+    server: KaggleServer
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
         """Say nothing on stderr."""

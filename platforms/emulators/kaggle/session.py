@@ -36,7 +36,7 @@ class Line(TypedDict):
 
 
 @dataclass(slots=True)
-class Terms:
+class PushTerms:
     """What the place fixed when the version was pushed. Seconds are scheduled."""
 
     session_id: int
@@ -59,7 +59,7 @@ class EmulatedSession:
     Its fields are what outlives a crash of the place; what else it needs of a place it gets by ``attach``.
     """
 
-    terms: Terms
+    terms: PushTerms
     status: str = "QUEUED"
     failure: str | None = None
     started_at: float | None = None

@@ -13,7 +13,7 @@ from jobs.payload.clock import Clock
 from platforms.emulators.program import clear, ending, serve
 from platforms.emulators.sagemaker.job import SageMakerRules
 from platforms.emulators.sagemaker.place import SageMakerAccount
-from platforms.emulators.sagemaker.server import Server
+from platforms.emulators.sagemaker.server import SageMakerServer
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         options.folder.absolute(), clock, SageMakerRules(instances_max=options.instances), options.region
     )
     clear(place.disks)
-    with Server(place, options.port) as server:
+    with SageMakerServer(place, options.port) as server:
         if options.bucket:
             server.make_bucket(options.bucket, options.objects and options.objects.absolute())
         for bucket in options.other_bucket:

@@ -28,7 +28,7 @@ _STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
 _TEMPORARY = ".tmp-"
 
 
-class Server:
+class SageMakerServer:
     """Serves a place while it is entered. ``address`` is what AWS_ENDPOINT_URL is to be."""
 
     def __init__(self, place: SageMakerAccount, port: int = 0) -> None:

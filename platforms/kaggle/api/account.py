@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from platforms.base import Misconfigured
-from platforms.kaggle.api.client import KaggleClient, Published
+from platforms.kaggle.api.client import KaggleClient, KagglePublished
 from platforms.kaggle.api.wire import Endpoint, Wire, import_library
 from platforms.kaggle.settings import Credentials, KaggleSettings, read_credentials, read_settings
 from platforms.plain_file import write_whole
@@ -29,7 +29,7 @@ class Account:
     client: KaggleClient
 
 
-def open_published(settings: Mapping[str, str], environ: Mapping[str, str]) -> Published:
+def open_published(settings: Mapping[str, str], environ: Mapping[str, str]) -> KagglePublished:
     """Return what the account of a pool with these settings may see. Raises Misconfigured, ImportError."""
     return open_account(read_settings(settings), environ).client.published
 

@@ -143,7 +143,7 @@ def require_missing(error: Denied) -> None:
         raise Unreachable("kaggle", "read", str(error)) from None
 
 
-class Published:
+class KagglePublished:
     """What Kaggle holds and an account may see; ``source`` is ``kaggle-model:...`` or ``kaggle-dataset:...``."""
 
     def __init__(self, caller: Caller) -> None:
@@ -288,7 +288,7 @@ class Pushed:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputPage:
     """One page of what an ended session left: names with signed addresses, and the log as JSON text."""
 
     files: tuple[tuple[str, str], ...]
@@ -303,7 +303,7 @@ class KaggleClient:
         self._wire = wire
         self._caller = Caller(wire, username, token, tries, pause_seconds)
         self.datasets = Datasets(self._caller)
-        self.published = Published(self._caller)
+        self.published = KagglePublished(self._caller)
 
     def owner(self) -> str:
         """See Caller.owner."""
@@ -388,7 +388,7 @@ class KaggleClient:
             if not kernels or (not token and len(kernels) < _PAGE_MIN):
                 break
 
-    def output(self, slug: str, page: str) -> Output | None:
+    def output(self, slug: str, page: str) -> OutputPage | None:
         """Return a page of the output of version 1; None: the kernel is missing.
 
         Raises Denied when the log, which comes with every page, is larger than an answer may be; Unreachable.
@@ -444,7 +444,7 @@ def _status(answer: Answer) -> tuple[str, str]:
     return answer.word("status", "KERNEL_WORKER_STATUS", _STATES), plain(answer.text("failureMessage"))
 
 
-def _output(answer: Answer) -> Output:
+def _output(answer: Answer) -> OutputPage:
     """Read a page of outputs; of a session that left nothing it must at least say that this is all."""
     if not answer.has("files", "log", "nextPageToken"):
         raise NoAnswer("it tells neither files nor a log")
@@ -452,7 +452,7 @@ def _output(answer: Answer) -> Output:
     log = answer.raw("log")
     if log is not None and not isinstance(log, str | list):
         raise NoAnswer("log is of another type")
-    return Output(files, log if isinstance(log, str) else json.dumps(log or []), answer.text("nextPageToken"))
+    return OutputPage(files, log if isinstance(log, str) else json.dumps(log or []), answer.text("nextPageToken"))
 
 
 def _gpu_week(answer: Answer) -> QuotaReading:

@@ -41,7 +41,7 @@ _AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
 
 
 # Slow work that outlasts the patience of the caller; of each name at most one at a time.
-class Unfinished(Exception):
+class TaskUnfinished(Exception):
     """The task goes on; ``progress`` says how far it has come. Ask again later."""
 
     def __init__(self, progress: str) -> None:
@@ -69,7 +69,7 @@ class BackgroundTasks(Generic[_Result]):
                 threading.Thread(target=_settle, args=words, name=f"task {name}", daemon=True).start()
             future, progress = self._running[name]
         if wait([future], max(0.0, patience_seconds)).not_done:
-            raise Unfinished(progress[0])
+            raise TaskUnfinished(progress[0])
         with self._turn:
             if self._running.get(name) == (future, progress):
                 del self._running[name]
@@ -230,7 +230,7 @@ class Inputs:
 
         try:
             slug, name, sha256 = self._tasks.run(task, work, until - stopwatch())
-        except Unfinished as unfinished:
+        except TaskUnfinished as unfinished:
             why = f"its {kind} is still on its way to Kaggle: {unfinished.progress}"
             raise Refused("kaggle", "launch", why, "It goes on meanwhile", wait_until=now + _AGAIN_SECONDS) from None
         self._note(slug, {"used_at": now})

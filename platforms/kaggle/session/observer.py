@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from platforms.base import InQueue, Observed, Refused, SessionState, StopChannel, Unreachable
 from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.kernel.packing import is_source_of, order_of
-from platforms.kaggle.session.records import Record, Records
+from platforms.kaggle.session.records import LaunchRecords, Record
 from platforms.kaggle.session.tail import Tail
 
 # How long a session must be gone before it counts as deleted; real seconds too, where a scheduled hour may be one.
@@ -26,7 +26,7 @@ _LIVE = {"QUEUED": SessionState.QUEUED, "RUNNING": SessionState.RUNNING, "CANCEL
 class Observer:
     """Looks at the sessions of one account, on a clock that runs ``scale`` times faster than real time."""
 
-    def __init__(self, client: KaggleClient, records: Records, tail: Tail, scale: float) -> None:
+    def __init__(self, client: KaggleClient, records: LaunchRecords, tail: Tail, scale: float) -> None:
         self._client = client
         self._records = records
         self._tail = tail

@@ -73,7 +73,7 @@ class SessionWords:
     began: float | None = None
 
 
-class Records:
+class LaunchRecords:
     """The records below ``root``, which any number of adapters and daemons may share."""
 
     def __init__(self, root: Path) -> None:

@@ -20,7 +20,7 @@ from jobs.payload.clock import stopwatch
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.api.wire import Denied, Throttled
-from platforms.kaggle.session.records import Record, Records, SessionWords
+from platforms.kaggle.session.records import LaunchRecords, Record, SessionWords
 from platforms.plain_file import open_below
 
 _MARK = "##uff-scheduler##"
@@ -140,7 +140,7 @@ def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _TailReader:
     """The reader of one session: its thread, and when to begin again after a failure (real, of the stopwatch)."""
 
     thread: threading.Thread
@@ -151,11 +151,11 @@ class _Reading:
 class Tail:
     """Reads output. A running session that says nothing for ``idle_seconds`` (real) is taken to have said all."""
 
-    def __init__(self, client: KaggleClient, records: Records, idle_seconds: float) -> None:
+    def __init__(self, client: KaggleClient, records: LaunchRecords, idle_seconds: float) -> None:
         self._client = client
         self._records = records
         self._idle_seconds = idle_seconds
-        self._readings: dict[str, _Reading] = {}
+        self._readings: dict[str, _TailReader] = {}
         self._turn = threading.Lock()
 
     def follow(self, record: Record) -> None:
@@ -168,7 +168,7 @@ class Tail:
             if reading is not None and (reading.thread.is_alive() or stopwatch() < reading.again_at):
                 return
             thread = threading.Thread(target=self._read, args=(record,), name=f"log {record.slug}", daemon=True)
-            self._readings[record.key] = _Reading(thread, reading.pause_seconds if reading else 0.0)
+            self._readings[record.key] = _TailReader(thread, reading.pause_seconds if reading else 0.0)
             thread.start()
 
     def read(self, record: Record, offset: int, limit_bytes: int) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from platforms.slurm.checkup import Nodes
+from platforms.slurm.checkup import SlurmNodes
 from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.host.belongings import Belongings, Gpu
@@ -163,9 +163,9 @@ def _local_pool(number: int, gpu: Gpu | None, devices: Sequence[str]) -> list[st
     ]
 
 
-def _slurm_pools(nodes: Sequence[Nodes]) -> Iterator[str]:
+def _slurm_pools(nodes: Sequence[SlurmNodes]) -> Iterator[str]:
     """Yield a pool, commented out, for each kind of node of each partition that lets sessions last long enough."""
-    kinds: dict[tuple[str, str, int], list[Nodes]] = {}
+    kinds: dict[tuple[str, str, int], list[SlurmNodes]] = {}
     for each in nodes:
         if (each.seconds_max or _CAP_SECONDS) < _SHORTEST_SECONDS:
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from platforms.targets.base import Deployed, Outcome, TargetBusy, TargetError, TargetUnreachable
+from platforms.targets.base import Deployed, DeployOutcome, TargetBusy, TargetError, TargetUnreachable
 from scheduler.core.deployment import Deployment
 from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.deploy.release_files import forget_releases, probe_of_version, release_of
@@ -107,16 +107,16 @@ def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str)
     forget_releases(deployer.staging(wanted.target), wanted.model)
     with deployer.write() as tx:
         match done.outcome:
-            case Outcome.SERVING:
+            case DeployOutcome.SERVING:
                 return deployments.serve(tx, wanted, now, evidence)
-            case Outcome.RETURNED:
+            case DeployOutcome.RETURNED:
                 before = deployments.serving(tx, wanted.model, wanted.target)
                 if before is not None and before.number != done.version:
                     deployments.give_back(
                         tx, before, now, f"{wanted.version} was tried again without success", before.evidence
                     )
                 return deployments.give_back(tx, wanted, now, detail, evidence)
-            case Outcome.DOWN:
+            case DeployOutcome.DOWN:
                 before = deployments.serving(tx, wanted.model, wanted.target)
                 if before is not None:
                     why = f"it answers no more since {wanted.version} was tried"

@@ -14,7 +14,7 @@ import jobs
 from jobs.payload.clock import Clock
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
-from platforms.emulators.kaggle.server import Server
+from platforms.emulators.kaggle.server import KaggleServer
 from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.local.processes import MARK
 from platforms.registry import PlatformContext, load
@@ -57,7 +57,7 @@ class Account:
 
     folder: Path
     place: PublishingPlace
-    server: Server
+    server: KaggleServer
     clock: Any
     store: DirectoryStore
     patience: threading.Event = field(default_factory=threading.Event)

@@ -19,7 +19,7 @@ from jobs.payload import deadline
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
 from platforms.kaggle.api.wire import Wire
-from platforms.kaggle.session.records import Records
+from platforms.kaggle.session.records import LaunchRecords
 from scheduler.clock import stopwatch
 from scheduler.core.job import Done, Held, Queued
 from scheduler.core.ledger import seconds_within
@@ -193,7 +193,7 @@ def world_at(
         (Wire, "call"),
         (Wire, "put"),
         (Wire, "_receive"),
-        (Records, "write"),
+        (LaunchRecords, "write"),
         (DirectoryStore, "create"),
     ):
         monkeypatch.setattr(owner, name, _guarded(getattr(owner, name), fuses))
@@ -243,7 +243,7 @@ def live_through(world: World, heard: bool | None = None) -> int:
 
 def said(account: Account) -> bool | None:
     """What the newest session has said of whether it can be asked."""
-    return Records(account.folder / "state" / "launches").words(max(account.place.kernels, default="")).hears
+    return LaunchRecords(account.folder / "state" / "launches").words(max(account.place.kernels, default="")).hears
 
 
 def audit_all(world: World, moment: int | None) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState, Unreachable
 from platforms.kaggle.api.wire import Wire
-from platforms.kaggle.session.records import Records
+from platforms.kaggle.session.records import LaunchRecords
 from tests.lab.faults import Fault
 from tests.lab.night import one_in
 from tests.lab.patience import until_state
@@ -230,7 +230,7 @@ def _die_at(patch: pytest.MonkeyPatch, moment: int) -> None:
 
     patch.setattr(Wire, "call", dying(Wire.call))
     patch.setattr(Wire, "put", dying(Wire.put))
-    patch.setattr(Records, "write", dying(Records.write))
+    patch.setattr(LaunchRecords, "write", dying(LaunchRecords.write))
 
 
 def test_no_secret_leaves_through_files_sources_or_errors(account: Account) -> None:

@@ -17,7 +17,7 @@ from jobs.payload.store.listing import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Platform, SessionState
 from platforms.emulators.kaggle.place import KaggleAccount
-from platforms.emulators.kaggle.server import Server
+from platforms.emulators.kaggle.server import KaggleServer
 from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
@@ -45,7 +45,7 @@ def kaggle(world: World, tmp_path: Path) -> Iterator[Platform]:
     place = KaggleAccount(
         tmp_path / "kaggle", clock, "alice", "the-key", KaggleRules(queue_seconds=10, dataset_seconds=10)
     )
-    with Server(place) as server:
+    with KaggleServer(place) as server:
         settings = {
             "emulator": server.address,
             "credentials": str(tmp_path / "kaggle.json"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from platforms.artifacts.s3.client import connect
-from platforms.emulators.sagemaker.server import Server
+from platforms.emulators.sagemaker.server import SageMakerServer
 from tests.lab.patience import until
 
 World = Any  # see conftest.py
@@ -196,7 +196,7 @@ def test_what_a_program_says_of_its_failure_is_told(account: Account) -> None:
 
 def test_calls_for_one_object_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Moto closes what is written anew under the hands of another writer, and answers with an error of the server."""
-    server, at_work, seen = Server(world.place), 0, []
+    server, at_work, seen = SageMakerServer(world.place), 0, []
 
     def moto(environ: dict[str, Any], start: object) -> list[bytes]:
         nonlocal at_work

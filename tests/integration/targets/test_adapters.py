@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from platforms.targets.base import Outcome, TargetContext, TargetError, TargetUnreachable, open_target
+from platforms.targets.base import DeployOutcome, TargetContext, TargetError, TargetUnreachable, open_target
 from platforms.targets.vllm import VllmTarget
 from tests.lab.releases import make_release
 from tests.lab.vllm import BASE, Vllm, vllm_server
@@ -45,7 +45,7 @@ def test_versions_lie_beside_each_other_and_nothing_is_loaded_in_place(
 ) -> None:
     target = opened()
     for version in (1, 2, 3):
-        assert target.deploy(make_release(tmp_path, version)).outcome is Outcome.SERVING
+        assert target.deploy(make_release(tmp_path, version)).outcome is DeployOutcome.SERVING
     assert sorted(server.loaded) == ["ufm@2", "ufm@3"]  # the one before stays for requests under way and for a return
     assert server.in_place == []
     assert target.go_back("ufm", 3).version == 2
@@ -60,7 +60,7 @@ def test_an_adapter_that_is_loaded_but_not_applied_never_serves(
     target.deploy(make_release(tmp_path, 1))
     server.fits_no_module = True
     done = target.deploy(make_release(tmp_path, 2))
-    assert (done.outcome, done.version) == (Outcome.RETURNED, 1)
+    assert (done.outcome, done.version) == (DeployOutcome.RETURNED, 1)
     assert "loaded but not applied" in done.detail
     assert sorted(server.loaded) == ["ufm@1"]
     assert (target.read("ufm").version, target.read("ufm").proven) == (1, True)
@@ -76,7 +76,7 @@ def test_an_adapter_that_answers_otherwise_than_when_it_was_accepted_never_serve
     recorded = answers(server, "ufm@1")
     release = make_release(tmp_path, 2, more={"probe.json": json.dumps(recorded).encode()})
     done = target.deploy(release)
-    assert done.outcome is Outcome.RETURNED
+    assert done.outcome is DeployOutcome.RETURNED
     assert "does not answer as it did when it was accepted" in done.detail
 
 
@@ -87,7 +87,7 @@ def test_an_adapter_that_answers_as_recorded_serves(
     opened().deploy(first)
     recorded = answers(server, "ufm@1")
     again = make_release(tmp_path / "again", 2, b"weights of ufm 1", more={"probe.json": json.dumps(recorded).encode()})
-    assert opened().deploy(again).outcome is Outcome.SERVING
+    assert opened().deploy(again).outcome is DeployOutcome.SERVING
 
 
 def test_a_server_that_was_restarted_is_given_its_adapters_anew(
@@ -98,7 +98,7 @@ def test_a_server_that_was_restarted_is_given_its_adapters_anew(
     target.deploy(release)
     server.restart()
     assert target.read("ufm").proven is False
-    assert target.deploy(release).outcome is Outcome.SERVING
+    assert target.deploy(release).outcome is DeployOutcome.SERVING
     assert (sorted(server.loaded), target.read("ufm").proven) == (["ufm@1"], True)
 
 
@@ -131,7 +131,7 @@ def test_what_the_server_refuses_is_told_and_the_old_version_serves(
     for name, value in fault.items():
         setattr(server, name, value)
     done = target.deploy(make_release(tmp_path, 2))
-    assert (done.outcome, done.version) == (Outcome.RETURNED, 1)
+    assert (done.outcome, done.version) == (DeployOutcome.RETURNED, 1)
     assert said in done.detail
     assert "ufm@1" in server.loaded
 
@@ -154,7 +154,7 @@ def test_an_adapter_that_answers_a_request_is_not_unloaded(
     for version in (1, 2):
         target.deploy(make_release(tmp_path, version))
     server.busy = ["ufm@1"]
-    assert target.deploy(make_release(tmp_path, 3)).outcome is Outcome.SERVING
+    assert target.deploy(make_release(tmp_path, 3)).outcome is DeployOutcome.SERVING
     assert (sorted(server.loaded), server.hurt) == (["ufm@1", "ufm@2", "ufm@3"], [])
     server.busy, server.stale = [], "ufm@1"  # its last request is over, and nothing has renewed what metrics say of it
     target.deploy(make_release(tmp_path, 4))

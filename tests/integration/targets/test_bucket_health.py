@@ -11,7 +11,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from platforms.targets.base import Outcome, Served, TargetContext, TargetError, open_target
+from platforms.targets.base import DeployOutcome, Served, TargetContext, TargetError, open_target
 from platforms.targets.s3 import S3Target
 from tests.lab.releases import make_release
 
@@ -37,11 +37,11 @@ def test_what_answers_is_proven_and_what_does_not_is_taken_back(
     target = opened(
         f'echo "$MODEL $VERSION $FOLDER" >> {asked}; test "$VERSION" = 1 || {{ echo no words >&2; exit 3; }}'
     )
-    assert target.deploy(one).outcome is Outcome.SERVING
+    assert target.deploy(one).outcome is DeployOutcome.SERVING
     assert target.read("ufm") == Served(1, one.digest, proven=True)
-    assert target.deploy(one).outcome is Outcome.SERVING, "and what was proven is not asked again"
+    assert target.deploy(one).outcome is DeployOutcome.SERVING, "and what was proven is not asked again"
     done = target.deploy(two)
-    assert (done.outcome, done.version) == (Outcome.RETURNED, 1)
+    assert (done.outcome, done.version) == (DeployOutcome.RETURNED, 1)
     assert "failed with 3: no words" in done.detail
     assert target.read("ufm") == Served(1, one.digest, proven=True)
     folder = f"s3://{target.bucket}/served/ufm/releases"
@@ -56,11 +56,11 @@ def test_the_first_release_that_does_not_answer_leaves_nothing_proven(
 ) -> None:
     target = opened("sleep 30", "1s")
     done = target.deploy(make_release(tmp_path, 1))
-    assert (done.outcome, done.version) == (Outcome.DOWN, None)
+    assert (done.outcome, done.version) == (DeployOutcome.DOWN, None)
     assert "took longer than 1 s" in done.detail
     assert target.read("ufm").proven is False
     good = opened("true").deploy(make_release(tmp_path / "again", 1))
-    assert good.outcome is Outcome.SERVING
+    assert good.outcome is DeployOutcome.SERVING
     assert target.read("ufm").proven is True
 
 
@@ -80,7 +80,7 @@ def test_a_deployment_that_was_cut_off_before_the_check_is_proven_by_the_next_ca
         with pytest.raises(Killed):
             target.deploy(release)
     assert target.read("ufm").proven is False
-    assert target.deploy(release).outcome is Outcome.SERVING
+    assert target.deploy(release).outcome is DeployOutcome.SERVING
     assert target.read("ufm").proven is True
     pointer = target.client.get_object(Bucket=target.bucket, Key="served/ufm/current.json")["Body"].read()
     assert json.loads(pointer)["proven"] is True
@@ -120,7 +120,7 @@ def test_a_deployment_cut_off_before_any_request_points_at_whole_releases_alone(
                 break
         with pytest.MonkeyPatch.context() as patch:
             _note_puts(patch, target := opened(""), second)
-            assert target.deploy(release).outcome is Outcome.SERVING
+            assert target.deploy(release).outcome is DeployOutcome.SERVING
         assert sorted(name for name in first + second if name in release.files) == sorted(release.files)
         assert opened("").read("ufm", deep=True) == Served(release.version, release.digest, proven=True, before=ANY)
         serving = release.version

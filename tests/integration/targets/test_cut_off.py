@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platforms.targets.base import Outcome, TargetBusy, TargetError, TargetUnreachable
+from platforms.targets.base import DeployOutcome, TargetBusy, TargetError, TargetUnreachable
 from platforms.targets.reach import Here
 from tests.lab.disk import small_disk
 from tests.lab.night import one_in
@@ -83,7 +83,7 @@ def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
             assert here.running == (found.folder / WEIGHTS).read_bytes()
         wanted = two if then == "deploy" else one
         done = target.deploy(two) if then == "deploy" else target.go_back("ufm", 2)
-        assert (done.outcome, done.version) == (Outcome.SERVING, wanted.version)
+        assert (done.outcome, done.version) == (DeployOutcome.SERVING, wanted.version)
         assert whole(here, [one, two]) == wanted
         assert here.running == (wanted.folder / WEIGHTS).read_bytes()
         assert target.read("ufm").proven
@@ -116,7 +116,7 @@ def test_a_client_that_is_killed_while_it_copies_changes_nothing_visible(there: 
     client.communicate()
     assert whole(there, [one, two]) == one
     assert there.target().read("ufm").version == 1
-    assert there.target().deploy(two).outcome is Outcome.SERVING
+    assert there.target().deploy(two).outcome is DeployOutcome.SERVING
     assert whole(there, [one, two]) == two
 
 
@@ -149,7 +149,7 @@ def test_a_connection_that_breaks_leaves_the_lock_to_who_works_there(there: Serv
 
     def later() -> bool:
         try:
-            return there.target().deploy(two).outcome is Outcome.SERVING
+            return there.target().deploy(two).outcome is DeployOutcome.SERVING
         except TargetBusy:
             return False
 
@@ -186,7 +186,7 @@ def test_a_network_that_stands_still_is_given_up(there: Served, tmp_path: Path) 
             os.kill(pid, signal.SIGKILL)
     assert isinstance(failed[0], TargetUnreachable)
     assert whole(there, [one, two]) == one
-    assert there.target().deploy(two).outcome is Outcome.SERVING
+    assert there.target().deploy(two).outcome is DeployOutcome.SERVING
 
 
 # What sshd runs in place of an asked command: an rsync that stands still before it becomes one, all else as asked.
@@ -227,7 +227,7 @@ def test_a_copy_that_stands_still_before_its_first_byte_is_given_up(there: Serve
             os.kill(int((there.root / "stopped").read_text()), signal.SIGKILL)
     assert whole(there, [one, two]) == one
     authorized.write_text(usual)
-    assert there.target().deploy(two).outcome is Outcome.SERVING
+    assert there.target().deploy(two).outcome is DeployOutcome.SERVING
     assert whole(there, [one, two]) == two
 
 
@@ -296,7 +296,7 @@ def test_a_full_disk_is_told_and_the_old_version_serves(
         target.deploy(two)
     assert "Make room" in found.value.remedy
     assert (target.read("ufm", deep=True).version, target.read("ufm").proven) == (1, True)
-    assert target.deploy(make_release(tmp_path, 3)).outcome is Outcome.SERVING
+    assert target.deploy(make_release(tmp_path, 3)).outcome is DeployOutcome.SERVING
 
 
 def array(size: int) -> bytes:
@@ -345,11 +345,11 @@ def test_what_lies_there_whole_is_not_sent_again_and_what_was_damaged_is(
         copy(reach, release, folder, timeout_seconds)
 
     monkeypatch.setattr(Here, "copy", counted)
-    assert target.deploy(two).outcome is Outcome.SERVING
+    assert target.deploy(two).outcome is DeployOutcome.SERVING
     assert copied == []
     spoilt = here.folder / "releases" / "1" / WEIGHTS
     spoilt.chmod(0o644)
     spoilt.write_bytes(b"spoilt")
-    assert target.deploy(one).outcome is Outcome.SERVING
+    assert target.deploy(one).outcome is DeployOutcome.SERVING
     assert len(copied) == 1
     assert whole(here, [one, two, three]) == one

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platforms.targets.base import Outcome, TargetError
+from platforms.targets.base import DeployOutcome, TargetError
 from tests.lab.releases import WEIGHTS, make_release
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def test_a_failing_health_check_brings_the_old_version_back(served: Served, tmp_
     target = served.target()
     target.deploy(good)
     done = target.deploy(bad)
-    assert (done.outcome, done.version) == (Outcome.RETURNED, 1)
+    assert (done.outcome, done.version) == (DeployOutcome.RETURNED, 1)
     assert "the health check of version 2 failed with 1" in done.detail
     assert runs(served, good)
     assert (target.read("ufm").version, target.read("ufm").proven) == (1, True)
@@ -39,7 +39,7 @@ def test_a_restart_that_fails_for_the_new_version_brings_the_old_one_back(served
     target = served.target(restart=f"[ $VERSION = 1 ] || {{ echo no memory; exit 3; }}; {served.restart}")
     target.deploy(good)
     done = target.deploy(bad)
-    assert done.outcome is Outcome.RETURNED
+    assert done.outcome is DeployOutcome.RETURNED
     assert "the restart of version 2 failed with 3: no memory" in done.detail
     assert runs(served, good)
 
@@ -49,7 +49,7 @@ def test_a_health_check_that_hangs_counts_once_and_the_old_version_serves(served
     good, new = make_release(tmp_path, 1), make_release(tmp_path, 2)
     served.target().deploy(good)
     done = served.target(health="tail -f /dev/null", health_time="1s").deploy(new)
-    assert (done.outcome, done.version) == (Outcome.RETURNED, 1)
+    assert (done.outcome, done.version) == (DeployOutcome.RETURNED, 1)
     assert "the health check of version 2 took too long" in done.detail
     assert runs(served, good)
 
@@ -58,7 +58,7 @@ def test_a_check_of_its_own_judges_the_return(served: Served, tmp_path: Path) ->
     good, new = make_release(tmp_path, 1), make_release(tmp_path, 2)
     served.target().deploy(good)
     done = served.target(health="tail -f /dev/null", health_time="1s", return_health="exit 7").deploy(new)
-    assert done.outcome is Outcome.DOWN
+    assert done.outcome is DeployOutcome.DOWN
     assert "version 2 took too long" in done.detail
     assert "the health check of version 1 failed with 7" in done.detail
 
@@ -67,20 +67,20 @@ def test_where_neither_answers_nobody_says_that_one_serves_until_one_does(served
     good, new = make_release(tmp_path, 1), make_release(tmp_path, 2)
     served.target().deploy(good)
     done = served.target(health="exit 1").deploy(new)
-    assert (done.outcome, done.version) == (Outcome.DOWN, None)
+    assert (done.outcome, done.version) == (DeployOutcome.DOWN, None)
     assert served.target().read("ufm").proven is False
-    assert served.target().deploy(good).outcome is Outcome.SERVING
+    assert served.target().deploy(good).outcome is DeployOutcome.SERVING
     assert runs(served, good)
     assert served.target().read("ufm").proven
 
 
 def test_a_first_version_that_fails_leaves_nothing_pointed_at(served: Served, tmp_path: Path) -> None:
     done = served.target().deploy(make_release(tmp_path, 1, b"bad"))
-    assert done.outcome is Outcome.DOWN
+    assert done.outcome is DeployOutcome.DOWN
     assert "there is no version before it" in done.detail
     assert not (served.folder / "current").is_symlink()
     assert served.target().read("ufm").version is None
-    assert served.target().deploy(make_release(tmp_path, 2)).outcome is Outcome.SERVING
+    assert served.target().deploy(make_release(tmp_path, 2)).outcome is DeployOutcome.SERVING
 
 
 def test_a_service_that_stays_keeps_neither_lock_nor_connection(served: Served, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_service_that_stays_keeps_neither_lock_nor_connection(served: Served, 
     target = served.target(restart=f"{served.restart}; sleep 600 & echo $! > {served.root}/pid")
     target.deploy(make_release(tmp_path, 1))
     first = int((served.root / "pid").read_text())
-    assert target.deploy(make_release(tmp_path, 2)).outcome is Outcome.SERVING
+    assert target.deploy(make_release(tmp_path, 2)).outcome is DeployOutcome.SERVING
     second = int((served.root / "pid").read_text())
     for pid in (first, second):
         with suppress(ProcessLookupError):
@@ -100,7 +100,7 @@ def test_going_back_restarts_and_asks_too(served: Served, tmp_path: Path) -> Non
     target = served.target()
     target.deploy(good)
     target.deploy(worse)
-    assert target.go_back("ufm", 2).outcome is Outcome.SERVING
+    assert target.go_back("ufm", 2).outcome is DeployOutcome.SERVING
     assert runs(served, good)
 
 
