@@ -21,7 +21,7 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class MixtureFolder:
     """A finished mixture folder.
 
     `files` are the training files in reading order, corpus and domain files taking turns. `held_out` is the
@@ -68,7 +68,7 @@ def mixture(
     out_dir: Path | None = None,
     seed: int = 0,
     max_passes: int = 8,
-) -> Mixture:
+) -> MixtureFolder:
     """Make the training folder of one job: `<job_name>-<version>` in `out_dir` (default: in the corpus).
 
     Every mixture holds the full corpus by hard links (copies where links are impossible). With a `domain`,
@@ -104,7 +104,7 @@ def mixture(
         if domain:
             kept_out = _places(corpus.folder, corpus.held_out, domain)
             held_out_domain = _copy_rows(corpus.folder, folder, "heldout_domain.jsonl", kept_out)
-        result = Mixture(
+        result = MixtureFolder(
             folder=folder,
             version="",
             corpus=corpus.version,
@@ -128,7 +128,7 @@ def mixture(
     return open_mixture(target)
 
 
-def open_mixture(folder: Path, *, verify: bool = False) -> Mixture:
+def open_mixture(folder: Path, *, verify: bool = False) -> MixtureFolder:
     """Open a made mixture; with `verify`, read every file and compare digests.
 
     Raises:
@@ -139,7 +139,7 @@ def open_mixture(folder: Path, *, verify: bool = False) -> Mixture:
     fields["files"] = tuple(Shard(**shard) for shard in fields["files"])
     for name in ("held_out", "held_out_domain"):
         fields[name] = fields[name] and Shard(**fields[name])
-    opened = Mixture(folder=folder, **fields)
+    opened = MixtureFolder(folder=folder, **fields)
     if verify:
         shards = (*opened.files, opened.held_out, opened.held_out_domain)
         verify_shards(folder, (shard for shard in shards if shard))

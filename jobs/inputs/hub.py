@@ -11,7 +11,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from jobs.inputs.folder import TreeError
 from jobs.payload.bounds import read_json
-from jobs.payload.store.hub import GIT, KIND, Denied, Repository, ask, parse_repository, patiently
+from jobs.payload.store.hub import GIT, KIND, HubDenied, Repository, ask, parse_repository, patiently
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.tree import LIMITS
 from jobs.readers import REPOSITORY
@@ -55,7 +55,7 @@ def pin(source: str, endpoint: str, token: str) -> Pinned:
         listing = encode_listing(entries, LIMITS, kind=KIND, endpoint=endpoint, name=name, commit=commit)
         repository = parse_repository(listing)
         at_home = _only_at_home(repository, token)
-    except Denied as error:
+    except HubDenied as error:
         remedy = f"Check the name; accept its terms at {endpoint}/{name}; put a token that may read it into HF_TOKEN"
         raise TreeError(source, f"the Hub does not give it out ({error.code})", remedy) from None
     except FileNotFoundError:
@@ -125,7 +125,7 @@ def _only_at_home(repository: Repository, token: str) -> bool:
 
     try:
         probe("")
-    except Denied:
+    except HubDenied:
         if not token:
             raise
         probe(token)

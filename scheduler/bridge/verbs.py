@@ -18,20 +18,20 @@ from scheduler.views.weekly_report import last_week, make_report, this_week, wee
 from scheduler.wake import wake
 from scheduler.web import questions
 from scheduler.web.questions import job_rows
-from scheduler.web.shapes import JobRow, Log, Name, RunRow, Shape, finite
+from scheduler.web.shapes import ApiAnswer, JobRow, Log, Name, RunRow, finite
 from scheduler.web.source import Source
 
 PROTOCOL = 1
 """Grows when something that was promised goes; what is new is named in the capabilities."""
 
 
-class JobChanged(Shape):
+class JobChanged(ApiAnswer):
     """The job as it is now; a running one saves and leaves first, which takes a moment."""
 
     job: JobRow
 
 
-class RunStopped(Shape):
+class RunStopped(ApiAnswer):
     """The run as it is now, and whether its session was told; if not, the daemon tells it."""
 
     run: RunRow

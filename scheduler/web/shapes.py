@@ -54,13 +54,13 @@ JobState = Literal["queued", "active", "held", "done", "failed", "cancelled"]
 PAGE_ROWS = 50
 
 
-class Shape(BaseModel):
+class ApiAnswer(BaseModel):
     """Base of all answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
 
 
-class JobRow(Shape):
+class JobRow(ApiAnswer):
     """A job of the queue; ``why`` is ``waits`` or the state in a sentence, ``waiting`` as in a run."""
 
     name: str
@@ -89,7 +89,7 @@ class TrainingRow(JobRow):
     training: TrainingProgress
 
 
-class TrainingNow(Shape):
+class TrainingNow(ApiAnswer):
     """The verdict, and the jobs that matter most; ``more`` are in the queue besides them.
 
     ``line`` is the verdict as a person reads it. ``finished`` are those that were done in the last seven days, the
@@ -103,7 +103,7 @@ class TrainingNow(Shape):
     finished: list[JobRow]
 
 
-class Paged(Shape):
+class Paged(ApiAnswer):
     """Page ``page`` of ``pages``, from 1, of a list of ``total`` entries."""
 
     total: int
@@ -123,7 +123,7 @@ class Queue(Paged):
     states: dict[str, int]
 
 
-class LaneRow(Shape):
+class LaneRow(ApiAnswer):
     """One job's lane in a run, with its newest heartbeat.
 
     ``begun_at`` is when it continued in the session, after a job that was over; null if it began with the session.
@@ -144,7 +144,7 @@ class LaneRow(Shape):
     heartbeat: Data | None = None
 
 
-class RunRow(Shape):
+class RunRow(ApiAnswer):
     """A run; ``started`` and ``ended`` are null for what never began or goes on.
 
     ``waiting`` says why a session waits in its platform's queue, since when, until when it is expected to, and its
@@ -172,7 +172,7 @@ class Runs(Paged):
     runs: list[RunRow]
 
 
-class EventRow(Shape):
+class EventRow(ApiAnswer):
     """One thing that happened."""
 
     id: int
@@ -183,7 +183,7 @@ class EventRow(Shape):
     data: Data
 
 
-class Events(Shape):
+class Events(ApiAnswer):
     """Events, oldest first. Ask for more after ``position``; ``missed_up_to``: older ones were removed, 0 for none."""
 
     events: list[EventRow]
@@ -197,7 +197,7 @@ class RunDetail(RunRow):
     events: list[EventRow]
 
 
-class Log(Shape):
+class Log(ApiAnswer):
     """What a session printed from byte ``offset`` on; ask for more with ``after=next``.
 
     ``cut`` tells that earlier text is left out; ``ended`` that no more will come; ``why`` that the log cannot be read.
@@ -212,7 +212,7 @@ class Log(Shape):
     why: str
 
 
-class Speed(Shape):
+class Speed(ApiAnswer):
     """What was measured of a job on a pool."""
 
     pool: str
@@ -224,7 +224,7 @@ class Speed(Shape):
     at: int
 
 
-class CheckpointRow(Shape):
+class CheckpointRow(ApiAnswer):
     """A saved state of a job, without its components."""
 
     model_config = ConfigDict(extra="ignore")
@@ -266,7 +266,7 @@ class JobDetail(JobRow):
     runs: list[RunRow]
 
 
-class Quotas(Shape):
+class Quotas(ApiAnswer):
     """All meters, and their ``burn_down`` charts."""
 
     quotas: list[Meter]
@@ -279,7 +279,7 @@ class Ledger(Paged):
     entries: list[LedgerEntry]
 
 
-class Status(Shape):
+class Status(ApiAnswer):
     """The whole at a glance. ``problems`` say in sentences what keeps the scheduler from its work."""
 
     version: str
@@ -298,19 +298,19 @@ class Status(Shape):
     work: list[Work]
 
 
-class Models(Shape):
+class Models(ApiAnswer):
     """All models that have versions or say how they are evaluated."""
 
     models: list[Model]
 
 
-class VersionDetail(Shape):
+class VersionDetail(ApiAnswer):
     """One version, with the keys of ``schedctl models show --json``."""
 
     version: Data
 
 
-class ReportRow(Shape):
+class ReportRow(ApiAnswer):
     """One week of the archive; ``sent`` names the channels that got its report, and when."""
 
     week: str
@@ -319,13 +319,13 @@ class ReportRow(Shape):
     sent: dict[str, int | None]
 
 
-class Reports(Shape):
+class Reports(ApiAnswer):
     """All weeks since the first job, the newest first."""
 
     reports: list[ReportRow]
 
 
-class Letter(Shape):
+class Letter(ApiAnswer):
     """A week's report as sent to a channel; ``sent`` is None while it waits."""
 
     week: str
@@ -335,21 +335,21 @@ class Letter(Shape):
     text: str
 
 
-class Revision(Shape):
+class Revision(ApiAnswer):
     """A word that changes when anything does."""
 
     revision: str
     now: int
 
 
-class Health(Shape):
+class Health(ApiAnswer):
     """Whether the service lives, or is ready; ``problems`` say why not."""
 
     ok: bool
     problems: list[str]
 
 
-class Fault(Shape):
+class Fault(ApiAnswer):
     """What failed and why, as RFC 9457 and in the manner of ``schedctl``."""
 
     type: str = "about:blank"
@@ -362,14 +362,14 @@ class Fault(Shape):
 
 
 # Shapes of plans and sessions, as in :mod:`scheduler.web.shapes`.
-class DeferralRow(Shape):
+class DeferralRow(ApiAnswer):
     """A job that waits, and why."""
 
     job: str
     reason: Data
 
 
-class PlanHead(Shape):
+class PlanHead(ApiAnswer):
     """A plan without its sessions."""
 
     made_at: int
@@ -388,19 +388,19 @@ class PlanRow(PlanHead):
     kept: list[KeptHours]
 
 
-class NewestPlan(Shape):
+class NewestPlan(ApiAnswer):
     """The newest plan, null when there is none yet."""
 
     plan: PlanRow | None
 
 
-class PlanWeek(Shape):
+class PlanWeek(ApiAnswer):
     """The lanes of the coming week with their gaps, null when there is no plan yet."""
 
     week: ComingWeek | None
 
 
-class FinishChange(Shape):
+class FinishChange(ApiAnswer):
     """A job whose planned finish moved; null is "not within the horizon"."""
 
     job: str
@@ -408,7 +408,7 @@ class FinishChange(Shape):
     after: int | None
 
 
-class PlanDifference(Shape):
+class PlanDifference(ApiAnswer):
     """From the plan before the newest one, or the one that was current at ``since``, to the newest."""
 
     before: PlanHead
@@ -420,7 +420,7 @@ class PlanDifference(Shape):
 PlanDifference.model_rebuild(_types_namespace={"Placement": Placement})  # views name it for the type checker alone
 
 
-class SessionRow(Shape):
+class SessionRow(ApiAnswer):
     """A session of the timeline; ``key`` is null for one that is only planned."""
 
     pool: str
@@ -432,7 +432,7 @@ class SessionRow(Shape):
     outcome: str
 
 
-class Span(Shape):
+class Span(ApiAnswer):
     """The sessions that touch [start, end)."""
 
     start: int

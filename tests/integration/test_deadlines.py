@@ -16,7 +16,7 @@ import pytest
 import jobs.payload
 from jobs.payload.deadline import Deadline, exchange
 from jobs.payload.lane.secret_values import SecretStore, fetch
-from jobs.payload.scorers.chat import NoAnswer
+from jobs.payload.scorers.chat import NoChatAnswer
 from jobs.payload.scorers.chat import ask as ask_model
 from jobs.payload.store import hub
 from jobs.payload.store.hub import Again, ask
@@ -162,7 +162,7 @@ def kaggle_notebook(port: int) -> None:
 REFUSAL = b"HTTP/1.1 400 Bad\r\nContent-Length: 1000000\r\n\r\n"
 LONG = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nX-Skypilot-Request-ID: 1\r\n\r\n"
 CLIENTS: list[tuple[Callable[[int], Any], type[Exception]]] = [
-    (chat, NoAnswer),
+    (chat, NoChatAnswer),
     (parameters, ConnectionError),
     (role, ConnectionError),
     (lambda port: KaggleClient(kaggle(port), "", "t", 1, 0).gpu_week(), Unreachable),

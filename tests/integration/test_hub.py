@@ -9,7 +9,7 @@ import pytest
 from jobs.inputs import hub as client
 from jobs.inputs.folder import TreeError
 from jobs.payload.store import hub
-from jobs.payload.store.hub import Denied, fetch_repository
+from jobs.payload.store.hub import HubDenied, fetch_repository
 from jobs.payload.store.listing import LISTING, BadListing, parse_listing
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import LIMITS
@@ -150,7 +150,7 @@ def test_a_server_that_knows_no_ranges_is_asked_for_all_of_it(
     [
         ({"garbage": True}, BadListing, "does not have the digest that was pinned"),
         ({"longer": True}, ConnectionError, "bytes were pinned"),
-        ({"gated": True}, Denied, "Put a token that may read it into HF_TOKEN"),
+        ({"gated": True}, HubDenied, "Put a token that may read it into HF_TOKEN"),
         ({"expired": 99}, ConnectionError, "may have expired"),
         ({"busy": 99}, ConnectionError, "the Hub answers 429"),
         ({"leads_to": "file://"}, OSError, "leads to file://"),

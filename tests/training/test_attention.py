@@ -14,13 +14,13 @@ import transformers
 from torch.nn import functional
 
 from jobs.payload.trainers.tuning import attention
-from jobs.payload.trainers.tuning.card import Card
-from jobs.payload.trainers.tuning.model import Model
+from jobs.payload.trainers.tuning.card import Device
+from jobs.payload.trainers.tuning.model import CausalLM
 from jobs.payload.trainers.tuning.options import read_options
 from tests.lab.desk import Desk, accelerators
 
 # Without an accelerator the kernel's stand-in computes on the processor ("cpu:0" is one to torch).
-CARD = Card("cuda:0" if accelerators() else "cpu:0", "NVIDIA H100", "bf16", compiles=True)
+CARD = Device("cuda:0" if accelerators() else "cpu:0", "NVIDIA H100", "bf16", compiles=True)
 DOCUMENTS = np.array([[1] * 10 + [2] * 22, [1] * 32, [1] * 1 + [2] * 5 + [3] * 26])
 
 
@@ -60,7 +60,7 @@ def losses_and_gradients(**more: Any) -> tuple[float, list[Any]]:
     whole = transformers.LlamaForCausalLM(config).to(device)
     if more:
         attention.tell_apart(whole)
-    model = Model(whole, adapter=False)
+    model = CausalLM(whole, adapter=False)
     tokens = torch.randint(64, DOCUMENTS.shape, generator=torch.Generator().manual_seed(1)).to(device)
     documents = None if more else torch.from_numpy(DOCUMENTS).to(device)
     with torch.autocast(device, torch.bfloat16, enabled=bool(accelerators())):
@@ -109,7 +109,7 @@ def test_only_attention_that_the_kernel_computes_is_left_to_it(
     read = read_options(["--model", str(tmp_path), *options])
     assert attention.is_apart(read, str(tmp_path), CARD) == apart
     assert not attention.is_apart(read, str(tmp_path), CARD._replace(precision="fp16"))
-    assert not attention.is_apart(read, str(tmp_path), Card("cpu", "cpu", "bf16", compiles=False))
+    assert not attention.is_apart(read, str(tmp_path), Device("cpu", "cpu", "bf16", compiles=False))
 
 
 def test_a_model_of_images_keeps_its_own_attention(kernel: None, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from jobs.payload.trainers.tuning import independence
 from jobs.payload.trainers.tuning.base import check_length
 from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.independence import ALONE, separation
-from jobs.payload.trainers.tuning.model import Model, attention_kind
+from jobs.payload.trainers.tuning.model import CausalLM, attention_kind
 from jobs.payload.trainers.tuning.packing import BEGINS, LEARNED, seal, write_rows
 from jobs.payload.trainers.tuning.rows import Rows
 from tests.lab.families import PACKED, RECURRENT, VOCABULARY, family_config, family_model, known
@@ -28,7 +28,7 @@ def numbers(seed: int, count: int) -> list[int]:
     return drawn
 
 
-def loss(model: Model, folder: Path, others: list[list[int]]) -> float:
+def loss(model: CausalLM, folder: Path, others: list[list[int]]) -> float:
     """Return the summed loss of one document in rows as they are packed, without that of ``others``."""
     folder.mkdir()
     alone = separation(model.root.config, LENGTH) == ALONE
@@ -44,7 +44,7 @@ def loss(model: Model, folder: Path, others: list[list[int]]) -> float:
         return float(model.summed_loss(tokens, targets, positions, documents if rows.is_shared else None))
 
 
-def as_the_family_computes_it(model: Model) -> float:
+def as_the_family_computes_it(model: CausalLM) -> float:
     """Return the loss of the document by the logits of the family's own forward pass."""
     document = torch.tensor([numbers(7, SIZE - 1)])
     with torch.no_grad():
@@ -54,7 +54,7 @@ def as_the_family_computes_it(model: Model) -> float:
 
 def check(family: str, folder: Path, **more: Any) -> None:
     torch.set_num_threads(1)
-    model = Model(family_model(family_config(known(family), **more)), adapter=False)
+    model = CausalLM(family_model(family_config(known(family), **more)), adapter=False)
     alone = loss(model, folder / "alone", [])
     assert alone == pytest.approx(as_the_family_computes_it(model), rel=1e-5)
     beside = [loss(model, folder / str(seed), [numbers(seed, SIZE)]) for seed in (1, 2)]

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 
 from jobs.payload.trainers.tuning.card import find_card
-from jobs.payload.trainers.tuning.model import Model, make_model
+from jobs.payload.trainers.tuning.model import CausalLM, make_model
 from jobs.payload.trainers.tuning.optimizer import make_adamw
 from jobs.payload.trainers.tuning.options import read_options
 from tests.lab.families import family_config, family_model
@@ -72,7 +72,7 @@ def test_an_adapter_on_4_bits_gets_its_gradient_through_every_layer_on_a_process
         torch.testing.assert_close(one, other)
 
 
-def _backward(made: Model, tokens: torch.Tensor) -> list[torch.nn.Parameter]:
+def _backward(made: CausalLM, tokens: torch.Tensor) -> list[torch.nn.Parameter]:
     for part in made.trained:
         part.grad = None
     made.summed_loss(tokens, tokens, None, None).backward()
@@ -85,7 +85,7 @@ def test_experts_are_balanced_where_the_configuration_asks_for_it() -> None:
     targets = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-100)
     whole = family_model(family_config("mixtral", output_router_logits=True, router_aux_loss_coef=0.5)).train()
     wanted = whole(input_ids=tokens, labels=tokens, use_cache=False).loss
-    model = Model(whole, adapter=False)
+    model = CausalLM(whole, adapter=False)
     given = (tokens, targets, torch.arange(16).expand(2, 16), None)
     assert float(model.summed_loss(*given).detach() / 30) == pytest.approx(float(wanted.detach()), rel=1e-5)
     whole.eval()

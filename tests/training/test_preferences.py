@@ -16,7 +16,7 @@ from jobs.payload.lane.failure import classify
 from jobs.payload.trainers.tuning.errors import TrainingRefused, UnreadableData
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
-from jobs.payload.trainers.tuning.rewards import Reward, Spread
+from jobs.payload.trainers.tuning.rewards import Reward, RewardSpread
 from jobs.payload.trainers.tuning.tally import check
 from jobs.payload.trainers.tuning.tokenizer import load_tokenizer
 from tests.lab.desk import REPOSITORY, Desk, accelerators, source_texts
@@ -338,14 +338,14 @@ def test_shipped_scorers_are_rewards(tmp_path: Path) -> None:
 
 
 def test_rewards_that_are_all_equal_are_a_stall() -> None:
-    spread = Spread()
+    spread = RewardSpread()
     for step in (10, 20):
         spread.note(step, 0.9)
     for step in (30, 40, 50, 60):
         spread.note(step, 1.0)
     with pytest.raises(TrainingRefused, match="the training stalled: in 50 steps"):
         spread.note(70, 1.0)
-    spread = Spread()
+    spread = RewardSpread()
     for step in range(1, 50):
         spread.note(step, 1.0)
     with pytest.raises(TrainingRefused, match="stalled"):

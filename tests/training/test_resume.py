@@ -212,16 +212,16 @@ def test_memory_that_is_too_small_is_told_by_a_status_and_remembered(
         pytest.skip("memory is made short inside a forked trainer; with an accelerator none is forked")
     import torch
 
-    from jobs.payload.trainers.tuning.model import Model
+    from jobs.payload.trainers.tuning.model import CausalLM
 
-    whole = Model.summed_loss
+    whole = CausalLM.summed_loss
 
-    def small(self: Model, tokens: Any, *others: Any) -> Any:
+    def small(self: CausalLM, tokens: Any, *others: Any) -> Any:
         if len(tokens) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
         return whole(self, tokens, *others)
 
-    monkeypatch.setattr(Model, "summed_loss", small)
+    monkeypatch.setattr(CausalLM, "summed_loss", small)
     desk = make_desk("desk", "--lora", "4")
     assert desk.run().codes == [STATUS]
     lowered = desk.run("--rows-at-once", "1", cut=5)

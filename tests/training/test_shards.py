@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from jobs.payload.trainers.tuning import shards
-from jobs.payload.trainers.tuning.card import Card
+from jobs.payload.trainers.tuning.card import Device
 from jobs.payload.trainers.tuning.group import Group
 from jobs.payload.trainers.tuning.options import read_options
 from tests.lab.desk import REPOSITORY, Desk, accelerators
@@ -130,12 +130,12 @@ def test_weights_are_shared_out_where_they_do_not_fit_one_device(
 ) -> None:
     assert 100_000 < shards.parameters(str(model)) < 150_000
     read = read_options(["--model", str(model), *options])
-    card, group = Card("cuda:0", "a card", "bf16", compiles=False), Group("cpu")
+    card, group = Device("cuda:0", "a card", "bf16", compiles=False), Group("cpu")
 
-    class Device:
+    class Properties:
         total_memory = memory
 
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Device)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
     assert not shards.is_shared(read, str(model), card, group), "alone there is nobody to share with"
     group.size = 2
     monkeypatch.setattr(group, "any", lambda *wishes: wishes)

@@ -12,7 +12,7 @@ from jobs.payload.trainers.charlm import (
     CharModel,
     CharShape,
     Stream,
-    UnreadableData,
+    UnreadableCorpus,
     encode,
     held_out_sample,
     records,
@@ -98,7 +98,7 @@ def test_unknown_bytes_have_a_code_of_their_own() -> None:
 
 def test_no_text_is_unreadable_data(tmp_path: Path) -> None:
     write_shards(tmp_path, [""])
-    with pytest.raises(UnreadableData, match="no record"):
+    with pytest.raises(UnreadableCorpus, match="no record"):
         Stream(tmp_path, 0, 8).seek(0)
 
 

@@ -13,7 +13,7 @@ from jobs.payload.store.manifest import Component, Manifest, blob_key, parse_man
 from jobs.payload.store.publish import (
     BadCheckpoint,
     Origin,
-    Published,
+    PublishedManifest,
     discard,
     finished_steps,
     publish,
@@ -67,7 +67,7 @@ def parent() -> Manifest:
     return Manifest("ufm", 10, 2, "uff-ufm-0002", 0, None, 5, 6, {}, (Component("w", "0" * 64, 1),))
 
 
-def send(store: Store, folder: Path, known_good: frozenset[str] = frozenset(), **origin: Any) -> Published:
+def send(store: Store, folder: Path, known_good: frozenset[str] = frozenset(), **origin: Any) -> PublishedManifest:
     usual = {"job": "ufm", "attempt": 3, "run": "uff-ufm-0003", "lane": 1, "parent": parent()}
     return publish(store, folder, STEP, Origin(**{**usual, **origin}), 77, lambda: 1234.9, known_good)
 

@@ -128,7 +128,7 @@ class RecordReader:
 
     def _array(self, file: BufferedReader) -> Iterator[tuple[int, Any]]:
         for number, value in ArrayReader(_DecodedBlocks(file, self), self._max_record_bytes):
-            if isinstance(value, Damage):
+            if isinstance(value, DamagedElement):
                 self._findings.add(value.kind, self._source, number, value.detail)
             else:
                 yield number, value
@@ -179,7 +179,7 @@ class TextStream(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedElement:
     """An element (or the end of the array) that could not be read."""
 
     kind: Kind
@@ -196,7 +196,7 @@ class ArrayReader:
         self._position = 0
         self._first_keys: set[str] = set()
 
-    def __iter__(self) -> Iterator[tuple[int, Any | Damage]]:
+    def __iter__(self) -> Iterator[tuple[int, Any | DamagedElement]]:
         self._fill()
         self._position = self._buffer.find("[") + 1
         number = 0
@@ -207,31 +207,31 @@ class ArrayReader:
                 if not self._skip_space():
                     return
                 detail = "the array ends, but the file goes on; going on at the next record"
-                value: Any | Damage = Damage(Kind.BAD_JSON, detail)
+                value: Any | DamagedElement = DamagedElement(Kind.BAD_JSON, detail)
             else:
                 value = self._element()
                 # Past the beginning of a damaged record, else it would be found as the next one.
-                self._position += isinstance(value, Damage)
+                self._position += isinstance(value, DamagedElement)
             yield number, value
-            if isinstance(value, Damage) and not self._resume():
+            if isinstance(value, DamagedElement) and not self._resume():
                 return
-        yield number + 1, Damage(Kind.HALF_LINE, "the array is not closed")
+        yield number + 1, DamagedElement(Kind.HALF_LINE, "the array is not closed")
 
-    def _element(self) -> Any | Damage:
+    def _element(self) -> Any | DamagedElement:
         while True:
             try:
                 value, end = DECODER.raw_decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
                 if not wants_more(error, len(self._buffer)):
-                    return Damage(Kind.BAD_JSON, f"{error.msg}; going on at the next record")
+                    return DamagedElement(Kind.BAD_JSON, f"{error.msg}; going on at the next record")
                 if len(self._buffer) - self._position >= self._limit:
-                    return Damage(Kind.OVERSIZED, f"over {self._limit} characters; left out")
+                    return DamagedElement(Kind.OVERSIZED, f"over {self._limit} characters; left out")
                 if not self._fill():
-                    return Damage(Kind.HALF_LINE, f"{error.msg}; the file ends inside the record")
+                    return DamagedElement(Kind.HALF_LINE, f"{error.msg}; the file ends inside the record")
             except RecursionError:
-                return Damage(Kind.TOO_DEEP, "nested too deeply to read")
+                return DamagedElement(Kind.TOO_DEEP, "nested too deeply to read")
             except ValueError as error:
-                return Damage(Kind.BAD_JSON, str(error))
+                return DamagedElement(Kind.BAD_JSON, str(error))
             else:
                 # A number at the end of the buffer may go on in the next chunk.
                 if end < len(self._buffer) or not self._fill():

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from ..log import log
-from ..store.publish import BadCheckpoint, Published
+from ..store.publish import BadCheckpoint, PublishedManifest
 from .cadence import checkpoint_times
 from .chain import waits_until
 from .command import CommandProgress, Relay, TrainingCommand, training_command
@@ -364,7 +364,7 @@ class LaneProcess:
         now = self._clock.now()
         self._look_at = self._beat_at = -math.inf
         match result:
-            case Published():
+            case PublishedManifest():
                 log(self._order.lane, f"published {result.manifest.key}")
                 self._uploads.accept(pending.folder, result)
                 self._watch.stored(now)

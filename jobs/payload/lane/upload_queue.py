@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..log import log
 from ..store.manifest import Manifest
-from ..store.publish import BadCheckpoint, Origin, Published, discard, finished_steps, publish, same_content
+from ..store.publish import BadCheckpoint, Origin, PublishedManifest, discard, finished_steps, publish, same_content
 from ..store.transport import Transport
 from .launch import LaneOrder, Launch
 from .meter import LaneMeter
@@ -26,7 +26,7 @@ class PendingCheckpoint(NamedTuple):
     known_good: frozenset[str]
     target_step: int
 
-    def send(self) -> Published:
+    def send(self) -> PublishedManifest:
         """Publish; see ``publish`` for what it raises."""
         if self.step > self.target_step:
             raise BadCheckpoint(f"step {self.step} is beyond the target, {self.target_step}: save there and end")
@@ -96,7 +96,7 @@ class UploadQueue:
             self._order.target_step,
         )
 
-    def accept(self, folder: Path, published: Published) -> None:
+    def accept(self, folder: Path, published: PublishedManifest) -> None:
         """Note that a folder is in the store."""
         self._done.add(folder)
         self._rejected = False

@@ -18,12 +18,12 @@ _ANSWER_BYTES_MAX = 4 << 20
 _SECONDS = 120.0
 
 
-class NoAnswer(RuntimeError):
+class NoChatAnswer(RuntimeError):
     """The address did not answer, or not as it should; the message says what came."""
 
 
 def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_024) -> str:
-    """Return the answer to one prompt, at temperature 0; ``key`` names the secret's variable. Raises NoAnswer."""
+    """Return the answer to one prompt, at temperature 0; ``key`` names the secret's variable. Raises NoChatAnswer."""
     if not address.startswith(("http://", "https://")):
         raise NotGiven(f"{address!r} is no address; write it like https://host/v1")
     document = {
@@ -41,15 +41,15 @@ def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_
     try:
         answer = exchange(request, _SECONDS, _ANSWER_BYTES_MAX)
     except (OSError, HTTPException, ValueError) as error:
-        raise NoAnswer(f"{address} does not answer: {error}") from None
+        raise NoChatAnswer(f"{address} does not answer: {error}") from None
     if answer.status != 200:
-        raise NoAnswer(f"{address} does not answer: HTTP {answer.status}")
+        raise NoChatAnswer(f"{address} does not answer: HTTP {answer.status}")
     try:
         content = json.loads(answer.body)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise NoAnswer(f"{address} answers with something else than a completion") from None
+        raise NoChatAnswer(f"{address} answers with something else than a completion") from None
     if not isinstance(content, str):
-        raise NoAnswer(f"{address} answers with something else than a text")
+        raise NoChatAnswer(f"{address} answers with something else than a text")
     return content
 
 
@@ -60,7 +60,7 @@ _TOKENS_MAX = 4_096
 
 
 def ask_all(item_set: ItemSet, address: str, model: str | None, folder: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Return the model's output of each item that has a ``prompt``. Raises NoAnswer at the first that gets none."""
+    """Return the model's output of each item that has a ``prompt``. Raises NoChatAnswer at the first that gets none."""
     if not model:
         raise NotGiven("which model is to be asked? give --ask-model NAME")
     result: dict[str, Sequence[Mapping[str, Any]]] = {}

@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 
-from .chat import NoAnswer
+from .chat import NoChatAnswer
 from .given import NotGiven, ScorerInput, find_given, output_path
 from .items import BadItems, ScoreLine, write_scores
 from .sandbox.limits import SandboxMissing
@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
         path = output_path(options)
         path.parent.mkdir(parents=True, exist_ok=True)
         count = write_scores(path, candidate.header(), lines)
-    except (NotGiven, SandboxMissing, BadItems, NoAnswer, OSError) as error:
+    except (NotGiven, SandboxMissing, BadItems, NoChatAnswer, OSError) as error:
         print(f"scorers: {error}", file=sys.stderr)
         return EXIT_GIVEN if isinstance(error, NotGiven) else EXIT_DATA if isinstance(error, BadItems) else EXIT_MISSING
     metrics = sorted({line.metric for line in lines})

@@ -73,7 +73,7 @@ class ScorerInput:
 
 
 def find_given(options: argparse.Namespace) -> ScorerInput:
-    """Return what there is to be scored. Raises NotGiven, BadItems, NoAnswer and OSError."""
+    """Return what there is to be scored. Raises NotGiven, BadItems, NoChatAnswer and OSError."""
     items = _one_file(options.items or os.environ.get("SCHED_INPUT_SET"), "test set", "--items")
     if items is None:
         raise NotGiven("there is no test set; give --items FILE, or name it in the model's evaluation")

@@ -33,7 +33,7 @@ _TEXT_MAX = 20_000
 def score(items: Sequence[Item], candidate: ScorerInput, metric: str) -> Iterator[ScoreLine]:
     """Score each item's first output, 1 for good; ``prompt`` is its task, ``label`` and ``labelled`` what people said.
 
-    ``labelled`` is the answer that a person's ``label`` is about. Raises NoAnswer when the judge is not there: an
+    ``labelled`` is the answer that a person's ``label`` is about. Raises NoChatAnswer when the judge is not there: an
     evaluation without it gives no scores at all.
     """
     address, model = candidate.options.judge, candidate.options.judge_model

@@ -37,7 +37,7 @@ _REDIRECTS_MAX = 5
 _READ_BYTES = 1 << 20
 
 
-class Denied(OSError):
+class HubDenied(OSError):
     """The Hub does not give this to us; ``code`` is its answer."""
 
     def __init__(self, address: str, code: int) -> None:
@@ -89,7 +89,7 @@ def fetch_repository(
 ) -> Repository:
     """Put the files of the repository that the listing at ``prefix`` pins into ``target``; see ``fetch_tree``.
 
-    Raises Denied besides what that raises.
+    Raises HubDenied besides what that raises.
     """
     with making_of(target) as making:
         repository = parse_repository(fetch_listing(transport, prefix, making))
@@ -99,7 +99,7 @@ def fetch_repository(
 
 
 def download_files(repository: Repository, target: Path, making: Path, token: str, tell: Tell) -> None:
-    """Make ``target`` of what the Hub gives. Raises Denied, BadListing, FileNotFoundError, OSError."""
+    """Make ``target`` of what the Hub gives. Raises HubDenied, BadListing, FileNotFoundError, OSError."""
     done, total = 0, repository.bytes
 
     def take(entry: Entry, place: Path) -> None:
@@ -130,7 +130,7 @@ def ask(
 
     All of it takes ``seconds`` at most, at each place that it leads to.
 
-    Raises Denied, FileNotFoundError, and Again for what may be another answer next time.
+    Raises HubDenied, FileNotFoundError, and Again for what may be another answer next time.
     """
     first = urlsplit(address)
     place = address
@@ -180,7 +180,7 @@ def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], 
 
 
 def _download(address: str, place: Path, size: int, token: str, tell: Callable[[int], None]) -> None:
-    """Bring a file here, from where it was cut off. Raises Denied, FileNotFoundError, OSError."""
+    """Bring a file here, from where it was cut off. Raises HubDenied, FileNotFoundError, OSError."""
     furthest = 0
 
     def advanced() -> bool:
@@ -241,7 +241,7 @@ def _meant(address: str, code: int, wait: str, *, at_hub: bool) -> Exception:
     if not at_hub:
         return Again(f"the address that the Hub gave answers {code}; it may have expired", 0.0)
     if code in {401, 403}:
-        return Denied(address, code)
+        return HubDenied(address, code)
     if code == 404:
         return FileNotFoundError(f"{address} is not there")
     return OSError(f"{address} answers {code}")

@@ -21,7 +21,7 @@ class BadCheckpoint(Exception):
     """A checkpoint folder breaks the training contract; publishing it again would not help."""
 
 
-class Published(NamedTuple):
+class PublishedManifest(NamedTuple):
     """A manifest that is in the store."""
 
     manifest: Manifest
@@ -56,7 +56,7 @@ def publish(
     trained_seconds: int,
     now: Callable[[], float],
     known_good: frozenset[str],
-) -> Published:
+) -> PublishedManifest:
     """Store the folder as checkpoint ``step``; ``known_good`` are digests this session has itself verified or written.
 
     Safe to repeat after any failure: the store never holds a manifest whose components are not all there. Raises
@@ -87,7 +87,7 @@ def publish(
     )
     if not transport.publish_new(manifest.key, manifest.encode()):
         manifest = _standing(transport, manifest)
-    return Published(manifest, frozenset(component.sha256 for component in components))
+    return PublishedManifest(manifest, frozenset(component.sha256 for component in components))
 
 
 def _standing(transport: Transport, manifest: Manifest) -> Manifest:

@@ -50,7 +50,7 @@ _CODE_OF_BYTE[10] = 1
 _CODE_OF_BYTE[32:127] = np.arange(2, ALPHABET)
 
 
-class UnreadableData(Exception):
+class UnreadableCorpus(Exception):
     """The corpus is missing or has no usable record."""
 
 
@@ -142,7 +142,7 @@ class Stream:
         self._shards = [(path, path.stat().st_size) for path in sorted(data_dir.glob("train-*.jsonl"))]
         self._blocks = [(path, start) for path, size in self._shards for start in range(0, size, BLOCK_BYTES)]
         if not self._blocks:
-            raise UnreadableData(f"{data_dir} has no train-*.jsonl with anything in it. {NO_CORPUS}")
+            raise UnreadableCorpus(f"{data_dir} has no train-*.jsonl with anything in it. {NO_CORPUS}")
         self._seed = seed
         self._window = context + 1
         self.position = -1
@@ -158,7 +158,7 @@ class Stream:
             if len(self._text) > self._window:
                 self.position = candidate
                 return
-        raise UnreadableData(f"{self._shards[0][0].parent} has no record with text in it")
+        raise UnreadableCorpus(f"{self._shards[0][0].parent} has no record with text in it")
 
     def batch(self, generator: np.random.Generator, size: int) -> Codes:
         """Return ``size`` random windows of the current block, shape (size, context + 1)."""
@@ -319,9 +319,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 training.progress(run.step, loss=run.loss)
                 print(f"step {run.step} loss {run.loss}", flush=True)
         return 0 if run.save() else 1
-    except (UnreadableData, OSError) as error:
+    except (UnreadableCorpus, OSError) as error:
         print(f"charlm: {error}", file=sys.stderr)
-        return EXIT_DATA if isinstance(error, UnreadableData) else 1
+        return EXIT_DATA if isinstance(error, UnreadableCorpus) else 1
 
 
 if __name__ == "__main__":

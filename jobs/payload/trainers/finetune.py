@@ -20,7 +20,7 @@ if not __package__:  # started as a script, wherever the payload is unpacked
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     __package__ = "trainers"
 
-from .ranks import Place, Ranks, devices_visible
+from .ranks import NodeRanks, Ranks, devices_visible
 from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
 from .tuning.base import find_base
 from .tuning.errors import TrainingRefused, UnreadableData
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _process(options)
     devices = options.devices or devices_visible(os.environ)
     try:
-        rows_at_once(options, devices * Place(os.environ).nodes)
+        rows_at_once(options, devices * NodeRanks(os.environ).nodes)
     except ValueError as error:
         print(f"finetune: {error}", file=sys.stderr)
         return 2
@@ -58,7 +58,7 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     """Run the processes; when memory was too small, run new ones that compute the same step in smaller parts."""
     more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     more |= bytecode_kept(options.cache)
-    nodes = Place(os.environ).nodes
+    nodes = NodeRanks(os.environ).nodes
     settled = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
     wanted = Fit(
         rows_at_once(options, devices * nodes),

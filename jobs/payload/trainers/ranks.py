@@ -39,7 +39,7 @@ def devices_visible(environment: Mapping[str, str]) -> int:
     return max(1, len(answer.split()))
 
 
-class Place:
+class NodeRanks:
     """Where this node's processes stand among those of all nodes, each of which has as many."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -74,7 +74,7 @@ class Ranks:
         they would wait for it for ever. Of those that have failed by then all are told: who died of the other's death
         may be found first.
         """
-        place = Place(os.environ)
+        place = NodeRanks(os.environ)
         environment = {**os.environ, **(more or {}), **place.told_to(count)}
         if place.nodes == 1:  # processes of one machine need no interface but its own
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -65,14 +65,14 @@ def _own_step(setup: dict[str, Any], whole: Any, trained: list[Any], optimizer: 
     import torch
 
     if TYPE_CHECKING or __package__:
-        from .tuning.model import Model
+        from .tuning.model import CausalLM
     else:
-        from tuning.model import Model
+        pass
 
     accelerated = card["device"] != "cpu"
     if accelerated:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")  # noqa: SLF001 - too late for a variable
-    model = Model(whole, adapter=setup["method"] != "full")
+    model = CausalLM(whole, adapter=setup["method"] != "full")
     if setup["compile"]:
         for layer in model.layers:
             layer.compile()

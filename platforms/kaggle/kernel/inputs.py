@@ -59,7 +59,7 @@ class BackgroundTasks(Generic[_Result]):
     def run(self, name: str, work: Callable[[Callable[[str], None]], _Result], patience_seconds: float) -> _Result:
         """Return what ``work`` returns, or raise what it raises, once it is over; joins an task of that name.
 
-        ``work`` is handed a function that it tells how far it has come. Raises Unfinished when ``patience_seconds``
+        ``work`` is handed a function that it tells how far it has come. Raises TaskUnfinished when ``patience_seconds``
         (real) pass before.
         """
         with self._turn:

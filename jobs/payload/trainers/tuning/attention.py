@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from .card import Card
+from .card import Device
 
 NAME = "documents apart"
 _KINDS = ("llama", "mistral", "qwen2", "qwen3")  # known to hand on what they are told, and to attend to all before
 _WIDEST = 256  # numbers of a head that the kernel takes
 
 
-def is_apart(options: argparse.Namespace, source: str, card: Card) -> bool:
+def is_apart(options: argparse.Namespace, source: str, card: Device) -> bool:
     """Whether documents of a row are told apart by their ends: else by a mask."""
     # Other stages fill rows up, which a mask says.
     if options.stage != "sft" or not card.accelerated or card.precision != "bf16" or _kernel() is None:
@@ -39,7 +39,7 @@ def is_apart(options: argparse.Namespace, source: str, card: Card) -> bool:
     )
 
 
-def _runs(card: Card, size: int) -> bool:
+def _runs(card: Device, size: int) -> bool:
     """Try the kernel once, forward and backward: a torch that has its name may have none for this card."""
     ends = torch.tensor([0, 3, 8], dtype=torch.int32, device=card.device)
     parts = [torch.ones(8, 1, size, dtype=card.dtype, device=card.device, requires_grad=True) for _ in range(3)]

@@ -18,7 +18,7 @@ _OLD_BUILDS_UNTIL = (7, 5)  # below it torch's usual builds have no kernels, tho
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-class Card(NamedTuple):
+class Device(NamedTuple):
     """A device by its name, and what is computed in on it (bf16, fp16 or fp32)."""
 
     device: str
@@ -37,14 +37,14 @@ class Card(NamedTuple):
         return self.device != "cpu"
 
 
-def find_card(local_rank: int, precision: str = "auto") -> Card:
+def find_card(local_rank: int, precision: str = "auto") -> Device:
     """Return the device of a process; raises TrainingRefused for a precision that its units do not have."""
     if not torch.cuda.is_available():
         if precision in ("fp16", "fp8"):
             raise TrainingRefused(
                 f"{precision} needs an accelerator, and torch finds none: leave --precision out, or say fp32 or bf16"
             )
-        return Card("cpu", "cpu", "fp32" if precision == "auto" else precision, compiles=False)
+        return Device("cpu", "cpu", "fp32" if precision == "auto" else precision, compiles=False)
     if local_rank >= torch.cuda.device_count():
         raise TrainingRefused(
             f"process {local_rank + 1} of this machine has no device: torch sees {torch.cuda.device_count()}"
@@ -59,7 +59,7 @@ def find_card(local_rank: int, precision: str = "auto") -> Card:
         precision = "bf16"  # of all that is not a product of the frozen base
     if precision == "bf16" and capability < _BF16_FROM:
         raise TrainingRefused(f"{name} has no units for bf16 (compute capability {capability}): leave --precision out")
-    return Card(f"cuda:{local_rank}", name, precision, compiles=capability >= _TRITON_FROM)
+    return Device(f"cuda:{local_rank}", name, precision, compiles=capability >= _TRITON_FROM)
 
 
 def _check(name: str, capability: tuple[int, int], precision: str) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .remembered import CHANGED
 
 if TYPE_CHECKING:
-    from .card import Card  # with torch
+    from .card import Device  # with torch
 
 FORMAT = 1
 EXACT, SAME_STATE, INEXACT = "E0", "E1", "E2"
@@ -52,7 +52,7 @@ def fingerprint(
     return {"format": FORMAT, "job": job, "place": dict(place)}
 
 
-def place(options: argparse.Namespace, card: Card, devices: int, rows_at_once: int) -> dict[str, Any]:
+def place(options: argparse.Namespace, card: Device, devices: int, rows_at_once: int) -> dict[str, Any]:
     """Return where and how steps are computed."""
     return {
         "device": card.name,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from .card import Card
+from .card import Device
 
 STEPS = 3
 _GIB = 1 << 30
@@ -20,7 +20,7 @@ _GIB = 1 << 30
 class FirstSteps:
     """Counts them. ``tokens`` a step has, and ``whole`` is called once they have passed."""
 
-    def __init__(self, card: Card, tokens: int, whole: Callable[[str], None]) -> None:
+    def __init__(self, card: Device, tokens: int, whole: Callable[[str], None]) -> None:
         """``whole`` gets what they were, in words."""
         self._card, self._tokens, self._whole = card, tokens, whole
         self._seconds: list[float] = []

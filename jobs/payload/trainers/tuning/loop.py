@@ -14,12 +14,12 @@ import torch
 from ..trainer_kit import Training
 from . import checkpoint
 from .attention import document_ends
-from .card import Card
+from .card import Device
 from .divergence import STEPS, Divergence
 from .errors import TrainingRefused
 from .first_steps import FirstSteps
 from .group import Group
-from .model import Model
+from .model import CausalLM
 from .optimizer import Optimizer, rate_at
 from .rounds import Rounds
 from .rows import RowOrder, Rows, draw_seed
@@ -34,7 +34,7 @@ _RECENT = 100  # steps that tell of the present
 class LoopWork(NamedTuple):
     """What is trained on what: ``rows_at_once`` on a device, ``held_out`` never."""
 
-    model: Model
+    model: CausalLM
     tokenizer: Any
     rows: Rows | Rounds
     order: RowOrder | Rounds
@@ -48,7 +48,7 @@ class Loop:
     """A training from its first or a restored step to its target, or until it is asked to stop."""
 
     def __init__(
-        self, options: argparse.Namespace, training: Training, group: Group, card: Card, work: LoopWork, start: Start
+        self, options: argparse.Namespace, training: Training, group: Group, card: Device, work: LoopWork, start: Start
     ) -> None:
         self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
         self.step = 0

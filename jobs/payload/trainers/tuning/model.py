@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .base import check_loaded
-from .card import Card
+from .card import Device
 from .checkpoint import read_fingerprint
 from .errors import TrainingRefused
 from .fp8 import use_fp8
@@ -40,7 +40,7 @@ _EDGE_BYTES = 1 << 20
 EAGER = "eager"  # attention as a model's own lines of Python compute it
 
 
-class Model:
+class CausalLM:
     """A causal language model as the loop sees it. ``whole`` is what is saved; inside is the one that computes."""
 
     def __init__(self, whole: Any, *, adapter: bool) -> None:
@@ -138,7 +138,7 @@ def _piece(head: Any, hidden: Any, targets: Any) -> Any:
     return functional.cross_entropy(head(hidden).float(), targets, reduction="sum")
 
 
-def load_libraries(options: argparse.Namespace, card: Card) -> None:
+def load_libraries(options: argparse.Namespace, card: Device) -> None:
     """Load what models are made of. They would be loaded as they are needed; at once one sees what they take."""
     from transformers import AutoModelForCausalLM  # noqa: F401 - a name of transformers is loaded when it is asked for
 
@@ -149,7 +149,7 @@ def load_libraries(options: argparse.Namespace, card: Card) -> None:
         import torch._inductor.compile_fx  # noqa: F401
 
 
-def _compiles(options: argparse.Namespace, card: Card) -> bool:
+def _compiles(options: argparse.Namespace, card: Device) -> bool:
     return bool(options.compile == "on" or (options.compile == "auto" and card.compiles))
 
 
@@ -158,9 +158,9 @@ def make_model(
     source: str,
     parent: Path | None,
     resume: Path | None,
-    card: Card,
-    share_out: Callable[[Model], None] | None = None,
-) -> Model:
+    card: Device,
+    share_out: Callable[[CausalLM], None] | None = None,
+) -> CausalLM:
     """Return the model on its device: with weights of ``resume``, else of ``parent``, else of ``source``.
 
     ``share_out`` leaves each process a part of it, which lies in the machine's memory until then.
@@ -189,7 +189,7 @@ def make_model(
     if options.lora:
         whole = _with_adapter(whole, options, start, resumed=resume is not None)
     whole.train()
-    model = Model(whole, adapter=bool(options.lora))
+    model = CausalLM(whole, adapter=bool(options.lora))
     if options.gradient_checkpointing:
         _compute_again(model, half=options.gradient_checkpointing == HALF)
     if sees:
@@ -206,7 +206,7 @@ def make_model(
     return model
 
 
-def _make_faster(model: Model, options: argparse.Namespace, card: Card) -> None:
+def _make_faster(model: CausalLM, options: argparse.Namespace, card: Device) -> None:
     if options.precision == "fp8":
         count = use_fp8(model.layers)
         if os.environ.get("RANK", "0") == "0":
@@ -216,7 +216,7 @@ def _make_faster(model: Model, options: argparse.Namespace, card: Card) -> None:
             layer.compile()
 
 
-def _report_unreached(model: Model) -> None:
+def _report_unreached(model: CausalLM) -> None:
     if model.adapter and os.environ.get("RANK", "0") == "0" and (left := model.unreached):
         print(f"finetune: peft's adapter of all linear layers does not reach {left}: they stay as they are", flush=True)
 
@@ -255,7 +255,7 @@ def _keep_gradients(whole: Any) -> None:
             part.support_avx512bf16_for_cpu = False
 
 
-def _compute_again(model: Model, *, half: bool) -> None:
+def _compute_again(model: CausalLM, *, half: bool) -> None:
     """Let layers, all or half of them, keep no activations for the gradient, but compute them again."""
     model.whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if half:

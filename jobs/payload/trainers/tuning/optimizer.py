@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from . import checkpoint
-from .card import Card
+from .card import Device
 from .group import Group, is_part
-from .model import Model
+from .model import CausalLM
 from .snapshot import Saved
 
 
@@ -23,7 +23,7 @@ class Optimizer:
     to be saved, for which all processes must ask.
     """
 
-    def __init__(self, options: argparse.Namespace, model: Model, card: Card, group: Group) -> None:
+    def __init__(self, options: argparse.Namespace, model: CausalLM, card: Device, group: Group) -> None:
         self._options, self._model, self._group = options, model, group
         self.averaged = any(is_part(part) for part in model.trained)
         self._adamw = make_adamw(options, model.trained, fused=card.accelerated)

@@ -23,7 +23,7 @@ import torch
 from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .base import check_length
-from .card import Card, find_card
+from .card import Device, find_card
 from .documents import (
     check_read,
     check_words,
@@ -47,11 +47,11 @@ from .forms import (
     read_record,
     without_given,
 )
-from .model import Model, base_digest, make_model
+from .model import CausalLM, base_digest, make_model
 from .options import rows_at_once
 from .packing import LEARNED
 from .remembered import facts_of, recall
-from .rewards import Reward, Spread, named
+from .rewards import Reward, RewardSpread, named
 from .rows import endless
 from .samples import UNWRITTEN, describe, learned_after, spread
 from .session import data_files, data_folder, judge
@@ -271,7 +271,7 @@ def _learned(
 
 
 def _fingerprint(
-    options: argparse.Namespace, training: Training, card: Card, devices: int, digests: tuple[str, str, str]
+    options: argparse.Namespace, training: Training, card: Device, devices: int, digests: tuple[str, str, str]
 ) -> dict[str, Any]:
     place = fingerprint.place(options, card, devices, rows_at_once(options, devices))
     names = dict(zip(("model", "tokenizer", "data"), digests, strict=True))
@@ -306,8 +306,8 @@ def _check_reference(options: argparse.Namespace, training: Training) -> None:
 def _trainer(
     options: argparse.Namespace,
     training: Training,
-    work: tuple[Model, Any, list[dict[str, Any]]],
-    card: Card,
+    work: tuple[CausalLM, Any, list[dict[str, Any]]],
+    card: Device,
     folder: str,
     reporter: Any,
 ) -> Any:
@@ -351,7 +351,7 @@ def _spread_watch() -> Any:
     from transformers import TrainerCallback
 
     class SpreadWatch(TrainerCallback):  # type: ignore[misc]  # not there where types are checked
-        spread = Spread()
+        spread = RewardSpread()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             del args, control
@@ -374,7 +374,7 @@ def _text(tokenizer: Any, messages: Any, *, ends: bool = False) -> str:
     return rendered(tokenizer, messages, for_answer=not ends)
 
 
-def _arguments(options: argparse.Namespace, training: Training, card: Card, folder: str) -> Mapping[str, Any]:
+def _arguments(options: argparse.Namespace, training: Training, card: Device, folder: str) -> Mapping[str, Any]:
     """Return what the Trainers of all stages are told. When to save is the agent's to say."""
     devices = int(os.environ.get("WORLD_SIZE", "1"))
     at_once = rows_at_once(options, devices)

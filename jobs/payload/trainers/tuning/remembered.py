@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .memory import CHANGES, HALF
 
 if TYPE_CHECKING:
-    from .card import Card  # with torch
+    from .card import Device  # with torch
 
 FORMAT = 1
 CHANGED = "changed for memory"  # of a fingerprint's place: what else than asked for is trained with, for good
@@ -45,7 +45,7 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
                 del sys.modules[name]
 
 
-def facts_of(options: argparse.Namespace, model: str, card: Card, devices: int) -> dict[str, Any]:
+def facts_of(options: argparse.Namespace, model: str, card: Device, devices: int) -> dict[str, Any]:
     """Return what decides whether a step fits, as requested; ``model`` is a digest."""
     wanted = {name: options.changed.get(name, getattr(options, name)) for name in _SAME}
     return {**wanted, "model": model, "device": card.name, "devices": devices, "precision": card.precision}

@@ -103,7 +103,7 @@ class Reward:
         return [sum(of_text) / len(of_text) for of_text in values]
 
 
-class Spread:
+class RewardSpread:
     """Watches whether rewards differ within a prompt's texts: where none do, nothing is learned."""
 
     def __init__(self) -> None:

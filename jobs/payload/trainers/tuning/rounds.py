@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from ..trainer_kit import Training
-from .card import Card
+from .card import Device
 from .documents import check_read, check_words, records, rendered, special_texts, with_one_text
 from .errors import TrainingRefused
 from .forms import ASSISTANT, LostPart, OddRecord, TrainingRecord, has_more, read_prompt
 from .group import Group
-from .model import Model
+from .model import CausalLM
 from .packing import LEARNED
 from .rewards import Reward, named
 from .rows import Batch, RowOrder, Rows, draw_seed, endless, pack, tokens_before
@@ -73,7 +73,7 @@ class Rounds:
         """What came of the newest round's texts."""
         return {name: self._history[-1][name] for name in ("reward", "passed")} if self._history else {}
 
-    def begin(self, model: Model, card: Card, resume: Path | None) -> None:
+    def begin(self, model: CausalLM, card: Device, resume: Path | None) -> None:
         """Take the model that is to write, and what it wrote before ``resume``."""
         self._model, self._card = model, card
         if resume is not None and (resume / WRITTEN).exists():

@@ -14,7 +14,7 @@ from ..trainer_kit import Training
 from . import checkpoint, fingerprint
 from .attention import is_apart, tell_apart
 from .base import check_length
-from .card import Card, find_card
+from .card import Device, find_card
 from .documents import data_digest, files, unread
 from .errors import TrainingRefused, UnreadableData
 from .first_steps import FirstSteps
@@ -22,7 +22,7 @@ from .group import Group
 from .images import KINDS, Sight, find_sight, image_digest, lay
 from .independence import ALONE, separation
 from .loop import Loop, LoopWork
-from .model import Model, base_digest, load_libraries, make_model
+from .model import CausalLM, base_digest, load_libraries, make_model
 from .options import rows_at_once
 from .remembered import facts_of, keep, recall
 from .rounds import Rounds
@@ -49,7 +49,7 @@ def train(options: argparse.Namespace, training: Training, local_rank: int, no_c
 
 
 def _train(
-    options: argparse.Namespace, training: Training, group: Group, card: Card, no_corpus: str, start: Start
+    options: argparse.Namespace, training: Training, group: Group, card: Device, no_corpus: str, start: Start
 ) -> None:
     load_libraries(options, card)
     start.passed("libraries")
@@ -181,7 +181,7 @@ def _fingerprint(
     return now
 
 
-def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
+def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Device) -> CausalLM:
     """Return the model, or this process' part of it."""
     torch.manual_seed(training.seed)
     model = _make_model(options, training, source, group, card)
@@ -190,7 +190,7 @@ def _model(options: argparse.Namespace, training: Training, source: str, group: 
     return model
 
 
-def _make_model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
+def _make_model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Device) -> CausalLM:
     if not options.shared:
         return make_model(options, source, training.parent_dir, training.resume_dir, card)
     by = f"ZeRO-{options.zero}{' and the machine' if options.offload else ''}" if options.zero else "FSDP2"
@@ -199,7 +199,7 @@ def _make_model(options: argparse.Namespace, training: Training, source: str, gr
     share_out = None if options.zero else Sharing(card, group).share_out
     itemsize = card.dtype.itemsize if options.lora or options.zero else 4
 
-    def make() -> Model:
+    def make() -> CausalLM:
         return make_model(options, source, training.parent_dir, training.resume_dir, card, share_out)
 
     return load_in_turn(make, itemsize * parameters(source), group)

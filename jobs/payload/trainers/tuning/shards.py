@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from .card import Card
+from .card import Device
 from .errors import TrainingRefused
 from .group import Group, is_part
 from .memory import kept_bytes
-from .model import Model
+from .model import CausalLM
 from .options import unshared
 from .snapshot import free_memory
 
@@ -28,7 +28,7 @@ _HELD = 0.85  # of a device's memory; the rest is for activations, logits and wh
 _COPIES = 1.25  # of the weights, while they are read
 
 
-def is_shared(options: argparse.Namespace, source: str, card: Card, group: Group) -> bool:
+def is_shared(options: argparse.Namespace, source: str, card: Device, group: Group) -> bool:
     """Whether weights are shared out: as told, else where what is kept of them does not fit one device of the group."""
     if group.size == 1 or options.shard == "off":
         return False
@@ -55,7 +55,7 @@ def parameters(source: str) -> int:
     return int(model.num_parameters())
 
 
-def load_in_turn(make: Callable[[], Model], weights: int, group: Group) -> Model:
+def load_in_turn(make: Callable[[], CausalLM], weights: int, group: Group) -> CausalLM:
     """Return what each process makes: of ``weights`` bytes, one process after the other where memory holds no more."""
     in_turn = group.any(free_memory() < _COPIES * weights * group.size)[0]
     for _ in range(group.rank if in_turn else 0):
@@ -69,7 +69,7 @@ def load_in_turn(make: Callable[[], Model], weights: int, group: Group) -> Model
 class Sharing:
     """Shares models out over a group. Create it in all processes at the same time."""
 
-    def __init__(self, card: Card, group: Group) -> None:
+    def __init__(self, card: Device, group: Group) -> None:
         """Raise TrainingRefused where torch is too old for it."""
         from torch.distributed import fsdp
         from torch.distributed.device_mesh import init_device_mesh
@@ -81,7 +81,7 @@ class Sharing:
         self._device = card.device
         self._mesh = init_device_mesh("cuda" if card.accelerated else "cpu", (group.size,))
 
-    def share_out(self, model: Model) -> None:
+    def share_out(self, model: CausalLM) -> None:
         """Let this process keep its part of a model, which lies in the machine's memory, on its device."""
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from . import checkpoint
-from .card import Card
+from .card import Device
 from .errors import TrainingRefused
 from .group import Group
-from .model import Model
+from .model import CausalLM
 from .optimizer import make_adamw
 from .snapshot import Saved, free_memory
 from .zero_config import zero_config
@@ -43,8 +43,8 @@ class Zero:
     def __init__(
         self,
         options: argparse.Namespace,
-        model: Model,
-        card: Card,
+        model: CausalLM,
+        card: Device,
         group: Group,
         rows_at_once: int,
         begun: Path | None = None,
@@ -197,7 +197,7 @@ def check(options: argparse.Namespace, weights: int, group: Group) -> None:
 class _Loss(torch.nn.Module):  # type: ignore[misc]  # not there where types are checked
     """The model with its loss, which DeepSpeed takes for the forward pass of a module."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CausalLM) -> None:
         super().__init__()
         self.whole, self._compute = model.whole, model.compute
 
