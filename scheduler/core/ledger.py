@@ -60,7 +60,7 @@ class Charge:
     """Seconds that count against a pool's quotas: the sum of one or more entries.
 
     ``sign`` is -1 for a credit and 0 for a possible charge, which counts nothing but may open a span. ``held`` marks
-    reserved time that may be released. ``told`` is False if the platform did not report the times: the use lies within
+    reserved time that may be released. ``exact`` is False if the platform did not report the times: the use lies within
     the interval and may be shorter. ``devices`` count only in a quota by device. ``waited`` marks time billed before
     the session began.
     """
@@ -71,14 +71,14 @@ class Charge:
     held: bool = False
     price_microdollars_per_hour: int = 0
     run: str | None = None
-    told: bool = True
+    exact: bool = True
     devices: int = 1
     waited: bool = False
 
     @property
     def is_certain(self) -> bool:
         """Whether the whole interval was certainly used."""
-        return self.told and not self.held
+        return self.exact and not self.held
 
     def within(self, start: int, end: int) -> int:
         """Return the signed seconds of this charge inside [start, end)."""
@@ -130,7 +130,7 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
                 held=entry.kind is EntryKind.HOLD,
                 price_microdollars_per_hour=entry.price_microdollars_per_hour,
                 run=entry.run,
-                told=entry.run is not None and not corrected and _has_exact_times(entry, filled),
+                exact=entry.run is not None and not corrected and _has_exact_times(entry, filled),
                 devices=entry.devices,
                 waited=entry.run is not None and not entry.credit and entry.end <= began,
             )
@@ -215,4 +215,4 @@ def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int, bool, int,
     """Return all fields as a sort key, so that equal ledgers give equal tuples in any order of reading."""
     run = charge.run or ""
     price = charge.price_microdollars_per_hour
-    return charge.start, charge.end, run, charge.sign, charge.held, price, charge.told, charge.devices, charge.waited
+    return charge.start, charge.end, run, charge.sign, charge.held, price, charge.exact, charge.devices, charge.waited

@@ -133,13 +133,13 @@ class PoolView:
 class Arrivals:
     """When jobs of one kind were added, oldest first; ``latest`` is the last of them, without any trained step.
 
-    ``said`` are the instants at which the user expects the next ones, soonest first; they replace the forecast.
+    ``expected`` are the instants at which the user expects the next ones, soonest first; they replace the forecast.
     """
 
     kind: str
     instants: tuple[int, ...]
     latest: JobView
-    said: tuple[int, ...] = ()
+    expected: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

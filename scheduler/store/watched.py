@@ -51,7 +51,7 @@ def possible_charges(tx: Connection) -> dict[str, tuple[Charge, ...]]:
     for one in everything(tx):
         if one.booked is None:
             run = one.run
-            unseen = Charge(run.planned_start, run.held_until, sign=0, run=run.key, told=False)
+            unseen = Charge(run.planned_start, run.held_until, sign=0, run=run.key, exact=False)
             charges[run.pool] = (*charges.get(run.pool, ()), unseen)
     return charges
 

@@ -95,7 +95,7 @@ def test_of_what_was_given_up_no_next_one_is_expected(database: Database, state:
 def test_what_the_user_expects_counts(database: Database) -> None:
     add(database, replace(UFM, expects="12d"), 10)
     (found,) = seen(database).arrivals
-    assert found.said == (NOW + 2 * DAY,)
+    assert found.expected == (NOW + 2 * DAY,)
     (coming,) = expected(seen(database))
     assert (coming.expected_at, coming.sure, coming.said) == (NOW + 2 * DAY, 1.0, True)
 

@@ -39,13 +39,15 @@ def test_the_ledger_folds_all_entries_of_a_run_together(database: Database) -> N
         ledger.append(tx, [hold, credit])
     with database.read() as tx:
         assert ledger.entries(tx) == [hold, credit]
-        assert ledger.charges(tx, NOW + 50)["kaggle"][1] == Charge(NOW, NOW + 3_700, held=True, run="run-1", told=False)
+        assert ledger.charges(tx, NOW + 50)["kaggle"][1] == Charge(
+            NOW, NOW + 3_700, held=True, run="run-1", exact=False
+        )
     with database.write() as tx:
         ledger.append(tx, [spend])
     with database.read() as tx:
         # The hold reaches past the instant and the spend does not: both must be read, or the hold would count.
         assert ledger.entries(tx, since=NOW + 1_000) == [hold, spend]
-        assert ledger.charges(tx, NOW + 1_000) == {"kaggle": (Charge(NOW, NOW + 500, run="run-1", told=False),)}
+        assert ledger.charges(tx, NOW + 1_000) == {"kaggle": (Charge(NOW, NOW + 500, run="run-1", exact=False),)}
         assert ledger.entries(tx, since=NOW + 3_700) == []
         assert ledger.entries(tx, pool="local") == []
         assert ledger.entries(tx, since=NOW, pool="kaggle") == [hold, credit, spend]

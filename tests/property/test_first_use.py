@@ -39,7 +39,7 @@ def charge_lists(draw: st.DrawFn, within: int, longest_seconds: int, uncertain: 
         end = start + draw(st.integers(1, longest_seconds))
         kind = draw(st.sampled_from(["certain", "held", "untold", "unseen"])) if number < uncertain else "certain"
         told, sign = kind not in {"untold", "unseen"}, 0 if kind == "unseen" else 1
-        found.append(Charge(start, end, sign, held=kind == "held", told=told))
+        found.append(Charge(start, end, sign, held=kind == "held", exact=told))
     return found
 
 
@@ -114,18 +114,18 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
 
 @settings(max_examples=share(120), deadline=None)
 @given(charge_lists(9, 3, 2, 4), st.integers(-2, 10), st.integers(1, 4), st.integers(0, 7))
-@example([Charge(0, 1, told=False), Charge(4, 6), Charge(6, 8)], 10, 4, 4)
-@example([Charge(-6, -4), Charge(-1, 1, told=False), Charge(2, 5, held=True)], 6, 4, 5)
+@example([Charge(0, 1, exact=False), Charge(4, 6), Charge(6, 8)], 10, 4, 4)
+@example([Charge(-6, -4), Charge(-1, 1, exact=False), Charge(2, 5, held=True)], 6, 4, 5)
 @example([Charge(8, 10, held=True), Charge(13, 15)], 6, 2, 3)
-@example([Charge(-3, -1, sign=0, told=False), Charge(0, 1), Charge(2, 4)], 6, 4, 4)
+@example([Charge(-3, -1, sign=0, exact=False), Charge(0, 1), Charge(2, 4)], 6, 4, 4)
 @example([Charge(4, 7), Charge(6, 7)], -2, 4, 2)
-@example([Charge(-3, 0, sign=0, told=False), Charge(1, 4)], 7, 1, 1)
-@example([Charge(1, 4, sign=0, told=False), Charge(6, 7), Charge(12, 15, told=False)], 0, 1, 1)
+@example([Charge(-3, 0, sign=0, exact=False), Charge(1, 4)], 7, 1, 1)
+@example([Charge(1, 4, sign=0, exact=False), Charge(6, 7), Charge(12, 15, exact=False)], 0, 1, 1)
 @example([Charge(5, 7), Charge(7, 9), Charge(9, 11)], -2, 4, 4)
 @example([Charge(-5, -2), Charge(0, 2)], 10, 3, 2)
 @example([Charge(-8, -6, held=True), Charge(-5, -2), Charge(-1, 2), Charge(0, 1), Charge(6, 7)], 6, 1, 2)
-@example([Charge(-8, -5, held=True), Charge(-8, -5, told=False), Charge(6, 9)], -2, 2, 4)
-@example([Charge(-7, -6, told=False), Charge(2, 3), Charge(7, 9, told=False)], 8, 2, 2)
+@example([Charge(-8, -5, held=True), Charge(-8, -5, exact=False), Charge(6, 9)], -2, 2, 4)
+@example([Charge(-7, -6, exact=False), Charge(2, 3), Charge(7, 9, exact=False)], 8, 2, 2)
 def test_a_session_is_as_long_as_every_possible_truth_allows(
     charges: list[Charge], start: int, cap: int, limit: int
 ) -> None:
@@ -139,7 +139,7 @@ def test_a_session_is_as_long_as_every_possible_truth_allows(
 def test_knowing_less_never_allows_more(charges: list[Charge], start: int, cap: int, limit: int) -> None:
     quota = FirstUseQuota("q", limit, SPAN)
     past = [charge for charge in charges if charge.end <= start]
-    blurred = [replace(charge, told=False) for charge in past]
+    blurred = [replace(charge, exact=False) for charge in past]
     assert longest(quota, blurred, start, cap) <= longest(quota, past, start, cap)
 
 
@@ -150,7 +150,7 @@ def test_a_span_opens_when_work_begins() -> None:
     assert longest(quota, used, 32 * HOUR, 12 * HOUR) == 5 * HOUR  # one hour in this span, four in the next
     assert usage(quota, used, 20 * HOUR).window.start == 9 * HOUR
     assert usage(quota, used, 40 * HOUR).window.start == 40 * HOUR
-    given_up = Charge(9 * HOUR, 12 * HOUR, sign=0, told=False)
+    given_up = Charge(9 * HOUR, 12 * HOUR, sign=0, exact=False)
     assert usage(quota, [given_up], 20 * HOUR).window.start == 20 * HOUR
 
 
@@ -161,7 +161,7 @@ def test_a_use_nobody_knows_the_time_of_may_have_left_the_span_to_the_one_after_
     opened, told = Charge(-DAY + 1_800, -DAY + 3_600), Charge(20 * HOUR, 23 * HOUR)
     at_noon = Charge(0, HOUR)
     assert longest(quota, [opened, at_noon, told], 25 * HOUR, 12 * HOUR) == 4 * HOUR
-    unknown = Charge(0, HOUR, told=False)
+    unknown = Charge(0, HOUR, exact=False)
     assert longest(quota, [opened, unknown, told], 25 * HOUR, 12 * HOUR) == HOUR
 
 

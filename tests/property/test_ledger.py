@@ -211,7 +211,7 @@ def test_only_time_billed_before_the_first_spend_was_waited() -> None:
     credited = entry(EntryKind.ADJUST, 50, 100, credit=True)
     foreign = entry(EntryKind.ADJUST, 10, 20, run=None)
     charges = fold([*spends, *adjusts, credited, foreign])["kaggle"]
-    assert [charge for charge in charges if charge.waited] == [Charge(50, 100, run=RUNS[0], told=False, waited=True)]
+    assert [charge for charge in charges if charge.waited] == [Charge(50, 100, run=RUNS[0], exact=False, waited=True)]
 
 
 def test_an_entry_of_no_length_is_no_charge() -> None:

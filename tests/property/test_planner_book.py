@@ -45,7 +45,7 @@ def moving(draw: st.DrawFn) -> PoolView:
     for _ in range(draw(st.integers(0, 3))):
         start = NOW - TENTH * draw(st.integers(0, 400))
         told = draw(st.booleans())
-        charges.append(Charge(start, start + TENTH * draw(st.integers(1, 30)), held=not told, told=told))
+        charges.append(Charge(start, start + TENTH * draw(st.integers(1, 30)), held=not told, exact=told))
     return PoolView(pool, tuple(charges))
 
 

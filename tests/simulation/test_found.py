@@ -187,7 +187,7 @@ def test_what_ended_while_its_platform_was_asked_is_booked_until_the_answer(labo
         observe_late(ports, found, start + 1_000)
     with ports.database.read() as tx:
         (charge,) = ledger.charges(tx, 0)["weekly"]
-    assert (charge.start, charge.end, charge.told) == (start, start + 1_012, False)
+    assert (charge.start, charge.end, charge.exact) == (start, start + 1_012, False)
 
 
 def test_a_daemon_that_another_has_overtaken_sends_no_letter_at_all(laboratory: Laboratory) -> None:

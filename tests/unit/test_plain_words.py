@@ -79,12 +79,10 @@ NAMES = frozenset(
 )
 # A folder that is not here is free of both. A figure may only get smaller; a folder that has none left goes.
 NOT_YET: dict[str, int] = {}
-# Fields that are stored, or that adapters of others set and implement.
+# Fields that are stored, that answers carry, or that adapters of others set.
 FIELDS = {
     "scheduler/bridge/verbs.py": {"told"},
-    "scheduler/core/ledger.py": {"told"},
     "scheduler/core/plan.py": {"said"},
-    "scheduler/core/snapshot.py": {"said"},
     "scheduler/views/long_work.py": {"told"},
     "scheduler/web/shapes.py": {"told"},
     "platforms/base.py": {"told", "taken", "found"},

@@ -45,7 +45,7 @@ def expected(snapshot: Snapshot) -> tuple[KeptHours, ...]:
         rate = max((rate.steps_per_second for rate in latest.rates.values()), default=0.0) or 1.0
         for at, sure in _expected_arrivals(arrivals, snapshot):
             seconds = round(latest.target_step / rate)
-            hours.append(KeptHours(arrivals.kind, "", at, seconds, round(sure, 3), bool(arrivals.said)))
+            hours.append(KeptHours(arrivals.kind, "", at, seconds, round(sure, 3), bool(arrivals.expected)))
     return tuple(sorted(hours, key=lambda one: (one.expected_at, one.kind)))
 
 
@@ -53,8 +53,8 @@ def _expected_arrivals(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int
     """Return (instant, probability) of each arrival that is expected before the end of the horizon."""
     until = snapshot.now + snapshot.horizon_seconds
     is_open = any(job.name == arrivals.kind for job in snapshot.jobs)  # the next job follows the one that is open
-    if arrivals.said:
-        return [(at, 1.0) for at in arrivals.said if at < until]
+    if arrivals.expected:
+        return [(at, 1.0) for at in arrivals.expected if at < until]
     mean_rhythm = rhythm(arrivals.instants)
     if mean_rhythm is None or mean_rhythm[1] < SURE_MIN:
         return []
