@@ -6,6 +6,7 @@ import json
 import smtplib
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
+from jobs.payload.deadline import Deadline, HttpAnswer
 from scheduler.core.window import DAY, HOUR
 from scheduler.host.doctor import check_mail
 from scheduler.notify.deliver import (
@@ -30,6 +32,7 @@ from scheduler.notify.deliver import (
     asked_seconds,
     deliver,
 )
+from scheduler.notify.webhook import WebhookChannel
 from scheduler.store import events, outbox
 from scheduler.store.engine import Database
 from scheduler.views.needs import needs
@@ -100,9 +103,9 @@ def ports_on(database: Database) -> Any:
     )
 
 
-def put(database: Database, channel: str = "email") -> bool:
+def put(database: Database, channel: str = "email", at: int = NOW) -> bool:
     with database.write() as tx:
-        return outbox.add(tx, "weekly-report", "2026-W47", channel, BODY, NOW)
+        return outbox.add(tx, "weekly-report", "2026-W47", channel, BODY, at)
 
 
 def waiting(database: Database, now: int = NOW + 30 * DAY) -> list[outbox.OutboxMessage]:
@@ -239,6 +242,59 @@ def test_a_bot_puts_the_pictures_into_a_thread_and_goes_without_them_when_it_may
     assert CANARY not in f"{ports.log.lines}"
 
 
+def test_a_bot_shows_ten_pictures_of_a_message_at_most() -> None:
+    names = [f"week-{number}" for number in range(12)]
+    with slack([]) as (address, got):
+        body = {**BODY, "blocks": [{"type": "divider"}], "pictures": dict.fromkeys(names, "iVBORw0KGgo=")}
+        assert SlackChannel("", CANARY, "#t", 10, address).send("key", body) is None
+    assert len(got) == 1 + 2 * 10 + 1
+    assert [name for name in names if f"title%22%3A+%22{name}%22".encode() in got[-1]] == names[:10]
+
+
+def test_every_exchange_has_a_limit_of_time_and_size(
+    smtp: tuple[Mailbox, EmailChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[tuple[float, int]] = []
+
+    def exchange(_: Any, seconds: float, bytes_max: int) -> HttpAnswer:
+        limits.append((seconds, bytes_max))
+        return HttpAnswer(200, {}, b'{"ok": true}')
+
+    monkeypatch.setattr("scheduler.notify.deliver.exchange", exchange)
+    monkeypatch.setattr("scheduler.notify.webhook.exchange", exchange)
+    SlackChannel("https://example.org/hook", "", "", 7).send("key", BODY)
+    SlackChannel("", CANARY, "#t", 8).send("key", BODY)
+    WebhookChannel("https://example.org/hook", CANARY, 9).send("key", {"event": {}})
+    assert limits == [(7, 1 << 20), (8, 1 << 20), (9, 1 << 20)]
+    watched: list[float] = []
+
+    class Watched(Deadline):
+        def __init__(self, seconds: float) -> None:
+            watched.append(seconds)
+            super().__init__(seconds)
+
+    monkeypatch.setattr("scheduler.notify.deliver.Deadline", Watched)
+    _, channel = smtp
+    with channel.opened() as server:
+        assert (server.timeout, watched) == (10, [30])
+
+
+def test_a_child_of_apprise_has_a_minute_and_its_last_words_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    said = [b"first\n" + b"x" * 400 + b"\n", b" \n"]
+
+    def run(words: Any, seconds: float, *_: Any, standard_input: bytes) -> subprocess.CompletedProcess[bytes]:
+        asked.append((seconds, json.loads(standard_input)))
+        return subprocess.CompletedProcess(words, 1, b"", said.pop(0))
+
+    monkeypatch.setattr("scheduler.notify.deliver.run_child", run)
+    for why in ("x" * 300, "Apprise could not deliver"):
+        with pytest.raises(DeliveryFailed) as failed:
+            AppriseChannel("json://example.org/").send("key", BODY)
+        assert str(failed.value) == why
+    assert asked == [(60, ["json://example.org/", BODY["subject"], BODY["text"]])] * 2
+
+
 @pytest.mark.parametrize("bot", [False, True])
 def test_slack_shows_every_line_of_an_alert(database: Database, bot: bool) -> None:
     alert = {"subject": "Training: ufm: the job failed", "text": "ufm: the job failed\nucm: the job failed\n"}
@@ -293,6 +349,17 @@ def test_a_mail_server_that_never_ends_its_answer_fills_no_memory(monkeypatch: p
         server.close()
 
 
+def test_the_answers_of_a_conversation_with_a_mail_server_have_one_limit(
+    smtp: tuple[Mailbox, EmailChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have 94 bytes at most each, 143 before the encryption and 202 after it."""
+    box, channel = smtp
+    monkeypatch.setattr("scheduler.notify.deliver._ANSWER_MAX_BYTES", 150)
+    with pytest.raises(DeliveryFailed, match="longer than 150 bytes"):
+        channel.send("key", BODY)
+    assert box.letters == []
+
+
 def test_a_letter_is_tried_for_five_days_and_48_times_at_least(database: Database) -> None:
     """Down time and a clock that was wrong are no tries."""
 
@@ -301,13 +368,16 @@ def test_a_letter_is_tried_for_five_days_and_48_times_at_least(database: Databas
             return sum(event.kind == "letter.given_up" for event in events.after(tx, 0))
 
     put(database)
+    put(database, "slack", NOW + 1)
+    channels = {"email": Away(), "slack": Away()}
     for hour in range(120):
-        deliver(ports_on(database), {"email": Away()}, NOW + hour * HOUR)
+        deliver(ports_on(database), channels, NOW + hour * HOUR)
     assert given_up() == 0
-    deliver(ports_on(database), {"email": Away()}, NOW + 5 * DAY)
-    assert given_up() == 1
-    deliver(ports_on(database), {"email": Away()}, NOW + 9 * DAY)
-    assert given_up() == 1
+    deliver(ports_on(database), channels, NOW + 5 * DAY)
+    assert given_up() == 1, "the other is younger by a second"
+    for day in (6, 9):
+        deliver(ports_on(database), channels, NOW + day * DAY)
+        assert given_up() == 2
 
 
 def test_a_letter_that_was_tried_seldom_is_not_given_up(database: Database) -> None:
