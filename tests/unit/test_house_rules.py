@@ -57,6 +57,9 @@ HEAVY = {"boto3", "botocore", "highspy", "kaggle", "kagglesdk", "matplotlib", "m
 # `_typeshed` is how type checkers name the library's own protocols; it is never imported while running.
 STANDARD_LIBRARY = sys.stdlib_module_names | {"_typeshed"}
 
+# A stored state and a record that plug-ins make; two kinds of errors that programs read by name.
+SHARED_CLASS_NAMES = {"Ended", "Refused", "Throttled"}
+
 # Split, so that this file does not break the rule it states.
 REGISTRY_HOSTS = ("pypi" + ".org", "python" + "hosted.org", "anaconda" + ".org", "npmjs" + ".org")
 MACHINE_PATHS = re.compile(r"(?<![\w.}])/(work|root)/")
@@ -112,6 +115,17 @@ def test_no_module_is_a_drawer_for_everything(repository: Path) -> None:
     drawers = {"utils", "util", "helpers", "helper", "misc", "common"}
     files = python_files(repository, *PACKAGES, "tests", "benchmarks")
     assert [path for path in files if path.stem in drawers] == []
+
+
+def test_the_name_of_a_class_says_which_one_it_is(repository: Path) -> None:
+    modules: dict[str, set[str]] = {}
+    for path in python_files(repository, *PACKAGES):
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ClassDef):
+                modules.setdefault(node.name, set()).add(str(path.relative_to(repository)))
+    shared = {name: sorted(paths) for name, paths in modules.items() if len(paths) > 1}
+    assert {name: paths for name, paths in shared.items() if name not in SHARED_CLASS_NAMES} == {}
+    assert shared.keys() == SHARED_CLASS_NAMES, "a name that is shared no more leaves the list"
 
 
 def test_heavy_libraries_are_imported_inside_the_function_that_needs_them(repository: Path) -> None:
@@ -242,7 +256,7 @@ def test_platforms_are_asked_at_the_border_alone(repository: Path) -> None:
         guarded = {
             inner
             for call in ast.walk(tree)
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"border.call", "call"}
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "border.call"
             for inner in ast.walk(call)
         }
         direct += [
