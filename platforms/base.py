@@ -247,7 +247,10 @@ class Extends(Protocol):
 
 
 class Platform(Protocol):
-    """One metered place. Every call has a deadline of its own and may be made from any thread."""
+    """One metered place. Every call has a deadline of its own and may be made from any thread.
+
+    Adapters inherit from it: three of its methods do what most platforms do, which is nothing.
+    """
 
     @property
     def capabilities(self) -> Capabilities:
@@ -282,6 +285,8 @@ class Platform(Protocol):
 
         With ``capabilities.tells_price`` what an hour costs now is among them, if that can be told.
         """
+        del now
+        return ()
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring home what an ended session left on the platform: checkpoints and reports become objects of ``into``.
@@ -292,6 +297,7 @@ class Platform(Protocol):
         never will be. What comes damaged is Unreachable like what does not come. It is asked again, also after it has
         succeeded, when what a session claims is not there: the caller gives up at some point, not the adapter.
         """
+        del key, into, now
 
     def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
         """Return live sessions that are provably ours and not among ``our_keys``: no cycle will reconcile them.
@@ -299,26 +305,11 @@ class Platform(Protocol):
         Looks only; whose they are is for a person to say. Nothing unless ``capabilities.finds_orphans``.
         Raises Unreachable.
         """
+        del our_keys, now
+        return ()
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Remove what the sessions in ``over`` left behind that are over; return the keys removed.
 
         A key that is not in ``over`` is never touched, nor one whose session waits or runs. Idempotent.
         """
-
-
-class Adapter:
-    """What most platforms answer alike."""
-
-    def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
-        """Return nothing: the platform keeps no records of use, or they cannot be read from here."""
-        del now
-        return ()
-
-    def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Bring nothing home: payloads write to the artifact store themselves."""
-
-    def orphans(self, our_keys: Collection[str], now: int) -> Sequence[Observed]:
-        """Return nothing: what runs without an order of ours is not ours, or costs no quota that anybody counts."""
-        del our_keys, now
-        return ()

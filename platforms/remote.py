@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from jobs.payload.clock import Clock
-from platforms.base import Adapter, LaunchRequest, Misconfigured, Observed, Refused, SessionState, Unreachable
+from platforms.base import LaunchRequest, Misconfigured, Observed, Platform, Refused, SessionState, Unreachable
 from platforms.folders import Folders, is_live
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
@@ -127,7 +127,7 @@ class Records:
         return record
 
 
-class RemoteSessions(Adapter):
+class RemoteSessions(Platform):
     """The sessions of one pool of the platform ``name``."""
 
     def __init__(self, name: str, context: PlatformContext) -> None:

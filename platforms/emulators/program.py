@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from platforms.local.processes import MARK, SIGKILL
 
@@ -20,16 +20,6 @@ from platforms.local.processes import MARK, SIGKILL
 SUMS = re.compile(r"(OMP|MKL|OPENBLAS)_\w+")
 _ROUNDS = 25
 _WAIT_MILLISECONDS = 200
-
-
-class Server(Protocol):
-    """What is served: where, and how many calls came."""
-
-    @property
-    def address(self) -> str:
-        """What clients are given."""
-
-    heard: int
 
 
 def ending() -> threading.Event:
@@ -40,10 +30,10 @@ def ending() -> threading.Event:
     return over
 
 
-def serve(server: Server, over: threading.Event, idle_seconds: float, busy: Callable[[], bool]) -> None:
+def serve(server: Any, over: threading.Event, idle_seconds: float, busy: Callable[[], bool]) -> None:
     """Print the address and wait until it is ``over``; with ``idle_seconds``, also until nothing happened for so long.
 
-    Nothing happens while no request comes and it is not ``busy``.
+    Nothing happens while no request comes, which the server counts as ``heard``, and it is not ``busy``.
     """
     sys.stdout.write(f"{server.address}\n")
     sys.stdout.flush()

@@ -26,11 +26,11 @@ from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
 from jobs.plural import counted
 from platforms.base import (
-    Adapter,
     Capabilities,
     LaunchRequest,
     Misconfigured,
     Observed,
+    Platform,
     Refused,
     SessionState,
     Unreachable,
@@ -80,7 +80,7 @@ class LocalSettings:
     pass_environment: tuple[str, ...] = ()
 
 
-class LocalPlatform(Adapter):
+class LocalPlatform(Platform):
     """Runs payloads as detached processes of this machine.
 
     With a ``runner``, the socket of the service manager, sessions run in units of their own; else they are

@@ -22,10 +22,10 @@ from jobs.problem import Refusal
 from platforms.artifacts.base import BlobStore, StoreError
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import (
-    Adapter,
     Capabilities,
     LaunchRequest,
     Observed,
+    Platform,
     Refused,
     SessionState,
     StopChannel,
@@ -256,7 +256,7 @@ class ManualSettings:
     result_within_seconds: int = 43_200  # past the deadline of a taken session, after which it counts as lost
 
 
-class ManualPlatform(Adapter):
+class ManualPlatform(Platform):
     """Offers sessions to a person."""
 
     capabilities = Capabilities(sees_stop_flag=False, needs_person=True)

@@ -19,11 +19,11 @@ from typing import Any
 
 from platforms.artifacts.s3.store import S3Store
 from platforms.base import (
-    Adapter,
     Capabilities,
     LaunchRequest,
     Misconfigured,
     Observed,
+    Platform,
     PlatformError,
     Refused,
     SessionState,
@@ -66,7 +66,7 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SageMakerPlat
     return SageMakerPlatform(settings, context)
 
 
-class SageMakerPlatform(Adapter):
+class SageMakerPlatform(Platform):
     """Runs payloads as training jobs; docs/sagemaker.md lists the settings."""
 
     capabilities = Capabilities(tails_logs=True, takes_orders=True, finds_orphans=True, bills_late=True)

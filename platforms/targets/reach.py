@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol
+from typing import IO
 
 from jobs.child_process import OF_A_PERSON, child_environment
 from platforms.targets.base import BadTargetOption, Release, TargetError, TargetUnreachable
@@ -108,16 +108,6 @@ def run(
     return Ran(code, *(heard[name].decode("utf-8", "replace") for name in ("out", "err")))
 
 
-class Reach(Protocol):
-    """A way to the machine that serves. Raises TargetError, TargetUnreachable."""
-
-    def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
-        """Run a script there with ``words`` as its arguments."""
-
-    def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
-        """Make ``folder`` there hold the files of a release and nothing else. What is there already is not sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class Here:
     """This machine. ``name`` is that of the target, for errors."""
@@ -126,7 +116,7 @@ class Here:
     heard_bytes: int = HEARD_BYTES
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
-        """See Reach.bash."""
+        """Run a script with ``words`` as its arguments. Raises TargetError, TargetUnreachable."""
         try:
             result = run(["bash", "-s", "--", *words], timeout_seconds, script, heard_bytes=self.heard_bytes)
         except OSError as error:
@@ -136,7 +126,7 @@ class Here:
         return result
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
-        """See Reach.copy. Files are synced; a disk of this machine has no time-out."""
+        """Make ``folder`` hold the files of a release alone, synced. A disk of this machine has no time-out."""
         del timeout_seconds
         root = Path(folder)
         try:
@@ -170,7 +160,7 @@ class Ssh:
     heard_bytes: int = HEARD_BYTES
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
-        """See Reach.bash. The connection may break while the script goes on there: the outcome is unknown then."""
+        """Run a script there; see Here.bash. After a broken connection it may go on: the outcome is unknown then."""
         command = shlex.join(["bash", "-s", "--", *words])
         result = self._run([*self._ssh(), "--", self.host, command], timeout_seconds, script)
         if result.code is None or result.code == _BROKEN or result.code < 0:
@@ -180,7 +170,10 @@ class Ssh:
         return result
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
-        """See Reach.copy. A partial copy is kept under another name, and the next try goes on from it."""
+        """Make ``folder`` there hold the files of a release and nothing else. What is there already is not sent.
+
+        A partial copy is kept under another name, and the next try goes on from it.
+        """
         # Each side reads whole files to know what is there already, and nothing moves meanwhile.
         size = sum(path.stat().st_size for path in release.folder.rglob("*"))
         still = self.stalled_seconds + size // _READ_BYTES_PER_SECOND
@@ -231,6 +224,10 @@ class Ssh:
             f"no answer in time. {last_words}" if result.code is None else last_words or f"it ended with {result.code}"
         )
         return TargetUnreachable(self.name, action, why, f"Check that {self.host} is on and answers ssh")
+
+
+Reach = Here | Ssh
+"""A way to the machine that serves: both run a script of bash there and bring a folder there."""
 
 
 def ssh_words(options: dict[str, str], connect_seconds: int) -> tuple[str, ...]:

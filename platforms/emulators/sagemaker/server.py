@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from platforms.emulators.sagemaker.job import SageMakerRefusal
-from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, SageMakerAccount
+from platforms.emulators.sagemaker.job import ACCOUNT, MotoCloud, SageMakerRefusal
+from platforms.emulators.sagemaker.place import SageMakerAccount
 
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list
