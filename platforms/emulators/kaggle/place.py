@@ -224,10 +224,10 @@ class KaggleAccount:
         age = self.clock.wall_seconds(self.clock.now() - kernel.versions[0].pushed_at)
         return age >= self.rules.kernel_hidden_wall_seconds
 
-    def cancel(self, session_id: int) -> dict[str, Any]:
+    def cancel(self, session_id: object) -> dict[str, Any]:
         """CancelKernelSession: only the id of a session will do, and nothing of ours tells it."""
         with self.lock:
-            matching = [session for session in self.sessions() if session.terms.session_id == session_id]
+            matching = [session for session in self.sessions() if str(session.terms.session_id) == str(session_id)]
         if not matching:
             raise denied("kernelSessions.cancel")
         if not matching[0].live:

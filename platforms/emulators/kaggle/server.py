@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -29,6 +29,8 @@ _REQUESTS_KEPT = 5_000
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 _Thing = TypeVar("_Thing")
 _DATASETS_PAGE = 20  # the client cannot choose another size
+# They wait for the ends of sessions, which need the lock of the place that all other calls hold.
+_ENDS_SESSIONS = frozenset({"CancelKernelSession", "DeleteKernel"})
 
 
 class KaggleServer(ThreadingHTTPServer):
@@ -122,7 +124,8 @@ class Handler(BaseHTTPRequestHandler):
                 raise KaggleRefusal(404, f"There is no call {name}")
             if call != "IntrospectToken":
                 self._authenticate(looks=call.startswith("Get"))
-            answer = handler(body)
+            with nullcontext() if call in _ENDS_SESSIONS else self.server.place.lock:
+                answer = handler(body)
             if not call.startswith(("Get", "List", "Introspect")):
                 self.server.place.note()
         except KaggleRefusal as refusal:
@@ -318,23 +321,23 @@ class KaggleCalls:
         self._place = place
         self._link = link
         self._upload = upload
-        self.table: Mapping[str, Callable[[Body], Body]] = {
+        self.table: dict[str, Callable[[Body], Body]] = {
             "security.OAuthService/IntrospectToken": self._introspect,
-            "kernels.KernelsApiService/SaveKernel": self._save_kernel,
+            "kernels.KernelsApiService/SaveKernel": place.push,
             "kernels.KernelsApiService/GetKernel": self._get_kernel,
             "kernels.KernelsApiService/GetKernelSessionStatus": self._status,
             "kernels.KernelsApiService/ListKernels": self._list_kernels,
             "kernels.KernelsApiService/ListKernelSessionOutput": self._output,
-            "kernels.KernelsApiService/CancelKernelSession": self._cancel,
+            "kernels.KernelsApiService/CancelKernelSession": lambda body: place.cancel(body.get("kernelSessionId")),
             "kernels.KernelsApiService/DeleteKernel": lambda body: place.delete(*_name(body)),
             "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": lambda _body: place.quota(),
             "blobs.BlobApiService/StartBlobUpload": self._start_upload,
             "datasets.DatasetApiService/CreateDataset": self._create_dataset,
-            "datasets.DatasetApiService/CreateDatasetVersion": self._create_version,
+            "datasets.DatasetApiService/CreateDatasetVersion": place.storage.create_version,
             "datasets.DatasetApiService/GetDatasetStatus": self._dataset_status,
-            "datasets.DatasetApiService/GetDataset": self._get_dataset,
+            "datasets.DatasetApiService/GetDataset": lambda body: place.storage.describe(*_dataset(body)),
             "datasets.DatasetApiService/ListDatasets": self._list_datasets,
-            "datasets.DatasetApiService/DeleteDataset": self._delete_dataset,
+            "datasets.DatasetApiService/DeleteDataset": lambda body: place.storage.delete(*_dataset(body)),
         }
 
     def _introspect(self, body: Body) -> Body:
@@ -342,20 +345,13 @@ class KaggleCalls:
             return {"active": False}
         return {"active": True, "username": self._place.owner}
 
-    def _save_kernel(self, body: Body) -> Body:
-        with self._place.lock:
-            return self._place.push(body)
-
     def _get_kernel(self, body: Body) -> Body:
-        with self._place.lock:
-            kernel, version = self._place.version(*_name(body), body.get("versionLabel"))
-            blob = {"source": version.body.get("text", ""), "language": "python", "kernelType": "script"}
-            return {"metadata": self._metadata(kernel), "blob": blob}
+        kernel, version = self._place.version(*_name(body), body.get("versionLabel"))
+        blob = {"source": version.body.get("text", ""), "language": "python", "kernelType": "script"}
+        return {"metadata": self._metadata(kernel), "blob": blob}
 
     def _status(self, body: Body) -> Body:
-        with self._place.lock:
-            _, version = self._place.version(*_name(body), body.get("versionLabel"))
-        session = version.session
+        session = self._place.version(*_name(body), body.get("versionLabel"))[1].session
         if session is None:
             return {"status": "NEW_SCRIPT"}
         with session.changed:
@@ -364,15 +360,14 @@ class KaggleCalls:
 
     def _list_kernels(self, body: Body) -> Body:
         search = str(body.get("search") or "").lower()
-        with self._place.lock:
-            kernels = [
-                kernel
-                for kernel in self._place.kernels.values()
-                if search in f"{kernel.slug} {kernel.title}".lower() and self._place.shows(kernel)
-            ]
-            kernels.sort(key=self._place.last_run_at, reverse=True)
-            page, following = self._paged(kernels, body, int(body.get("pageSize") or 20))
-            return {"kernels": [self._metadata(kernel) for kernel in page], **following}
+        kernels = [
+            kernel
+            for kernel in self._place.kernels.values()
+            if search in f"{kernel.slug} {kernel.title}".lower() and self._place.shows(kernel)
+        ]
+        kernels.sort(key=self._place.last_run_at, reverse=True)
+        page, following = self._paged(kernels, body, int(body.get("pageSize") or 20))
+        return {"kernels": [self._metadata(kernel) for kernel in page], **following}
 
     def _paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
         """Return a page of a list and how to ask for the next, which a number or a token names."""
@@ -403,8 +398,7 @@ class KaggleCalls:
         }
 
     def _output(self, body: Body) -> Body:
-        with self._place.lock:
-            kernel, version = self._place.version(*_name(body), body.get("versionLabel"))
+        kernel, version = self._place.version(*_name(body), body.get("versionLabel"))
         session = version.session
         if session is None or session.live:
             return {"files": [], "log": ""}
@@ -413,51 +407,35 @@ class KaggleCalls:
         files = [{"fileName": name, "url": self._link(label, name)} for name in page_of_files]
         return {"files": files, "log": json.dumps(session.lines), **following}
 
-    def _cancel(self, body: Body) -> Body:
-        return self._place.cancel(int(body.get("kernelSessionId") or 0))
-
     def _start_upload(self, body: Body) -> Body:
         token = secrets.token_hex(16)
-        with self._place.lock:
-            self._place.storage.start_upload(str(body.get("name", "")), int(body.get("contentLength") or 0), token)
+        self._place.storage.start_upload(str(body.get("name", "")), int(body.get("contentLength") or 0), token)
         return {"token": token, "createUrl": self._upload(token)}
 
     def _create_dataset(self, body: Body) -> Body:
-        with self._place.lock:
-            if body.get("ownerSlug") != self._place.owner:
-                raise denied("datasets.create")
-            return self._place.storage.create(body)
-
-    def _create_version(self, body: Body) -> Body:
-        with self._place.lock:
-            return self._place.storage.create_version(body)
+        if body.get("ownerSlug") != self._place.owner:
+            raise denied("datasets.create")
+        return self._place.storage.create(body)
 
     def _dataset_status(self, body: Body) -> Body:
-        with self._place.lock:
-            storage = self._place.storage
-            dataset = storage.datasets.get(str(body.get("datasetSlug", "")))
-            if body.get("ownerSlug") != self._place.owner or dataset is None or not storage.visible(dataset):
-                raise denied("datasets.get")
-            if dataset.deleted and not self._place.rules.tells_deleted:
-                raise denied("datasets.get")
-            return {"status": storage.status(dataset)}
-
-    def _get_dataset(self, body: Body) -> Body:
-        with self._place.lock:
-            return self._place.storage.describe(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
+        storage, (owner, slug) = self._place.storage, _dataset(body)
+        dataset = storage.datasets.get(slug)
+        if owner != self._place.owner or dataset is None or not storage.visible(dataset):
+            raise denied("datasets.get")
+        if dataset.deleted and not self._place.rules.tells_deleted:
+            raise denied("datasets.get")
+        return {"status": storage.status(dataset)}
 
     def _list_datasets(self, body: Body) -> Body:
         if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
             return {"datasets": []}  # there is one account
-        with self._place.lock:
-            slugs = sorted(slug for slug, dataset in self._place.storage.datasets.items() if not dataset.deleted)
+        slugs = sorted(slug for slug, dataset in self._place.storage.datasets.items() if not dataset.deleted)
         page, following = self._paged(slugs, body, _DATASETS_PAGE)
         return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in page], **following}
 
-    def _delete_dataset(self, body: Body) -> Body:
-        with self._place.lock:
-            self._place.storage.delete(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
-        return {}
+
+def _dataset(body: Body) -> tuple[str, str]:
+    return str(body.get("ownerSlug", "")), str(body.get("datasetSlug", ""))
 
 
 def _name(body: Body) -> tuple[str, str]:

@@ -192,19 +192,20 @@ class KaggleStorage:
         shutil.copytree(dataset.versions[-1].folder, target / "datasets" / owner / dataset.slug)
         return True
 
-    def delete(self, owner: str, slug: str) -> None:
+    def delete(self, owner: str, slug: str) -> dict[str, Any]:
         """DeleteDataset."""
         dataset = self.find(owner, slug)
         if dataset is None:
             raise denied("datasets.delete")
         dataset.deleted = True
         shutil.rmtree(self._root / "datasets" / slug, ignore_errors=True)
+        return {}
 
     def describe(self, owner: str, slug: str) -> dict[str, Any]:
         """GetDataset."""
         dataset = self.find(owner, slug)
         if dataset is None:
-            raise KaggleRefusal(403, "Permission 'datasets.get' was denied")
+            raise denied("datasets.get")
         return {
             "ref": f"{self._owner}/{slug}",
             "title": dataset.title,

@@ -16,6 +16,7 @@ from tests.lab.night import one_in
 from tests.lab.patience import until_state
 
 Account = Any
+SAVE = "kernels.KernelsApiService/SaveKernel"
 KEY = "uff-ufm-0001"
 FAR = 10_000_000  # scheduled seconds after which no push of ours can still arrive
 
@@ -48,7 +49,7 @@ def test_without_quota_the_pool_waits_for_the_refresh(account_at: Callable[..., 
 
 
 def test_an_unknown_refusal_needs_a_person(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(account.place, "push", lambda body: {"error": "Notebook not found"})
+    monkeypatch.setitem(account.server.calls.table, SAVE, lambda _body: {"error": "Notebook not found"})
     with pytest.raises(Refused, match="Notebook not found") as refused:
         account.adapter().launch(account.request(KEY, "wait"), account.now())
     assert refused.value.permanent
@@ -84,7 +85,8 @@ def test_a_session_without_its_inputs_is_ended_at_once_and_paid(
 
 def test_a_kernel_that_lands_under_another_name_is_ended(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = account.place.push
-    monkeypatch.setattr(account.place, "push", lambda body: honest({**body, "newTitle": "somewhere else"}))
+    elsewhere = {"newTitle": "somewhere else"}
+    monkeypatch.setitem(account.server.calls.table, SAVE, lambda body: honest({**body, **elsewhere}))
     ended = account.adapter().launch(account.request(KEY, "wait"), account.now())
     assert "landed as somewhere-else version 1" in ended.detail
     assert [session.live for session in account.place.sessions()] == [False]
