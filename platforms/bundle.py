@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn
 
+from jobs.payload.bounded_file import ODD, open_below
 from jobs.problem import Refusal
-from platforms.plain_file import ODD, open_below
 
 _PIECE_BYTES = 1 << 20
 _PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._+=@,()\[\] -]{1,200}", re.ASCII)

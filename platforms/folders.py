@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from jobs.payload.bounded_file import open_below
 from platforms.base import Misconfigured, Observed, SessionState, Unreachable
-from platforms.plain_file import open_below
 from platforms.record_file import DamagedRecord, unclear
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)

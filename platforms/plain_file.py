@@ -1,7 +1,4 @@
-"""Plain files below a folder that others write to as well: no link leads out of it, and no pipe or device holds us up.
-
-Every part of the way is opened on its own, from the folder before it, so that no other process can change it meanwhile.
-"""
+"""Files that are written whole, read up to a limit, and known by what they hold."""
 
 from __future__ import annotations
 
@@ -9,16 +6,12 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from collections.abc import Iterable
+from pathlib import Path
+
+from jobs.payload.bounded_file import open_below
 
 _BYTES_MAX = 1 << 16  # more is no credential, and is judged by its size and time alone
-# What says that something stands there, but no plain file or folder: a link, a pipe, a socket, a device.
-ODD = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR})
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
@@ -42,57 +35,6 @@ def _look(path: Path) -> str:
     except OSError as error:
         return f"errno {error.errno}"
     return f"{owner} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
-
-
-@contextmanager
-def folder_below(root: Path, relative: str, *, make: bool = False) -> Iterator[int]:
-    """Yield a descriptor of a folder below ``root``, which may be a link itself; nothing below it is followed.
-
-    With ``make``, what is missing is made, and synced into the folder above it. Raises OSError.
-    """
-    current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in PurePosixPath(relative).parts:
-            inner = _opened(current, part, make=make)
-            os.close(current)
-            current = inner
-        yield current
-    finally:
-        os.close(current)
-
-
-def _opened(folder: int, name: str, *, make: bool) -> int:
-    try:
-        return os.open(name, _FOLDER, dir_fd=folder)
-    except FileNotFoundError:
-        if not make:
-            raise
-    try:
-        os.mkdir(name, dir_fd=folder)
-    except FileExistsError:
-        pass  # somebody else was faster
-    else:
-        os.fsync(folder)
-    return os.open(name, _FOLDER, dir_fd=folder)
-
-
-def open_in(folder: int, name: str) -> BinaryIO:
-    """Open the plain file ``name`` of an open folder. Raises OSError, with a number of ODD for anything else."""
-    descriptor = os.open(name, _FILE, dir_fd=folder)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.ENXIO, "this is no plain file", name)
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def open_below(root: Path, relative: str) -> BinaryIO:
-    """Open a plain file below ``root``. Raises OSError, with a number of ODD for anything else."""
-    way = PurePosixPath(relative)
-    with folder_below(root, str(way.parent)) as folder:
-        return open_in(folder, way.name)
 
 
 def write_whole(path: Path, text: str, *, sync: bool = False) -> None:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from jobs.payload.bounded_file import ODD
 from platforms.base import Observed, SessionState
-from platforms.plain_file import ODD, read_below
+from platforms.plain_file import read_below
 
 _Record = TypeVar("_Record")
 _adapter: Any = cache(TypeAdapter)  # to look at the types of a record takes longer than to read it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -11,6 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
+from jobs.payload.bounded_file import open_below
 from jobs.payload.store.listing import BadListing, Entry, Kind, encode_listing
 from jobs.payload.store.tree import LIMITS, PIECE_BYTES, Tree, encode_tree
 from jobs.problem import InvalidInput
@@ -25,7 +27,6 @@ class TreeError(InvalidInput):
 
 
 _READ_BYTES = 1 << 20
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PackedFolder:
@@ -148,25 +149,12 @@ def _entries(folder: Path) -> list[Entry]:
 
 def _opened(folder: Path, path: str) -> BinaryIO:
     """Open a file below a folder without following a link anywhere on the way. Raises TreeError."""
-    *parents, last = path.split("/")
-    place = -1
     try:
-        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for parent in parents:
-            inner = os.open(parent, _FLAGS | os.O_DIRECTORY, dir_fd=place)
-            os.close(place)
-            place = inner
-        # It may have been exchanged since: a pipe must not be waited for.
-        stream = os.fdopen(os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=place), "rb")
+        return open_below(folder, path)
     except OSError as error:
+        if error.errno == errno.ENXIO:  # what stands there was exchanged for what is no file
+            raise _changed(folder, path) from None
         raise TreeError(str(folder), f"{path!a} cannot be read: {error.strerror}", "Try again once it can") from None
-    finally:
-        if place >= 0:
-            os.close(place)
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
-        raise _changed(folder, path)
-    return stream
 
 
 def _changed(folder: Path, path: str) -> TreeError:

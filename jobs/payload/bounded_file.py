@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 TEXT_BYTES_MAX = 4 << 20
 """Enough for settings, jobs, tokens and model shapes: whatever a person writes or reads."""
@@ -31,3 +34,63 @@ def read_bounded(path: Path, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
     if len(data) > bytes_max:
         raise OSError(errno.EFBIG, f"larger than {bytes_max:,} bytes", str(path))
     return data
+
+
+# Plain files below a folder that others write to as well: no link leads out of it, and no pipe or device holds us up.
+#
+# Every part of the way is opened on its own, from the folder before it, so that no other process can change it.
+# What says that something stands there, but no plain file or folder: a link, a pipe, a socket, a device.
+ODD = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR})
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@contextmanager
+def folder_below(root: Path, relative: str, *, make: bool = False) -> Iterator[int]:
+    """Yield a descriptor of a folder below ``root``, which may be a link itself; nothing below it is followed.
+
+    With ``make``, what is missing is made, and synced into the folder above it. Raises OSError.
+    """
+    current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in PurePosixPath(relative).parts:
+            inner = _opened(current, part, make=make)
+            os.close(current)
+            current = inner
+        yield current
+    finally:
+        os.close(current)
+
+
+def _opened(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        pass  # somebody else was faster
+    else:
+        os.fsync(folder)
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def open_in(folder: int, name: str) -> BinaryIO:
+    """Open the plain file ``name`` of an open folder. Raises OSError, with a number of ODD for anything else."""
+    descriptor = os.open(name, _FILE, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENXIO, "this is no plain file", name)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def open_below(root: Path, relative: str) -> BinaryIO:
+    """Open a plain file below ``root``. Raises OSError, with a number of ODD for anything else."""
+    way = PurePosixPath(relative)
+    with folder_below(root, str(way.parent)) as folder:
+        return open_in(folder, way.name)

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jobs.payload.bounded_file import ODD, folder_below, open_below
 from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
-from platforms.plain_file import ODD, folder_below, open_below
 
 _TEMPORARY = ".tmp-"  # no key can begin with a dot
 _FULL = {errno.ENOSPC, errno.EDQUOT}

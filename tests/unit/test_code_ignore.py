@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobs.code.errors import CodeError
-from jobs.code.ignore import Ignore
-from jobs.code.pack import pack
+from jobs.code.pack import Ignore, pack
 from jobs.spec import Code
 
 Git = Callable[..., str]
@@ -94,7 +93,7 @@ def test_a_pattern_with_many_wildcards_is_matched_in_little_work(pattern: str, p
 def test_a_folder_that_takes_too_long_to_list_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / ".schedignore").write_text("*.log\n")
     readings = iter(range(0, 10_000, 40))
-    monkeypatch.setattr("jobs.code.ignore.stopwatch", lambda: next(readings))
+    monkeypatch.setattr("jobs.code.pack.stopwatch", lambda: next(readings))
     with pytest.raises(CodeError, match=r"listing its files takes more than 60 s.*fewer and shorter patterns"):
         pack(Code(str(folder)), io.BytesIO())
 

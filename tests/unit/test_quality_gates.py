@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobs.quality_gate import read_gates
+from jobs.definition import read_gates
 from jobs.readers import Wrong
 from jobs.spec import QualityGate
 from scheduler.service.requests.gate_concerns import smallest_set

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jobs.payload.bounded_file import open_below
 from jobs.payload.bounds import read_json
 from jobs.payload.clock import stopwatch
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.api.wire import Denied, Throttled
 from platforms.kaggle.session.records import LaunchRecords, Record, SessionWords
-from platforms.plain_file import open_below
 
 _MARK = "##uff-scheduler##"
 _END = "END_OF_LOG"
