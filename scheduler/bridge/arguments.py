@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from jobs.problem import UserError
 from jobs.ranges import RANGES
 from scheduler.web.shapes import Name, Position
 
@@ -17,18 +18,18 @@ Line = Annotated[str, Field(min_length=1, max_length=4_096)]
 Week = Annotated[str, Field(pattern=r"^([0-9]{4}-W[0-9]{2}|this|last)$", description="2026-W47, this or last.")]
 
 
-class BadRequest(Exception):
-    """A request that cannot be understood; nothing was done. The message says why, ``remedy`` what to do."""
+class BadRequest(UserError):
+    """A request that cannot be understood; nothing was done."""
 
     def __init__(self, why: str, remedy: str = "The verbs and their arguments: schedctl port --describe") -> None:
-        super().__init__(why)
-        self.remedy = remedy
+        super().__init__(why, remedy=remedy)
 
 
-class Busy(Exception):
+class Busy(UserError):
     """Too much was asked at the same time; nothing was done."""
 
-    remedy = "Ask again when earlier requests are answered"
+    def __init__(self, why: str) -> None:
+        super().__init__(why, remedy="Ask again when earlier requests are answered")
 
 
 class CommandFailed(Exception):

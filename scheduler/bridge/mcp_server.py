@@ -175,8 +175,7 @@ class Tools:
             return {"done": True, **result} if verb.changes else result
         except Exception as error:  # noqa: BLE001 - every error is reported to the agent, as it would be to a person
             document = self.surface.tell(error)
-            message = ". ".join(filter(None, [document["message"], document.get("remedy")]))
-            words = line(self.surface.app.redact(message))
+            words = line(self.surface.app.redact(document["message"]))
             raise self.complain(f"{words} (exit code {document.get('exit_code')})") from None
 
 
