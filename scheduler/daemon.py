@@ -14,7 +14,10 @@ from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from apscheduler.schedulers.base import BaseScheduler
+from sqlalchemy import Connection
 
 from config.credentials import credential_files
 from config.errors import ConfigError, Problem
@@ -38,11 +41,6 @@ from scheduler.store.errors import DatabaseCorrupt, Fenced, StoreFailure
 from scheduler.store.lease import Lease
 from scheduler.views.long_work import LongWork
 from scheduler.wake import Waker
-
-if TYPE_CHECKING:
-    from apscheduler.schedulers.base import BaseScheduler
-    from sqlalchemy import Connection
-
 
 LOCK_FILE = "daemon.lock"
 _RELOAD, _STOP, _MAIL, _LOOK_SOON = "reload", "stop", "mail", "look soon"

@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from starlette.requests import Request
 
 from jobs.payload.bounded_file import read_bounded
 from jobs.problem import InvalidInput
 from scheduler.clock import real_now
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 LENGTH_MIN = 32
 READERS, ACTIONS = "web", "web-actions"

@@ -7,15 +7,14 @@ import re
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobs.payload.redact import Redact
 from scheduler.web import actors
 from scheduler.web.actors import Bearer
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h11
 import uvicorn
@@ -18,9 +19,6 @@ from scheduler.app import App
 from scheduler.service.outside.ports import EventLog
 from scheduler.web.actors import Actors, Bearer
 from scheduler.web.site import site
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 @dataclass(frozen=True, slots=True)

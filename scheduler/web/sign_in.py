@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment
 from starlette.requests import ClientDisconnect
 
 from scheduler.clock import real_now, stopwatch
 from scheduler.web import actors as acting
 from scheduler.web.actors import Actors, Bearer
 from scheduler.web.guard import COOKIE, SIGN_IN
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _BODY_MAX_BYTES = 4_096
 _READER_SECONDS = 2_592_000

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING
 
+from scheduler.core.pool import Pool
+from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 from scheduler.core.throughput import SURENESS
 from scheduler.planner.model.booking import Bookings
+from scheduler.planner.model.capacity_state import CapacityState
 from scheduler.planner.model.columns import Columns
+from scheduler.planner.model.lanes import CandidateSession
+from scheduler.planner.model.plan_state import PlanState
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.model.session_yield import (
     TOLERANCE,
@@ -24,13 +28,6 @@ from scheduler.planner.model.session_yield import (
 )
 from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, SessionValues, reference_rate
-
-if TYPE_CHECKING:
-    from scheduler.core.pool import Pool
-    from scheduler.core.snapshot import JobView, LiveRun, Snapshot
-    from scheduler.planner.model.capacity_state import CapacityState
-    from scheduler.planner.model.lanes import CandidateSession
-    from scheduler.planner.model.plan_state import PlanState
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
 
+from scheduler.core.plan import Placement
+from scheduler.core.pool import Pool
+from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import DAY, HOUR
+from scheduler.planner.model.booking import Booking
 from scheduler.planner.model.session_yield import terms
-
-if TYPE_CHECKING:
-    from scheduler.core.plan import Placement
-    from scheduler.core.pool import Pool
-    from scheduler.core.snapshot import JobView, Snapshot
-    from scheduler.planner.model.booking import Booking
 
 LATE_FACTOR = 0.3
 # The caches of session values are cleared when they hold this many.

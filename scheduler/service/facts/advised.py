@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from jobs.advice.card import Card
+from jobs.advice.seen import Measurement
 from jobs.advice.setup import Setup
 from jobs.spec import JobSpec
 from scheduler.core.pool import Pool
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.store.rates import RateRecord
-
-if TYPE_CHECKING:
-    from jobs.advice.seen import Measurement
 
 ALIKE_SIGMA = 0.1
 """Relative error of a speed that other jobs of the same kind showed on the same card."""

@@ -13,10 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection
 
+from jobs.corpus.build.build import BuildProgress
+from jobs.corpus.folder import CorpusFolder
+from jobs.corpus.manifest import CorpusManifest
 from jobs.spec import Mixture
 from platforms.artifacts.base import BlobStore
 from scheduler.core.plan import Placement
@@ -26,11 +29,6 @@ from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, trees
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord
-
-if TYPE_CHECKING:
-    from jobs.corpus.build.build import BuildProgress
-    from jobs.corpus.folder import CorpusFolder
-    from jobs.corpus.manifest import CorpusManifest
 
 _READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
 NO_SOURCES = (

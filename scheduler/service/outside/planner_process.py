@@ -9,18 +9,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import Snapshot
-from scheduler.planner import PlannerOptions
+from scheduler.planner import Planner, PlannerOptions
 from scheduler.planner.lp.solver import Solver
 from scheduler.service.outside.child_process import ChildFailed, ChildHost, serve
 from scheduler.service.outside.solver_process import SolverHost
 from scheduler.store.plan_json import dumped, loaded
-
-if TYPE_CHECKING:
-    from scheduler.planner import Planner
 
 PATIENCE_SECONDS = 900.0  # no plan takes a tenth of it
 COMMAND = (sys.executable, "-m", "scheduler.service.outside.planner_process")
