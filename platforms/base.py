@@ -22,6 +22,8 @@ from jobs.problem import UserError
 if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
 
+_SKEW_SECONDS = 60  # between two clocks, above which times of one mean too little to the other
+
 
 class PlatformError(UserError):
     """Base of all platform errors. ``remedy`` is the next thing to try, in one sentence."""
@@ -221,6 +223,16 @@ class Checked:
     grade: Literal["ok", "warning", "bad"]
     found: str
     remedy: str = ""
+
+
+def check_clock(theirs: float | None, now: float, whose: str) -> Checked:
+    """Return whether this machine's clock (``now``) agrees with a platform's, both in real UTC seconds."""
+    if theirs is None:
+        return Checked("warning", f"{whose} does not tell its time", "Nothing, if this machine's clock is synchronised")
+    off = round(now - theirs)
+    if abs(off) > _SKEW_SECONDS:
+        return Checked("bad", f"this machine's clock is {off:+d} s off {whose}'s", "Synchronise it with NTP")
+    return Checked("ok", f"agrees with {whose}'s to {max(1, abs(off))} s")
 
 
 class Published(Protocol):

@@ -130,28 +130,23 @@ def header_date(text: Any) -> float | None:
 
 def opener(deadline: Deadline) -> urllib.request.OpenerDirector:
     """Return what opens addresses under a deadline, without following redirects."""
-    return urllib.request.build_opener(Stay, _Http(deadline), _Https(deadline))
+    return urllib.request.build_opener(Stay, _Watched(deadline))
 
 
-class _Http(urllib.request.HTTPHandler):
+class _Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens connections that a deadline watches."""
+
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()
         self._deadline = deadline
 
     def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        """Open a connection that is watched."""
-        return self.do_open(_followed(HTTPConnection, self._deadline), req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, deadline: Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
+        """Open one without TLS."""
+        return self.do_open(self._followed(HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        """Open a connection that is watched."""
-        return self.do_open(_followed(HTTPSConnection, self._deadline), req, context=getattr(self, "_context", None))
+        """Open one with TLS."""
+        return self.do_open(self._followed(HTTPSConnection), req, context=getattr(self, "_context", None))
 
-
-def _followed(kind: type[HTTPConnection], deadline: Deadline) -> Any:
-    return lambda *words, **more: deadline.follow(kind(*words, **more))
+    def _followed(self, kind: type[HTTPConnection]) -> Any:
+        return lambda *words, **more: self._deadline.follow(kind(*words, **more))

@@ -121,7 +121,7 @@ class Collector:
             return True
         limit = min(limit, self._caps.total_bytes - self._total_bytes)
         try:
-            self._client.download(url, file, limit, self._caps.seconds)
+            self._client.wire.download(url, file, limit, self._caps.seconds)
         except Denied as error:
             if isinstance(error, TooLarge):
                 raise Refused("kaggle", "collect", f"{key}: {error}", permanent=True) from None

@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from platforms.base import Checked, Misconfigured, Unreachable
+from platforms.base import Checked, Misconfigured, Unreachable, check_clock
 from platforms.kaggle.api.account import Account, open_account
 from platforms.kaggle.api.client import Push
 from platforms.kaggle.api.wire import Denied
@@ -21,7 +21,6 @@ from platforms.kaggle.settings import read_settings
 
 _TESTED = re.compile(r"0\.1\.(37|38)")
 _RETIRED = frozenset({"NvidiaTeslaP100", "TpuV38", "Tpu1VmV38", "TpuV232", "TpuV2256"})
-_SKEW_SECONDS = 60
 _PROBE_LOOKS = 100
 _PROBE_SECONDS = 60
 _CALL_SECONDS = 20
@@ -115,13 +114,7 @@ def _quota(account: Account) -> Checked:
 
 def _clock(account: Account, now: float) -> Checked:
     account.client.gpu_week()
-    offset = account.wire.clock_shown
-    if offset is None:
-        return Checked("warning", "Kaggle does not tell its time", "Compare this machine's clock with another")
-    skew = round(now - offset)
-    if abs(skew) > _SKEW_SECONDS:
-        return Checked("bad", f"this machine's clock is {skew} s ahead of Kaggle's", "Start a time service")
-    return Checked("ok", f"{skew} s from Kaggle's")
+    return check_clock(account.wire.clock_shown, now, "Kaggle")
 
 
 def _accelerator(shape: str) -> Checked:

@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any
 
 from jobs.payload.deadline import header_date
-from platforms.base import Checked
+from platforms.base import Checked, check_clock
 from platforms.sagemaker import answers
 from platforms.sagemaker.request import ECR
 from platforms.sagemaker.sdk import image_address, names_image
 from platforms.sagemaker.settings import SageMakerSettings, read_settings
 
-_SKEW_SECONDS = 60
 _VERSION = re.compile(r"\d+\.\d+")
 # Until when AWS patches its PyTorch training images, as its Deep Learning Containers said in November 2026.
 _PATCHED_UNTIL = {
@@ -150,10 +149,4 @@ def _image(settings: SageMakerSettings, now: float) -> Checked:
 def _clock(settings: SageMakerSettings, now: float) -> Checked:
     with answers.translated("ask for the time"):
         answer = _client(settings, "sts").get_caller_identity()
-    theirs = header_date(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
-    if theirs is None:
-        return Checked("warning", "AWS does not tell its time", "Nothing, if this machine's clock is synchronised")
-    off = round(now - theirs)
-    if abs(off) > _SKEW_SECONDS:
-        return Checked("bad", f"this machine's clock is {off:+d} s off AWS's", "Synchronise it with NTP")
-    return Checked("ok", f"agrees with AWS's to {max(1, abs(off))} s")
+    return check_clock(header_date(answer["ResponseMetadata"]["HTTPHeaders"].get("date")), now, "AWS")

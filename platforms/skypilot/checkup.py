@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from jobs.payload.deadline import header_date
-from platforms.base import Checked
+from platforms.base import Checked, check_clock
 from platforms.skypilot.server import ApiServer, offers
 from platforms.skypilot.settings import DOC, SkyPilotSettings, read_settings
 
 _TESTED = re.compile(r"0\.14\.\d+")
-_SKEW_SECONDS = 60
 
 
 def checks(
@@ -70,11 +69,4 @@ def _price(server: ApiServer, chosen: SkyPilotSettings) -> Checked:
 
 
 def _clock(server: ApiServer, now: float) -> Checked:
-    _, server_time = server.health()
-    theirs = header_date(server_time)
-    if theirs is None:
-        return Checked("warning", "the server does not tell its time", "Nothing, if both are synchronised")
-    off = round(now - theirs)
-    if abs(off) > _SKEW_SECONDS:
-        return Checked("bad", f"this machine's clock is {off:+d} s off the server's", "Synchronise both with NTP")
-    return Checked("ok", f"agrees with the server's to {max(1, abs(off))} s")
+    return check_clock(header_date(server.health()[1]), now, "the server")

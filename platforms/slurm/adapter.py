@@ -128,29 +128,11 @@ _LOG_BYTES = 4 << 20  # of one answer; more is asked for again
 _TERM_SECONDS = 120  # before the time limit
 
 
-class SlurmOrder(NamedTuple):
-    """What a session's script must know; instants are real UTC seconds."""
-
-    key: str
-    until: int
-    limit_seconds: int
-    python: str
-    agent: str
-    nodes: int = 1
-    share: int = 1  # devices of a node
-
-
-def script(order: SlurmOrder) -> str:
-    """Return the text of the script."""
-    return _SCRIPT.format(
-        key=shlex.quote(order.key),
-        until=order.until,
-        limit=order.limit_seconds,
-        python=shlex.quote(order.python),
-        agent=shlex.quote(order.agent),
-        nodes=order.nodes,
-        share=order.share,
-    )
+def script(key: str, *, until: int, limit: int, python: str, agent: str, nodes: int = 1, share: int = 1) -> str:
+    """Return the text of the script; ``until`` is in real UTC seconds, ``share`` the devices of a node."""
+    words = {"key": key, "python": python, "agent": agent}
+    quoted = {name: shlex.quote(word) for name, word in words.items()}
+    return _SCRIPT.format(**quoted, until=until, limit=limit, nodes=nodes, share=share)
 
 
 class _Evidence(NamedTuple):
@@ -324,9 +306,11 @@ class SlurmPlatform(RemoteSessions):
         """Submit the job of a session, whose order is written. When nothing was submitted, the order is taken back."""
         until = int(self._real(request.deadline))
         limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
-        agent = f"../.payload/{digest}/payload/agent.py"
-        nodes = self._settings.nodes
-        order = SlurmOrder(request.key, until, limit, self._settings.python, agent, nodes, request.devices // nodes)
+        python, nodes = self._settings.python, self._settings.nodes
+        text = script(
+            request.key, until=until, limit=limit, python=python, agent=f"../.payload/{digest}/payload/agent.py",
+            nodes=nodes, share=request.devices // nodes,
+        )  # fmt: skip
         words = [
             f"--comment={comment(request.key, self._settings.owner, until)}",
             "--no-requeue",
@@ -336,7 +320,7 @@ class SlurmPlatform(RemoteSessions):
         ]
         launch = json.dumps({**request.launch, "work_dir": "work"})
         try:
-            return self._commands.submit(request.key, words, launch, script(order))
+            return self._commands.submit(request.key, words, launch, text)
         except (Refused, Misconfigured, NotSubmitted):
             self._folders.remove([request.key])
             self._forget([request.key])

@@ -24,7 +24,7 @@ from jobs.payload.store.presigned import PresignedTransport
 from platforms.base import Unreachable
 from platforms.kaggle import checkup
 from platforms.kaggle.api.client import KaggleClient
-from platforms.kaggle.api.wire import Endpoint, Wire
+from platforms.kaggle.api.wire import Wire
 from platforms.kaggle.kernel import bootstrap
 from platforms.kaggle.settings import Credentials
 from platforms.skypilot.server import ApiServer
@@ -143,7 +143,7 @@ def role(port: int) -> None:
 
 
 def kaggle(port: int) -> Wire:
-    return Wire(Credentials("the test", token="t"), Endpoint(f"http://127.0.0.1:{port}", 4))
+    return Wire(Credentials("the test", token="t"), f"http://127.0.0.1:{port}", 4)
 
 
 def kaggle_file(port: int) -> None:

@@ -45,7 +45,7 @@ BODIES = (
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask once, for a moment."""
     monkeypatch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 1)
-    monkeypatch.setattr("platforms.artifacts.s3.bounded._SECONDS", 0.1)
+    monkeypatch.setattr("platforms.artifacts.s3.client._SECONDS", 0.1)
 
 
 @pytest.fixture(params=["http", "https"])
@@ -131,7 +131,7 @@ def test_no_s3_server_that_drips_holds_its_client(dripper: Dripper, tmp_path: Pa
 def test_a_slow_transfer_that_goes_on_is_not_cut_off(
     dripper: Dripper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("platforms.artifacts.s3.bounded._PIECE_BYTES", 1)
+    monkeypatch.setattr("platforms.artifacts.s3.client._PIECE_BYTES", 1)
     dripper.first = LONG.replace(b"1000000", b"15")
     assert store_at(dripper.address, tmp_path).read("a/b") == b"x" * 15
 
@@ -146,7 +146,7 @@ def test_every_exchange_of_a_connection_has_its_time(server: Server, tmp_path: P
 
 
 def test_an_answer_without_end_is_refused(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platforms.artifacts.s3.bounded._ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr("platforms.artifacts.s3.client._ANSWER_BYTES_MAX", 1_000)
     server.answer = b"HTTP/1.1 200 OK\r\n\r\n<ListBucketResult><!--" + b"x" * 1_000 + b"--></ListBucketResult>"
     with pytest.raises(StoreUnreachable):
         [*store_at(server.address, tmp_path).keys("a/")]

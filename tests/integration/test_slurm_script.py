@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from platforms.slurm.adapter import SlurmOrder, script
+from platforms.slurm.adapter import script
 from scheduler.clock import real_now
 from tests.lab.patience import until
 
@@ -23,8 +23,8 @@ SLOW_KILL = 'kill() { builtin kill "$@"; local code=$?; sleep 1; return $code; }
 def test_a_session_that_was_asked_to_leave_and_did_has_not_failed(tmp_path: Path) -> None:
     for name, content in (("order", "one\n"), ("launch.json", "{}"), ("agent.py", AGENT), ("slow", SLOW_KILL)):
         (tmp_path / name).write_text(content)
-    order = SlurmOrder("one", int(real_now()) + 600, 600, sys.executable, str(tmp_path / "agent.py"))
-    (tmp_path / "script").write_text(script(order))
+    agent, until_at = str(tmp_path / "agent.py"), int(real_now()) + 600
+    (tmp_path / "script").write_text(script("one", until=until_at, limit=600, python=sys.executable, agent=agent))
     with subprocess.Popen(
         ["bash", "script"],
         cwd=tmp_path,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from platforms.base import Misconfigured
 from platforms.kaggle.api.client import KaggleClient, KagglePublished
-from platforms.kaggle.api.wire import Endpoint, Wire, import_library
+from platforms.kaggle.api.wire import Wire, import_library
 from platforms.kaggle.settings import Credentials, KaggleSettings, read_credentials, read_settings
 from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
@@ -44,7 +44,7 @@ def open_account(settings: KaggleSettings, environ: Mapping[str, str]) -> Accoun
     except Exception as error:
         raise Misconfigured("kaggle", "load", str(error), "Unset it, or set it to PROD") from error
     credentials = read_credentials(settings.credentials, environ)
-    wire = Wire(credentials, Endpoint(settings.emulator, settings.call_seconds))
+    wire = Wire(credentials, settings.emulator, settings.call_seconds)
     client = KaggleClient(wire, credentials.username, credentials.token, settings.tries, settings.pause_seconds)
     return Account(credentials, wire, client)
 

@@ -296,18 +296,13 @@ class OutputPage:
     next_page: str
 
 
-class KaggleClient:
-    """Kaggle as one account sees it, with plain values in and out. The arguments are those of Caller."""
+class KaggleClient(Caller):
+    """Kaggle as one account sees it, with plain values in and out."""
 
     def __init__(self, wire: Wire, username: str, token: str, tries: int, pause_seconds: float) -> None:
-        self._wire = wire
-        self._caller = Caller(wire, username, token, tries, pause_seconds)
-        self.datasets = Datasets(self._caller)
-        self.published = KagglePublished(self._caller)
-
-    def owner(self) -> str:
-        """See Caller.owner."""
-        return self._caller.owner()
+        super().__init__(wire, username, token, tries, pause_seconds)
+        self.datasets = Datasets(self)
+        self.published = KagglePublished(self)
 
     def push(self, push: Push, seconds: int) -> Pushed:
         """Save and run a kernel. Raises Denied when nothing was saved; after Unreachable it may run."""
@@ -328,7 +323,7 @@ class KaggleClient:
             **({"machine_shape": push.machine_shape} if push.machine_shape else {}),
         }
         try:
-            return self._wire.call(_KERNELS, "SaveKernel", fields, self._pushed, seconds)
+            return self.wire.call(_KERNELS, "SaveKernel", fields, self._pushed, seconds)
         except TooLarge as error:
             raise Unreachable("kaggle", "SaveKernel", str(error)) from None  # what was done it does not tell
 
@@ -346,18 +341,18 @@ class KaggleClient:
 
     def status(self, slug: str) -> tuple[str, str] | None:
         """Return the state of version 1 and its failure message; None: missing, or not ours."""
-        return self._caller.find(_KERNELS, "GetKernelSessionStatus", self._first_version(slug), _status)
+        return self.find(_KERNELS, "GetKernelSessionStatus", self._first_version(slug), _status)
 
     def source(self, slug: str) -> str | None:
         """Return the source of a kernel's version 1; None: missing, or not ours."""
-        return self._caller.find(_KERNELS, "GetKernel", self._first_version(slug), partial(self._source, slug))
+        return self.find(_KERNELS, "GetKernel", self._first_version(slug), partial(self._source, slug))
 
     def _first_version(self, slug: str) -> dict[str, object]:
         return {"user_name": self.owner(), "kernel_slug": slug, "version_label": "v1"}
 
     def _source(self, slug: str, answer: Answer) -> str:
         """Read a kernel's source. It decides whose a kernel is, so it must be of the one that was asked for."""
-        if self._caller.own(answer.needed_part("metadata").needed_text("ref")) != slug:
+        if self.own(answer.needed_part("metadata").needed_text("ref")) != slug:
             raise NoAnswer("it is of another kernel")
         return answer.needed_part("blob").needed_text("source")
 
@@ -378,10 +373,10 @@ class KaggleClient:
             "sort_by": KernelsListSortType.DATE_RUN,
             "page_size": _PAGE,
         }
-        for kernels, token in self._caller.pages(_KERNELS, "ListKernels", "kernels", newest_run_first, _LIST_PAGES):
+        for kernels, token in self.pages(_KERNELS, "ListKernels", "kernels", newest_run_first, _LIST_PAGES):
             try:
                 for kernel in kernels:
-                    if (slug := self._caller.own(kernel.needed_text("ref"))) is not None:
+                    if (slug := self.own(kernel.needed_text("ref"))) is not None:
                         yield slug, kernel.instant("lastRunTime") or 0.0
             except NoAnswer as error:
                 raise Unreachable("kaggle", "ListKernels", f"an entry is none: {error}") from None
@@ -395,7 +390,7 @@ class KaggleClient:
         """
         fields = {**self._first_version(slug), "page_size": 200, "page_token": page}
         try:
-            return self._caller.read(_KERNELS, "ListKernelSessionOutput", fields, _output)
+            return self.read(_KERNELS, "ListKernelSessionOutput", fields, _output)
         except TooLarge:
             raise
         except Denied as error:
@@ -406,7 +401,7 @@ class KaggleClient:
         """Yield (content type, piece) of the log of version 1, from its beginning; nothing when it is missing."""
         path = f"kernels/logs/stream/{self.owner()}/{slug}?versionLabel=v1"
         try:
-            yield from self._wire.stream(path, idle_seconds, limit_bytes)
+            yield from self.wire.stream(path, idle_seconds, limit_bytes)
         except Denied as error:
             require_missing(error)
 
@@ -414,7 +409,7 @@ class KaggleClient:
         """Cancel a session by its own id; False: there is no such session of ours."""
         fields = {"kernel_session_id": session_id}
         try:
-            return self._wire.call(_KERNELS, "CancelKernelSession", fields, nothing_wrong)
+            return self.wire.call(_KERNELS, "CancelKernelSession", fields, nothing_wrong)
         except Denied:
             return False
 
@@ -422,7 +417,7 @@ class KaggleClient:
         """Delete a kernel, which ends its session; False: it is missing, or Kaggle would not."""
         fields = {"user_name": self.owner(), "kernel_slug": slug}
         try:
-            return self._wire.call(_KERNELS, "DeleteKernel", fields, nothing_wrong)
+            return self.wire.call(_KERNELS, "DeleteKernel", fields, nothing_wrong)
         except Denied as error:
             require_missing(error)
             return False
@@ -431,13 +426,9 @@ class KaggleClient:
         """Return Kaggle's books on GPU time of this week. Raises Unreachable, also when they are incomplete."""
         name = "GetAcceleratorQuotaStatistics"
         try:
-            return self._caller.read(_KERNELS, name, {}, _gpu_week)
+            return self.read(_KERNELS, name, {}, _gpu_week)
         except Denied as error:
             raise Unreachable("kaggle", name, str(error), "Check that the credentials are still good") from None
-
-    def download(self, url: str, target: Path, limit_bytes: int, seconds: float) -> None:
-        """See Wire.download."""
-        self._wire.download(url, target, limit_bytes, seconds)
 
 
 def _status(answer: Answer) -> tuple[str, str]:

@@ -6,7 +6,6 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -218,20 +217,16 @@ class Throttled(Unreachable):
         self.wait_seconds = wait_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where to call. ``emulator`` is the address of an emulator that is used as a proxy; empty means the real place."""
-
-    emulator: str = ""
-    call_seconds: int = 60
-
-
 class Wire:
-    """Calls Kaggle with the wire types of kagglesdk. Keeps no connection, so any thread may use it at any time."""
+    """Calls Kaggle with the wire types of kagglesdk. Keeps no connection, so any thread may use it at any time.
 
-    def __init__(self, credentials: Credentials, endpoint: Endpoint) -> None:
+    ``emulator`` is the address of an emulator that is used as a proxy; empty means the real place.
+    """
+
+    def __init__(self, credentials: Credentials, emulator: str, call_seconds: int) -> None:
         self._credentials = credentials
-        self._endpoint = endpoint
+        self._emulator = emulator
+        self._call_seconds = call_seconds
         self.clock_shown: float | None = None  # what Kaggle's clock showed in its last answer, UTC seconds
 
     def call(
@@ -249,7 +244,7 @@ class Wire:
         """
         from requests.exceptions import HTTPError, RequestException
 
-        seconds = seconds or self._endpoint.call_seconds
+        seconds = seconds or self._call_seconds
         try:
             with self._client(seconds) as client:
                 return read(client.call(service, name, request_of(service, name, fields), _Body))
@@ -270,7 +265,7 @@ class Wire:
         from requests.exceptions import RequestException, TooManyRedirects
 
         try:
-            with self._client(self._endpoint.call_seconds) as client:
+            with self._client(self._call_seconds) as client:
                 client.call(service, name, request_of(service, name, fields), None)
         except TooManyRedirects as error:  # the client follows none
             address = "" if error.response is None else str(error.response.headers.get("Location", ""))
@@ -285,7 +280,7 @@ class Wire:
         from requests.exceptions import RequestException
 
         opened = False
-        with self._client(self._endpoint.call_seconds) as client:
+        with self._client(self._call_seconds) as client:
             session = client.session
             url = client.url(path)
             headers = {"Accept": "text/event-stream"}
@@ -336,7 +331,7 @@ class Wire:
 
     def _receive(self, url: str, sink: BinaryIO, limit_bytes: int, seconds: float) -> None:
         """Append what ``sink`` lacks, in one exchange."""
-        with self._client(self._endpoint.call_seconds) as client:
+        with self._client(self._call_seconds) as client:
             session = client.session
             session.auth, session.max_redirects = None, _REDIRECTS
             headers = {"Range": f"bytes={sink.tell()}-"} if sink.tell() else {}
@@ -383,7 +378,7 @@ class Wire:
             return response.status_code, str(response.headers.get("Range", ""))
 
     def _client(self, seconds: int) -> Any:
-        return open_client(self._credentials, self._endpoint.emulator, seconds, self._note_clock)
+        return open_client(self._credentials, self._emulator, seconds, self._note_clock)
 
     def _note_clock(self, response: requests.Response) -> None:
         self.clock_shown = header_date(response.headers.get("Date")) or self.clock_shown

@@ -10,7 +10,7 @@ import pytest
 
 from platforms.emulators.kaggle.storage import KaggleRefusal
 from platforms.kaggle.api.client import KaggleClient, Push
-from platforms.kaggle.api.wire import Denied, Endpoint, Wire
+from platforms.kaggle.api.wire import Denied, Wire
 from platforms.kaggle.settings import Credentials
 from tests.lab.faults import Fault
 from tests.lab.patience import until
@@ -27,7 +27,7 @@ def client(account: Account) -> KaggleClient:
 
 
 def client_of(account: Account) -> KaggleClient:
-    wire = Wire(Credentials("a test", username="alice", key=account.place.key), Endpoint(account.server.address, 5))
+    wire = Wire(Credentials("a test", username="alice", key=account.place.key), account.server.address, 5)
     return KaggleClient(wire, "alice", "", tries=1, pause_seconds=0)
 
 
@@ -168,7 +168,7 @@ def test_links_to_output_expire(account_at: Callable[..., Account]) -> None:
     output = client.output("the-kernel", "")
     assert output is not None
     with pytest.raises(Denied) as refused:
-        client.download(output.files[0][1], account.folder / "a", 10, 5)
+        client.wire.download(output.files[0][1], account.folder / "a", 10, 5)
     assert refused.value.status == 403
 
 

@@ -146,7 +146,7 @@ def test_a_launch_is_found_by_its_name_when_our_records_are_lost(account: Accoun
 def test_a_read_waits_as_long_as_it_is_asked_to(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     platform = account.adapter(pause_milliseconds="200")
-    monkeypatch.setattr(platform._client._caller.patience, "wait", waits.append)
+    monkeypatch.setattr(platform._client.patience, "wait", waits.append)
     account.place.faults.add("GetAcceleratorQuotaStatistics", Fault.THROTTLED_LATER, Fault.THROTTLED)
     assert platform.read_quota(account.now())
     assert waits == [1.0, 0.4]

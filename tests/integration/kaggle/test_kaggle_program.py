@@ -12,7 +12,7 @@ import pytest
 
 from platforms.emulators.program import _kernels
 from platforms.kaggle.api.client import KaggleClient, Push
-from platforms.kaggle.api.wire import Endpoint, Wire
+from platforms.kaggle.api.wire import Wire
 from platforms.kaggle.settings import Credentials
 from tests.lab.patience import until
 
@@ -35,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.stdin.write("the-key\n")
         process.stdin.flush()
         address = process.stdout.readline().strip()
-        wire = Wire(Credentials("a test", username="alice", key="the-key"), Endpoint(address, 5))
+        wire = Wire(Credentials("a test", username="alice", key="the-key"), address, 5)
         return process, KaggleClient(wire, "alice", "", tries=1, pause_seconds=0)
 
     yield start_program

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from jobs.payload.store.listing import Entry
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import KaggleClient, Push
-from platforms.kaggle.api.wire import Endpoint, Wire, import_library
+from platforms.kaggle.api.wire import Wire, import_library
 from platforms.kaggle.settings import Credentials
 
 CONTENT = bytes(300_000)
@@ -141,7 +141,7 @@ def main() -> None:
 
         def client(username: str, token: str) -> KaggleClient:
             credentials = Credentials("a test", token=token, username=username, key="" if token else "the-key")
-            wire = Wire(credentials, Endpoint(Replay.address, 5))
+            wire = Wire(credentials, Replay.address, 5)
             return KaggleClient(wire, username, token, tries=1, pause_seconds=0)
 
         known = calls(client("alice", ""), client("", "an-access-token"), folder)
@@ -162,7 +162,7 @@ def main() -> None:
                 "text": b"".join(piece for _, piece in pieces).decode(),
             }
         Replay.sent = []
-        client("alice", "").download(f"{Replay.address}/output/1/a.bin", folder / "a.bin", 1 << 20, 5.0)
+        client("alice", "").wire.download(f"{Replay.address}/output/1/a.bin", folder / "a.bin", 1 << 20, 5.0)
         told["download"] = {"sent": Replay.sent, "bytes": (folder / "a.bin").stat().st_size}
     server.shutdown()
     server.server_close()
