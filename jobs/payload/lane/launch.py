@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from ..bounds import read_json
 from ..clock import Clock
@@ -54,15 +55,15 @@ class LaneOrder(NamedTuple):
     command: tuple[str, ...]
     environment: Mapping[str, str]
     data: str
-    code: str  # the folder of the store in which its code is; empty: it has none
-    trees: Mapping[str, str]  # further folders of the store that it is given, by purpose
-    whole: bool  # it knows nothing of this contract: what it leaves at a clean exit is the checkpoint of its one step
     setup_seconds: float
     checkpoint_seconds: float
     closing_seconds: float
     restore: tuple[str, ...]
-    parent: str  # the manifest of another job that it begins with, when there is nothing to restore; empty: none
     limits: StallLimits
+    code: str = ""  # the folder of the store in which its code is; empty: it has none
+    trees: Mapping[str, str] = {}  # further folders of the store that it is given, by purpose
+    whole: bool = False  # it knows nothing of this contract: what it leaves is the checkpoint of its one step
+    parent: str = ""  # the manifest of another job that it begins with, when there is nothing to restore; empty: none
     packages: Packages | None = None
     secrets: tuple[str, ...] = ()  # names of variables
     nodes: Nodes | None = None  # None: it runs on the agent's
@@ -73,7 +74,7 @@ class Chain(NamedTuple):
 
     wait_seconds: float
     least_seconds: float
-    free: tuple[tuple[int, tuple[int, ...]], ...]  # devices that no lane has, each by the number of a lane to come
+    free: tuple[tuple[int, tuple[int, ...]], ...] = ()  # devices that no lane has, by the number of a lane to come
 
 
 class Devices(NamedTuple):
@@ -179,82 +180,58 @@ def _launch(document: Mapping[str, Any], folder: Path) -> Launch:
         raise ValueError("mtbf_seconds, grace_seconds and stop_margin_seconds must be above 0")
     if not lanes or len({lane.lane for lane in lanes}) != len(lanes):
         raise ValueError("lanes must be a list with distinct indexes")
-    launch = Launch(
-        run=_name(document["run"]),
-        clock=clock,
-        started_at=clock.now() if started_at is None else float(started_at),
-        deadline=float(document["deadline"]),
-        stop_margin_seconds=float(document["stop_margin_seconds"]),
-        heartbeat_seconds=float(document["heartbeat_seconds"]),
-        grace_seconds=float(document["grace_seconds"]),
-        mtbf_seconds=float(document["mtbf_seconds"]),
-        folder=folder,
-        work_dir=folder / document["work_dir"],
-        cache=folder / (document.get("cache") or f"{document['work_dir']}/cache"),
-        mounts=tuple(Path(place) for place in document.get("mounts") or ()),
-        store=document["store"],
-        expected_devices=devices and Devices(int(devices["count"]), str(devices["name"])),
-        lanes=lanes,
-        secret_store=_secret_store(document.get("secret_store")),
-        chain=_chain(document.get("chain")),
-        document=document,
-    )
+    values = {
+        **document,
+        "run": _name(document["run"]),
+        "started_at": clock.now() if started_at is None else started_at,
+        "folder": folder,
+        "work_dir": folder / document["work_dir"],
+        "cache": folder / (document.get("cache") or f"{document['work_dir']}/cache"),
+        "mounts": document.get("mounts") or (),
+        "expected_devices": devices and {**devices, "number": devices["count"]},
+        "lanes": (),
+        "secrets": None,
+        "document": document,
+    }
+    launch: Launch = _fit(Launch, values)._replace(lanes=lanes)
+    store = launch.secret_store
+    if store is not None and store.kind not in {"ssm", "secretsmanager"}:
+        raise ValueError(f"a store of secrets of the kind {store.kind!r} is unknown")
     launch.transport()  # a store that cannot be reached is better told now than by every lane
     return launch
 
 
 def _lane(entry: dict[str, Any]) -> LaneOrder:
-    command = tuple(str(word) for word in entry["command"])
-    checkpoint_seconds, packages = float(entry["checkpoint_seconds"]), entry.get("packages")
-    if not command:
+    closing_seconds = entry.get("closing_seconds", CLOSING * float(entry["checkpoint_seconds"]))
+    own = {"lane": entry["index"], "job": _name(entry["job"]), "closing_seconds": closing_seconds}
+    nodes, limits = read_nodes(entry.get("nodes")), entry.get("stall") or {}
+    lane: LaneOrder = _fit(LaneOrder, {**entry, **own, "limits": limits, "nodes": None})._replace(nodes=nodes)
+    if not lane.command:
         raise ValueError("command is empty")
-    return LaneOrder(
-        lane=int(entry["index"]),
-        job=_name(entry["job"]),
-        attempt=int(entry["attempt"]),
-        devices=tuple(int(device) for device in entry["devices"]),
-        seed=int(entry["seed"]),
-        target_step=int(entry["target_step"]),
-        command=command,
-        environment={str(name): str(value) for name, value in entry["environment"].items()},
-        data=str(entry["data"]),
-        code=str(entry.get("code") or ""),
-        trees={str(purpose): str(prefix) for purpose, prefix in (entry.get("trees") or {}).items()},
-        whole=bool(entry.get("whole", False)),
-        setup_seconds=float(entry["setup_seconds"]),
-        checkpoint_seconds=checkpoint_seconds,
-        closing_seconds=float(entry.get("closing_seconds", CLOSING * checkpoint_seconds)),
-        restore=tuple(str(key) for key in entry["restore"]),
-        parent=str(entry.get("parent") or ""),
-        limits=_limits(entry.get("stall") or {}),
-        packages=Packages(*(str(packages[name]) for name in Packages._fields)) if packages else None,
-        secrets=tuple(str(name) for name in entry.get("secrets") or ()),
-        nodes=read_nodes(entry.get("nodes")),
-    )
+    return lane
 
 
-def _chain(entry: Any) -> Chain | None:
-    if not entry:
-        return None
-    free = [(int(lane), tuple(int(device) for device in devices)) for lane, devices in entry.get("free") or ()]
-    return Chain(float(entry["wait_seconds"]), float(entry["least_seconds"]), tuple(free))
+def _fit(kind: Any, value: Any) -> Any:
+    """Return a value of the document as its type says: a NamedTuple with its fields, a container with its parts.
 
-
-def _secret_store(entry: Any) -> SecretStore | None:
-    if not entry:
-        return None
-    store = SecretStore(*(str(entry[name]) for name in SecretStore._fields))
-    if store.kind not in {"ssm", "secretsmanager"}:
-        raise ValueError(f"a store of secrets of the kind {store.kind!r} is unknown")
-    return store
-
-
-def _limits(entry: Mapping[str, Any]) -> StallLimits:
-    seconds = {
-        name: None if entry.get(name) is None else float(entry[name])
-        for name in ("first_progress_seconds", "no_progress_seconds", "checkpoint_seconds")
-    }
-    return StallLimits(**seconds, loss_nan=None if entry.get("loss_nan") is None else int(entry["loss_nan"]))
+    A field that is left out or null is as by default. Raises KeyError, TypeError and ValueError.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin is UnionType:
+        return None if value is None else _fit(parts[0], value)
+    if origin is tuple and parts[-1] is ...:
+        return tuple(_fit(parts[0], each) for each in value)
+    if origin is tuple:
+        return tuple(_fit(part, each) for part, each in zip(parts, value, strict=True))
+    if origin is not None:
+        return {_fit(parts[0], name): _fit(parts[1], each) for name, each in value.items()}
+    if not hasattr(kind, "_fields"):
+        return kind(value)
+    hints = get_type_hints(kind)
+    absent = {name for name in kind._field_defaults if value.get(name) is None}
+    return kind(**{name: _fit(hints[name], value[name]) for name in kind._fields if name not in absent})
 
 
 def _name(value: Any) -> str:
@@ -287,13 +264,10 @@ def read_nodes(entry: Any) -> Nodes | None:
     """Return where a lane runs, None for the agent's node. Raises KeyError, TypeError and ValueError."""
     if not entry:
         return None
-    devices = tuple(tuple(int(index) for index in each) for each in entry["devices"])
-    launcher = tuple(str(word) for word in entry["launcher"])
-    if not devices or not all(devices) or not launcher:
+    nodes: Nodes = _fit(Nodes, entry)
+    if not nodes.devices or not all(nodes.devices) or not nodes.launcher:
         raise ValueError("nodes without devices, or without a launcher")
-    return Nodes(
-        launcher, str(entry["variable"]), devices, str(entry["address"]), int(entry["port"]), bool(entry["near"])
-    )
+    return nodes
 
 
 def spread(words: Sequence[str], nodes: Nodes) -> tuple[list[str], Mapping[str, str]]:
