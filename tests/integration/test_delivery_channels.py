@@ -8,14 +8,16 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email import message_from_bytes
+from functools import partial
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.parse import unquote_plus
+from urllib.parse import parse_qs, unquote_plus
 
 import pytest
 from aiosmtpd.controller import Controller
@@ -162,6 +164,44 @@ def test_a_crash_between_sending_and_marking_repeats_the_letter_under_the_same_i
     assert len(box.letters) == 2
 
 
+def test_a_letter_names_sender_recipients_and_subject_and_has_its_pictures_beside_its_page(
+    smtp: tuple[Mailbox, EmailChannel],
+) -> None:
+    box, channel = smtp
+    channel.send("key", {**BODY, "subject": "two\nlines ", "pictures": {"week": "iVBORw0KGgo="}})
+    found = message_from_bytes(box.letters[0])
+    assert [found[name] for name in ("Subject", "From", "To")] == [
+        "two lines",
+        "s@example.org",
+        "a@example.org, b@example.org",
+    ]
+    parts = [part for part in found.walk() if part.get_content_maintype() != "multipart"]
+    text, page, picture = (part.get_payload(decode=True) for part in parts)
+    assert (text, page) == (b"goodput 93.2%\r\n", b"<p>goodput 93.2%</p>\r\n")
+    assert (parts[2].get_content_type(), picture) == ("image/png", b"\x89PNG\r\n\x1a\n")
+    assert (parts[2]["Content-ID"], parts[2].get_filename()) == ("<week>", "week.png")
+
+
+@pytest.mark.parametrize(("codes", "for_good"), [((500,), True), ((499,), False), ((550, 451), False)])
+def test_a_letter_is_refused_for_good_when_no_recipient_may_ever_get_it(
+    smtp: tuple[Mailbox, EmailChannel], monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], for_good: bool
+) -> None:
+    refused = {f"{code}@example.org": (code, f"{code} {CANARY}".encode()) for code in codes}
+
+    def refuse(*_: Any) -> Any:
+        raise smtplib.SMTPRecipientsRefused(refused)
+
+    monkeypatch.setattr(smtplib.SMTP, "send_message", refuse)
+    with pytest.raises(DeliveryFailed, match=r"refused: .*@example\.org") as failed:
+        smtp[1].send("key", BODY)
+    assert failed.value.for_good == for_good
+    assert CANARY not in str(failed.value)
+    monkeypatch.setattr(smtplib.SMTP, "send_message", lambda *_: dict(sorted(refused.items(), reverse=True)))
+    with pytest.raises(DeliveryFailed, match=f"refused for {', '.join(sorted(refused))}") as failed:
+        smtp[1].send("key", BODY)
+    assert not failed.value.for_good
+
+
 @contextmanager
 def slack(answers: list[tuple[int, dict[str, str]]]) -> Iterator[tuple[str, list[Any]]]:
     got: list[Any] = []
@@ -228,10 +268,15 @@ def test_a_bot_puts_the_pictures_into_a_thread_and_goes_without_them_when_it_may
     with slack([]) as (address, got):
         assert SlackChannel("", CANARY, "#t", 10, address).send("key", body) is None
     posted, asked, picture, completed = got
-    assert b"iVBOR" not in posted
-    assert b"week.png" in asked
+    assert parse_qs(posted) == {
+        b"channel": [b"#t"],
+        b"text": [b"Training report"],
+        b"blocks": [b'[{"type": "divider"}]'],
+    }
+    assert parse_qs(asked) == {b"filename": [b"week.png"], b"length": [b"8"]}
     assert picture == b"\x89PNG\r\n\x1a\n"
-    assert all(words in completed for words in (b"C1", b"1.5", b"The+week"))
+    files = b'[{"id": "F1", "title": "The week"}]'
+    assert parse_qs(completed) == {b"files": [files], b"channel_id": [b"C1"], b"thread_ts": [b"1.5"]}
     with slack([(200, {}), (403, {})]) as (address, got):
         ports = ports_on(database)
         with database.write() as tx:
@@ -419,12 +464,15 @@ def test_a_server_that_is_away_is_a_failure_in_words(tmp_path: Path) -> None:
         channel.send("key", BODY)
 
 
-def test_a_mail_server_that_repeats_the_password_tells_nobody(smtp: tuple[Mailbox, EmailChannel]) -> None:
+@pytest.mark.parametrize("error", [partial(smtplib.SMTPAuthenticationError, 535), ValueError])
+def test_a_mail_server_that_repeats_the_password_tells_nobody(
+    smtp: tuple[Mailbox, EmailChannel], error: Callable[[str], Exception]
+) -> None:
     """Some servers answer a refused login, or a letter, with what they were sent."""
     _, channel = smtp
 
     def login(_: Any, user: str, password: str, **__: Any) -> Any:
-        raise smtplib.SMTPAuthenticationError(535, f"{user} is not let in with {password}".encode())
+        raise error(f"{user} is not let in with {password}")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(smtplib.SMTP, "login", login)
@@ -436,12 +484,15 @@ def test_a_mail_server_that_repeats_the_password_tells_nobody(smtp: tuple[Mailbo
     assert CANARY not in found.found
 
 
+@pytest.mark.parametrize("kind", [OSError, ValueError, HTTPException])
 @pytest.mark.parametrize("bot", [False, True])
-def test_a_failure_of_slack_that_repeats_its_address_tells_nobody(bot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_slack_that_repeats_its_address_tells_nobody(
+    bot: bool, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = f"https://127.0.0.1/{CANARY}"
 
     def fail(*_: Any, **__: Any) -> Any:
-        raise OSError(f"no route to {CANARY if bot else address}")
+        raise kind(f"no route to {CANARY if bot else address}")
 
     monkeypatch.setattr("scheduler.notify.deliver.exchange", fail)
     channel = SlackChannel("" if bot else address, CANARY if bot else "", "#t", 10)
