@@ -146,7 +146,7 @@ OLD_NAMES = {"weight": "priority", "gate": "after"}
 
 KEYS = (*_PLAIN, *_INNER, "stop", "whole", *OLD_NAMES)
 _NEEDS: Keys = {"vram_gib": readers.number("needs.vram_gib"), "dtype": readers.dtype}
-_AFTER: Keys = {"job": readers.text, "fraction": readers.number("after.fraction")}
+_AFTER: Keys = {"job": readers.text, "fraction": readers.number("after.fraction"), "step": readers.number("after.step")}
 _START: Keys = {"job": readers.text, "at": readers.start_point}
 _SHARE: Keys = {"with": readers.name, "percent": readers.number("share.percent")}
 _MIXTURE: Keys = {"corpus": readers.corpus_version, "renew": readers.renew}
@@ -241,6 +241,10 @@ class Definition:
         dependency = table.get(key, {})
         if isinstance(dependency, dict) and "parent" in dependency:
             dependency = {"job" if name == "parent" else name: value for name, value in dependency.items()}
+        if isinstance(dependency, dict) and "step" in dependency:
+            if "fraction" in dependency:
+                self._wrong(key, dependency, "it has both fraction and step", "keep one of them")
+            dependency = {"fraction": 0.0, **dependency}
         return self._built(Gate, {key: dependency}, key, _AFTER)
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,7 +31,9 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
     if spec.start_from is not None:
         table["start_from"] = {"job": spec.start_from.parent, "at": spec.start_from.at}
     elif spec.gate is not None:
-        table["after"] = {"job": spec.gate.parent, "fraction": spec.gate.fraction}
+        gate = spec.gate
+        point = {"fraction": gate.fraction} if gate.step is None else {"step": gate.step}
+        table["after"] = {"job": gate.parent, **point}
     if spec.share is not None:
         table["share"] = {"with": spec.share.partner, "percent": spec.share.percent}
     perhaps = {

@@ -55,6 +55,7 @@ RANGES = {
     "needs.vram_gib": Range(0, 10**5, "GiB"),
     "mixture.extra_share": Range(0, 1, "of the domain's data"),
     "after.fraction": Range(0, 1, "of the parent's target"),
+    "after.step": Range(1, 10**12 - 1, "steps of the parent", whole=True),
     "share.percent": Range(1, 99, "% of the hours of both"),
     "stop.least": Range(0, 10**9, ""),
     "stop.value": Range(-(10**9), 10**9, ""),

@@ -21,10 +21,19 @@ _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose st
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The job may start once ``parent`` has checkpointed ``fraction`` (0 to 1) of its target steps."""
+    """The job may start once ``parent`` has checkpointed ``fraction`` (0 to 1) of its target steps, or ``step``."""
 
     parent: str
     fraction: float
+    step: int | None = None
+
+    def step_of(self, target_step: int) -> float:
+        """Return the step that a parent with this target must have reached."""
+        return self.fraction * target_step if self.step is None else self.step
+
+    def words(self) -> str:
+        """Return what the job waits for."""
+        return f"{self.parent} at {f'{self.fraction:.0%}' if self.step is None else f'step {self.step:,}'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
                 yield Need("job can never start", name, sentence, f"schedctl queue edit {name}")
             case Queued() if not job.done_step and job.spec.gate is not None and job.spec.gate.parent in stopped:
                 parent = stopped[job.spec.gate.parent]
-                if parent.done_step < job.spec.gate.fraction * parent.spec.target_step:
+                if parent.done_step < job.spec.gate.step_of(parent.spec.target_step):
                     state = parent.state
                     failed = isinstance(state, Failed)
                     sentence = f"waits for {parent.spec.name}, which {'failed' if failed else 'was cancelled'}"

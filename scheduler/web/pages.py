@@ -45,7 +45,7 @@ Name = Annotated[str | None, Query(max_length=200)]
 Jobs = Annotated[str, Query(max_length=2_000)]
 _COMPARED_MAX = 8
 # Keys of job files, where a stored definition has another.
-_WRITTEN = {"weight": "priority", "gate.parent": "after.job", "gate.fraction": "after.at"}
+_WRITTEN = {"weight": "priority", "gate.parent": "after.job", "gate.fraction": "after.fraction"}
 _PLANNED_SHOWN = 100
 _GAPS_SHOWN = 12
 # The page weighs 100 kB at most: the more the picture takes, the fewer sessions are in the table beside it.

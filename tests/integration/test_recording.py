@@ -10,6 +10,7 @@ from jobs.spec import Gate, JobSpec
 from scheduler.core.job import Held
 from scheduler.service.facts.apply import apply
 from scheduler.service.facts.observation import Observation
+from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, events, jobs
 
@@ -53,6 +54,23 @@ def test_a_gate_opens_with_the_very_step_it_waits_for_and_once(ports: Ports) -> 
     assert see(ports, 300) == []
     assert see(ports, 301) == ["beyond"]
     assert see(ports, 1_000) == []
+
+
+def test_a_gate_at_a_step_stays_there_when_the_target_changes(ports: Ports) -> None:
+    with ports.write() as tx:
+        jobs.add(tx, JobSpec("exact", "manager", ("x",), 100, 100.0, gate=Gate("main", 0.0, 250)), NOW)
+
+    def planned() -> Gate | None:
+        with ports.database.read() as tx:
+            views = {view.name: view for view in load_snapshot(tx, {}, NOW, 3_600).jobs}
+        return views["exact"].gate
+
+    assert planned() == Gate("main", 0.25)
+    with ports.write() as tx:
+        jobs.change_spec(tx, "main", NOW, "test", target_step=2_000)
+    assert planned() == Gate("main", 0.125)
+    assert see(ports, 249) == []
+    assert see(ports, 250) == ["exact"]
 
 
 def test_a_gate_that_is_passed_by_a_leap_opens_and_only_for_jobs_that_wait(ports: Ports) -> None:

@@ -10,6 +10,7 @@ from config.layers import read_layers
 from config.load import load
 from jobs.catalogue import job_from_table, read_catalogue
 from jobs.job_table import table_of
+from jobs.problem import ProblemsFound
 from jobs.spec import Gate
 from jobs.toml_file import line_of
 from scheduler.service.requests.concerns import of_names
@@ -33,6 +34,14 @@ def test_gate_is_the_old_name_of_after(key: str, parent: str) -> None:
     spec = job_from_table({**PLAIN, key: {parent: "uff-main", "fraction": 0.2}}, "a file")
     assert spec.gate == Gate("uff-main", 0.2)
     assert table_of(spec)["after"] == {"job": "uff-main", "fraction": 0.2}
+
+
+def test_a_job_waits_for_a_fraction_or_a_step() -> None:
+    spec = job_from_table({**PLAIN, "after": {"job": "uff-main", "step": 5_000}}, "a file")
+    assert spec.gate == Gate("uff-main", 0.0, 5_000)
+    assert table_of(spec)["after"] == {"job": "uff-main", "step": 5_000}
+    with pytest.raises(ProblemsFound, match="it has both fraction and step; keep one of them"):
+        job_from_table({**PLAIN, "after": {"job": "uff-main", "step": 5_000, "fraction": 0.2}}, "a file")
 
 
 def test_the_name_in_a_job_replaces_the_other_one_in_the_defaults(tmp_path: Path) -> None:

@@ -22,7 +22,14 @@ from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable, Reason
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts.overheads import Overheads
-from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, priors_of, view_of_new
+from scheduler.service.facts.snapshot import (
+    by_fraction,
+    gives_secrets,
+    lacks_secrets,
+    load_snapshot,
+    priors_of,
+    view_of_new,
+)
 from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.gate_concerns import of_gates
@@ -205,7 +212,10 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
     queued = [view for view in snapshot.jobs if view.name not in names]
     places = enumerate(specs, start=len(queued) + 1)
     overheads = Overheads({})
-    new = [view_of_new(spec, app.pools, cli.now, place, priors, overheads) for place, spec in places]
+    targets = {view.name: view.target_step for view in snapshot.jobs} | {spec.name: spec.target_step for spec in specs}
+    new = [
+        by_fraction(view_of_new(spec, app.pools, cli.now, place, priors, overheads), targets) for place, spec in places
+    ]
     snapshot = with_urgency(replace(snapshot, jobs=(*queued, *new)))
     return late(snapshot, names) | obstacles(snapshot, names)
 

@@ -143,7 +143,7 @@ def _facts(
         ("data", data + version if mixture else ""),
         ("initialised from", start_line(spec.start_from, lineage)),
         ("generation", f"{lineage[-1].number}, since {out.instant(lineage[-1].began_at)}" if lineage[1:] else ""),
-        ("after", f"{spec.gate.parent} at {spec.gate.fraction:.0%}" if spec.gate and not spec.start_from else ""),
+        ("after", spec.gate.words() if spec.gate and not spec.start_from else ""),
         ("not before", out.instant(spec.not_before)),
         ("deadline", out.instant(spec.deadline)),
         ("command", " ".join(spec.command)),

@@ -231,7 +231,7 @@ def _open_gates(tx: Connection, parent: JobRecord, step: int, now: int) -> None:
     for waiting in jobs.everything(tx):
         gate = waiting.spec.gate
         if gate is not None and gate.parent == parent.spec.name and isinstance(waiting.state, Queued):
-            needed = gate.fraction * parent.spec.target_step
+            needed = gate.step_of(parent.spec.target_step)
             if parent.done_step < needed <= step:
                 events.append(tx, "gate.opened", waiting.spec.name, now, parent=gate.parent, step=step)
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from config.errors import ConfigError
 from jobs.cycle import coming
-from jobs.spec import EVALUATE, JobSpec
+from jobs.spec import EVALUATE, Gate, JobSpec
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.blame import last_line
@@ -83,12 +83,14 @@ def gather(
                 finished[record.spec.name] = 1.0
             case Failed() | Cancelled():
                 finished[record.spec.name] = record.done_step / max(1, record.spec.target_step)
+    targets = {record.spec.name: record.spec.target_step for record in records}
+    views = [by_fraction(view, targets) for view in views]
     if any(record.spec.share is not None for record in records):
         shares = hour_shares(tx, records)
         views = [replace(view, share=shares.get(view.name)) for view in views]
 
     def as_new(record: JobRecord) -> JobView:
-        return job_view(replace(record, done_step=0), pools, overheads, None, read_secret, priors)
+        return by_fraction(job_view(replace(record, done_step=0), pools, overheads, None, read_secret, priors), targets)
 
     lives: dict[str, list[LiveRun]] = {name: [] for name in pools}
     blind: dict[str, str] = {}  # pools that are left out: what runs there cannot be seen
@@ -115,6 +117,14 @@ def gather(
         finished=finished,
         arrivals=arrivals(tx, records, as_new, now, now + horizon_seconds),
     )
+
+
+def by_fraction(view: JobView, targets: Mapping[str, int]) -> JobView:
+    """Return a job whose gate, where it is a step, is the fraction of its parent's present target."""
+    gate = view.gate
+    if gate is None or gate.step is None:
+        return view
+    return replace(view, gate=Gate(gate.parent, gate.step / targets.get(gate.parent, gate.step)))
 
 
 def queues(tx: Connection, live: Sequence[Run]) -> dict[str, int]:

@@ -28,7 +28,7 @@ from scheduler.planner import (
     what_if,
 )
 from scheduler.service.facts.advised import Priors
-from scheduler.service.facts.snapshot import load_snapshot, priors_of, view_of_new
+from scheduler.service.facts.snapshot import by_fraction, load_snapshot, priors_of, view_of_new
 from scheduler.store import jobs, plans
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord, duplicate_job
@@ -103,6 +103,7 @@ def _added(
     names = {spec.name for spec in specs}
     if len(names) < len(specs):
         raise Refusal("two of the jobs to add have one name", remedy="Give each its own")
+    targets = {spec.name: spec.target_step for spec in (*(record.spec for record in records.values()), *specs)}
     added = []
     for place, spec in enumerate(specs, start=len(records) + 1):
         if spec.name in records:
@@ -112,7 +113,8 @@ def _added(
                 f"{spec.name} waits for {spec.gate.parent}, which is not in the queue",
                 remedy=f"Add {spec.gate.parent} as well",
             )
-        added.append(InsertJob(view_of_new(spec, context.pools, context.now, place, priors)))
+        view = view_of_new(spec, context.pools, context.now, place, priors)
+        added.append(InsertJob(by_fraction(view, targets)))
     return added
 
 

@@ -24,6 +24,7 @@ _WRITTEN = {
     "needs.vram_gib": "needs = {{ vram_gib = {} }}",
     "mixture.extra_share": 'mixture = {{ domain = "ufm", extra_share = {} }}',
     "after.fraction": 'after = {{ job = "uff-main", fraction = {} }}',
+    "after.step": 'after = {{ job = "uff-main", step = {} }}',
     "share.percent": 'share = {{ with = "uff-main", percent = {} }}',
     "stop.least": 'stop = {{ metric = "loss", patience = 3, least = {} }}',
     "stop.value": 'stop = {{ metric = "loss", value = {} }}',
