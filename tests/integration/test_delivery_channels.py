@@ -287,6 +287,37 @@ def test_a_bot_puts_the_pictures_into_a_thread_and_goes_without_them_when_it_may
     assert CANARY not in f"{ports.log.lines}"
 
 
+@pytest.mark.parametrize("status", [200, 403])
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [(b'{"error": "%s"}' % (b"x" * 400), "x" * 100), (b'{"ok": 1}', ""), (b"[" * 99_999, ""), (b"0", "")],
+)
+def test_the_word_of_slack_for_a_failure_is_kept(
+    body: bytes, code: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.notify.deliver.exchange", lambda *_: HttpAnswer(status, {"retry-after": "7"}, body))
+    with pytest.raises(DeliveryFailed) as failed:
+        SlackChannel("", CANARY, "#t", 10).call("chat.postMessage")
+    code = code or ("no word of its API" if status == 200 else "")
+    assert (str(failed.value), failed.value.code) == (f"Slack answered {status} {code}", code)
+    assert failed.value.retry_seconds == (0 if status == 200 else 7)
+
+
+@pytest.mark.parametrize("place", ["http://example.org/up", "file:///etc/passwd", None])
+def test_pictures_go_only_to_a_place_that_is_encrypted(place: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def exchange(request: Any, *_: Any) -> HttpAnswer:
+        asked.append(request.full_url)
+        return HttpAnswer(200, {}, json.dumps({"ok": True, "channel": "C1", "ts": "1", "upload_url": place}).encode())
+
+    monkeypatch.setattr("scheduler.notify.deliver.exchange", exchange)
+    left_out = SlackChannel("", CANARY, "#t", 10).send("key", {**BODY, "pictures": {"week": "iVBORw0KGgo="}})
+    assert left_out == "without its pictures: Slack names no place for pictures"
+    methods = ("chat.postMessage", "files.getUploadURLExternal")
+    assert asked == [f"https://slack.com/api/{method}" for method in methods]
+
+
 def test_a_bot_shows_ten_pictures_of_a_message_at_most() -> None:
     names = [f"week-{number}" for number in range(12)]
     with slack([]) as (address, got):
@@ -308,7 +339,8 @@ def test_every_exchange_has_a_limit_of_time_and_size(
     monkeypatch.setattr("scheduler.notify.deliver.exchange", exchange)
     monkeypatch.setattr("scheduler.notify.webhook.exchange", exchange)
     SlackChannel("https://example.org/hook", "", "", 7).send("key", BODY)
-    SlackChannel("", CANARY, "#t", 8).send("key", BODY)
+    with_picture = {**BODY, "pictures": {"week": "iVBORw0KGgo="}}
+    SlackChannel("", CANARY, "#t", 8).send("key", with_picture)  # an answer without a channel: no place for pictures
     WebhookChannel("https://example.org/hook", CANARY, 9).send("key", {"event": {}})
     assert limits == [(7, 1 << 20), (8, 1 << 20), (9, 1 << 20)]
     watched: list[float] = []
@@ -326,18 +358,21 @@ def test_every_exchange_has_a_limit_of_time_and_size(
 
 def test_a_child_of_apprise_has_a_minute_and_its_last_words_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    said = [b"first\n" + b"x" * 400 + b"\n", b" \n"]
+    said = [b"first\n" + b"x" * 400 + b"\n", b" \n", b"\xff"]
 
     def run(words: Any, seconds: float, *_: Any, standard_input: bytes) -> subprocess.CompletedProcess[bytes]:
         asked.append((seconds, json.loads(standard_input)))
         return subprocess.CompletedProcess(words, 1, b"", said.pop(0))
 
     monkeypatch.setattr("scheduler.notify.deliver.run_child", run)
-    for why in ("x" * 300, "Apprise could not deliver"):
+    for why in ("x" * 300, "Apprise could not deliver", "\ufffd"):
         with pytest.raises(DeliveryFailed) as failed:
             AppriseChannel("json://example.org/").send("key", BODY)
         assert str(failed.value) == why
-    assert asked == [(60, ["json://example.org/", BODY["subject"], BODY["text"]])] * 2
+    monkeypatch.setattr("scheduler.notify.deliver.run_child", lambda *_, **__: Path("/nowhere").stat())
+    with pytest.raises(DeliveryFailed, match=r"Apprise could not deliver: .*No such file"):
+        AppriseChannel("json://example.org/").send("key", BODY)
+    assert asked == [(60, ["json://example.org/", BODY["subject"], BODY["text"]])] * 3
 
 
 @pytest.mark.parametrize("bot", [False, True])
