@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from email import message_from_bytes
 from functools import partial
 from http.client import HTTPException
@@ -33,6 +34,7 @@ from scheduler.notify.deliver import (
     SlackChannel,
     asked_seconds,
     deliver,
+    email_channels,
 )
 from scheduler.notify.webhook import WebhookChannel
 from scheduler.store import events, outbox
@@ -469,8 +471,31 @@ def test_a_letter_that_was_tried_seldom_is_not_given_up(database: Database) -> N
     assert waiting(database, NOW + 90 * DAY) == []
 
 
-def test_no_service_is_left_alone_for_more_than_a_day() -> None:
-    assert asked_seconds({"Retry-After": "99999999"}) == DAY
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "99999999"}, DAY),
+        ({"RETRY-AFTER": " 7 "}, 7),
+        ({"retry-after": ["5", "6"]}, 5),
+        ({"retry-after": []}, 0),
+        ({"retry-after": "Fri, 27 Nov 2026 23:41:02 GMT"}, 0),
+        ({"retry": "7"}, 0),
+    ],
+)
+def test_a_service_is_left_alone_for_as_long_as_it_says_and_a_day_at_most(
+    headers: dict[str, Any], seconds: int
+) -> None:
+    assert asked_seconds(headers) == seconds
+
+
+def test_recipients_have_channels_whose_names_stay() -> None:
+    """The outbox keeps the names: with others, what waits would wait for ever."""
+    one = EmailChannel("localhost", 25, True, "u", CANARY, "s@example.org", ("a@example.org",), 10)
+    other = replace(one, recipients=("b@example.org",))
+    both = replace(one, recipients=one.recipients + other.recipients)
+    assert email_channels(one) == {"email": one}
+    assert email_channels(both) == {"email-e16bfe08": one, "email-c12c6545": other}
+    assert AppriseChannel("json://example.org/").name == "apprise-f3ec9580"
 
 
 def test_a_letter_that_keeps_failing_is_told_in_the_next_report(database: Database) -> None:

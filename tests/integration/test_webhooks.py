@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from base64 import b64encode
+from contextlib import nullcontext
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
@@ -14,6 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from config.settings import RuleSettings, WebhookSettings
+from jobs.payload.deadline import HttpAnswer
 from jobs.payload.redact import Redactor
 from scheduler.clock import system_clock
 from scheduler.core.window import Calendar
@@ -142,7 +146,31 @@ def test_standard_signatures_are_those_of_the_specification() -> None:
     key, at = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330
     signed = standard_signature("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", key, at, example)
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-    assert standard_signature("whsec_no base64", key, at, example).startswith("v1,")
+    for own in ("whsec_no base64", "a2V5"):
+        raw = hmac.new(own.encode(), f"{key}.{at}.".encode() + example, hashlib.sha256).digest()
+        assert standard_signature(own, key, at, example) == f"v1,{b64encode(raw).decode()}"
+
+
+@pytest.mark.parametrize(("status", "why"), [(199, "answered 199"), (200, ""), (299, ""), (300, "answered 300")])
+def test_any_answer_of_success_takes_an_event(status: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.notify.webhook.exchange", lambda *_: HttpAnswer(status, {"retry-after": "7"}, b""))
+    channel = WebhookChannel("https://example.org/x", SECRET, 5)
+    with pytest.raises(DeliveryFailed, match=why) if why else nullcontext() as failed:
+        channel.send("webhook-1", {"event": {"id": 1}})
+    assert failed is None or failed.value.retry_seconds == 7
+
+
+@pytest.mark.parametrize("kind", [OSError, ValueError, HTTPException])
+def test_a_failure_that_repeats_address_and_secret_tells_neither(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise kind(f"no route to https://example.org/{SECRET}-too with {SECRET}")
+
+    monkeypatch.setattr("scheduler.notify.webhook.exchange", fail)
+    with pytest.raises(DeliveryFailed) as failed:
+        WebhookChannel(f"https://example.org/{SECRET}-too", SECRET, 5).send("webhook-1", {"event": {"id": 1}})
+    assert str(failed.value) == f"{kind.__name__}: no route to [secret] with [secret]"
 
 
 def test_what_is_not_taken_is_tried_again_ever_later_under_the_same_name(
@@ -241,5 +269,8 @@ def test_settings_become_rules_and_channels() -> None:
     hooks = [WebhookSettings.model_validate({"name": "board", "token_url": "https://example.org/x", "secret": SECRET})]
     rule = RuleSettings(name="done", events=("job.finish",), to=("apprise", "email"))
     found = rules_of([rule], hooks, ["email", "slack", "apprise-1a2b3c4d"])
-    assert [each.to for each in found] == [("email", "apprise-1a2b3c4d"), ("webhook-board",)]
-    assert set(webhooks_of(hooks)) == {"webhook-board"}
+    assert found == (
+        NotificationRule("done", ("job.finish",), ("*",), ("email", "apprise-1a2b3c4d")),
+        NotificationRule("board", ("*",), ("*",), ("webhook-board",), webhook=True),
+    )
+    assert webhooks_of(hooks) == {"webhook-board": WebhookChannel("https://example.org/x", SECRET, 10)}
