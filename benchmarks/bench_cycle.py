@@ -31,7 +31,7 @@ from scheduler.app import load_app
 from scheduler.core.pool import Pool
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service.outside.calls import Calls
 from scheduler.store import jobs, lease, runs
 from scheduler.store.engine import upgrade
 from tests.lab.clocks import HandClock
@@ -219,7 +219,7 @@ def _case(app: App, count: int, store_seconds: float, *, builds: bool) -> Case:
         plan=lambda snapshot, _: dispatch(snapshot),
         artifacts=SlowStore(root, store_seconds) if store_seconds else DirectoryStore(root),
         data_prefix=data,
-        calls=ThreadedCalls(),
+        calls=Calls(),
     )
     return Case(ports, clouds, DirectoryStore(root))
 

@@ -32,7 +32,7 @@ from scheduler.core.run import Run, Running
 from scheduler.core.window import WEEK
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.endings import tell_endings
-from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import EventLog, Ports
 from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import counts, due, events, queue_waits, runs
@@ -148,7 +148,7 @@ class Daemon:
     _stop: threading.Event = field(default_factory=threading.Event)
     # What the main thread is to do. A signal may interrupt anything, and only this queue's put can stand that.
     _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
-    _calls: ThreadedCalls = field(default_factory=ThreadedCalls)
+    _calls: Calls = field(default_factory=Calls)
     _work: LongWork = field(default_factory=LongWork)
     _ports: Ports = field(init=False)
     _cycle: Cycle = field(init=False)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from platforms.artifacts.directory import DirectoryStore
-from scheduler.service.outside.calls import Calls, ThreadedCalls
+from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.store import lease
 from scheduler.store.engine import Database
@@ -75,7 +75,7 @@ def make_ports(database: Database, tmp_path: Path, hand_clock: HandClock, journa
             "plan": lambda snapshot, incumbent: pytest.fail("no plan is asked for"),
             "data_prefix": lambda job: "",
             "bundle": "",
-            "calls": ThreadedCalls(10.0),  # of every cycle: under load nothing is late but what hangs
+            "calls": Calls(10.0),  # of every cycle: under load nothing is late but what hangs
             "log": journal,
             "epoch": held.epoch,
         }

@@ -10,7 +10,7 @@ from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, SessionState
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY
-from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep import housekeeping
 from scheduler.store import jobs, runs, watched
@@ -29,7 +29,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def keep_house(database: Database, *instants: int) -> None:
-    ports = cast("Any", SimpleNamespace(database=database, write=database.write, calls=ThreadedCalls(60.0)))
+    ports = cast("Any", SimpleNamespace(database=database, write=database.write, calls=Calls(60.0)))
     for now in instants:
         housekeeping.run_due(ports, now)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import structlog
@@ -23,7 +23,7 @@ from scheduler.core.window import HOUR, Calendar
 from scheduler.daemon import Daemon, ServiceManager
 from scheduler.notify.mail import Mailing
 from scheduler.service.cycle import cycle
-from scheduler.service.outside.calls import ThreadedCalls, tell
+from scheduler.service.outside.calls import Calls, tell
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.store import events, jobs, ledger, limits, runs
@@ -109,7 +109,7 @@ def world(make_ports: Callable[..., Ports], database: Database, tmp_path: Path, 
         pools={name: Pool(name, "fake", "CPU") for name in clouds},
         plan=plan,
         artifacts=HangingStore(tmp_path / "store", hanging),
-        calls=ThreadedCalls(_PATIENCE),
+        calls=Calls(_PATIENCE),
     )
     with database.write() as tx:
         for name in clouds:
@@ -302,7 +302,7 @@ def test_long_work_is_told_with_how_far_it_is_and_ends_with_its_daemon(
     make_ports: Callable[..., Ports], hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.views.long_work._DATA_SHOWN_WALL_SECONDS", 0.0)
-    ports, work, hanging.on = make_ports(calls=ThreadedCalls(0.05)), LongWork(), True
+    ports, work, hanging.on = make_ports(calls=Calls(0.05)), LongWork(), True
 
     def make() -> None:
         tell("reading the corpus, 35 % done")
@@ -322,7 +322,7 @@ def test_long_work_is_told_with_how_far_it_is_and_ends_with_its_daemon(
         events.append(tx, "daemon.started", "daemon", NOW + 1_802)
         assert long_work(tx) == []
     hanging.free.set()
-    cast("ThreadedCalls", ports.calls).settle(("data",), 10.0)
+    ports.calls.settle(("data",), 10.0)
     work.note(ports, NOW + 1_900)
     with ports.database.read() as tx:
         assert long_work(tx) == []
@@ -363,7 +363,7 @@ def test_a_mail_server_that_hangs_holds_up_neither_the_list_of_needs_nor_the_sto
     app.database.close()
 
 
-class Turns(ThreadedCalls):
+class Turns(Calls):
     """Calls that note in which order turns begin and questions are asked."""
 
     def __init__(self) -> None:

@@ -1,14 +1,12 @@
 """200 sessions are launched in one cycle, each in a thread of its own: the daemon never keeps itself from writing."""
 
 from collections.abc import Callable
-from typing import cast
 
 from jobs.spec import JobSpec
 from scheduler.core.pool import Pool
 from scheduler.core.run import Running
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.outside.calls import ThreadedCalls
 from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, runs
 from scheduler.store.engine import Database
@@ -35,7 +33,7 @@ def test_two_hundred_launches_never_find_the_database_locked(
     cycle = Cycle(ports)
     for _ in range(3):  # the books of the pools are read first
         cycle.run()
-    cast("ThreadedCalls", ports.calls).settle(("launch",), 60.0)
+    ports.calls.settle(("launch",), 60.0)
     ports.database.close()
     with database.read() as tx:
         states = [run.state for run in runs.live(tx)]

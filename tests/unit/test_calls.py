@@ -6,19 +6,19 @@ import threading
 
 import pytest
 
-from scheduler.service.outside.calls import ThreadedCalls, fail, tell
+from scheduler.service.outside.calls import Calls, fail, tell
 
 AT_ONCE = 0.05  # real seconds; only what hangs is waited for so long
 
 
-def until_done(calls: ThreadedCalls) -> None:
+def until_done(calls: Calls) -> None:
     """Wait until everything that was begun is over."""
     for call in list(calls._calls.values()):
         assert call.done.wait(10)
 
 
 def test_a_call_that_hangs_keeps_nobody_waiting_and_its_answer_is_used_later() -> None:
-    calls, free, asked = ThreadedCalls(AT_ONCE), threading.Event(), []
+    calls, free, asked = Calls(AT_ONCE), threading.Event(), []
 
     def hang() -> str:
         asked.append("slow")
@@ -35,7 +35,7 @@ def test_a_call_that_hangs_keeps_nobody_waiting_and_its_answer_is_used_later() -
 
 
 def test_what_hangs_is_waited_for_once_only() -> None:
-    calls, free = ThreadedCalls(AT_ONCE), threading.Event()
+    calls, free = Calls(AT_ONCE), threading.Event()
     assert calls.gather("find", {"slow": lambda: free.wait(10)}) == {}
     calls._patience = 3_600.0  # that this returns at all says that none of it was used up
     assert calls.gather("find", {"slow": lambda: free.wait(10), "quick": lambda: 1}) == {"quick": 1}
@@ -44,7 +44,7 @@ def test_what_hangs_is_waited_for_once_only() -> None:
 
 
 def test_kinds_of_questions_do_not_answer_each_other() -> None:
-    calls, free = ThreadedCalls(AT_ONCE), threading.Event()
+    calls, free = Calls(AT_ONCE), threading.Event()
     assert calls.gather("find", {"p": lambda: free.wait(10) and "found"}) == {}
     assert calls.gather("quota", {"p": lambda: "hours"}) == {"p": "hours"}
     free.set()
@@ -53,7 +53,7 @@ def test_kinds_of_questions_do_not_answer_each_other() -> None:
 
 
 def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
-    calls, free = ThreadedCalls(AT_ONCE), threading.Event()
+    calls, free = Calls(AT_ONCE), threading.Event()
     assert calls.gather("find", {"p": lambda: free.wait(10) and "old"}) == {}
     free.set()
     until_done(calls)
@@ -63,7 +63,7 @@ def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
 
 
 def test_what_the_work_raises_is_raised_also_when_it_comes_late() -> None:
-    calls, free = ThreadedCalls(AT_ONCE), threading.Event()
+    calls, free = Calls(AT_ONCE), threading.Event()
 
     def fail() -> None:
         raise KeyError("now")
@@ -83,7 +83,7 @@ def test_what_the_work_raises_is_raised_also_when_it_comes_late() -> None:
 
 
 def test_a_turn_waits_once_for_all_that_it_asks_and_hears_what_answers_at_once() -> None:
-    calls, free = ThreadedCalls(3_600.0), threading.Event()
+    calls, free = Calls(3_600.0), threading.Event()
     calls.begin()
     calls._turn.left = AT_ONCE  # what is left of the patience
     assert calls.gather("find", {"slow": lambda: free.wait(10)}) == {}
@@ -97,7 +97,7 @@ def test_a_turn_waits_once_for_all_that_it_asks_and_hears_what_answers_at_once()
 
 def test_an_answer_that_nobody_waits_for_any_more_is_news_once() -> None:
     late = threading.Event()
-    calls, free = ThreadedCalls(AT_ONCE, late.set), threading.Event()
+    calls, free = Calls(AT_ONCE, late.set), threading.Event()
     assert calls.gather("data", {"quick": lambda: 1}) == {"quick": 1}
     assert calls.gather("data", {"slow": lambda: free.wait(10)}) == {}
     assert (late.is_set(), calls.news(["data"]), calls.under_way("data")) == (False, False, {"slow"})
@@ -109,7 +109,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_news_once() -> None:
 
 
 def test_work_tells_how_far_it_is_and_that_it_failed_until_it_succeeds() -> None:
-    calls, free = ThreadedCalls(AT_ONCE), threading.Event()
+    calls, free = Calls(AT_ONCE), threading.Event()
 
     def work() -> None:
         tell("half of it")

@@ -7,9 +7,9 @@ given to the next caller that asks the same; until then nothing is begun twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from scheduler.clock import stopwatch
 
@@ -18,42 +18,6 @@ PATIENCE_WALL_SECONDS = 1.0  # of one cycle in all
 _AT_LEAST_WALL_SECONDS = 0.05  # of each question, so that what answers at once is heard also when patience is used up
 _PASSED_OVER_MAX = 10  # how often an answer may lie here while others of its kind are asked for
 _here = threading.local()
-
-
-class Calls(Protocol):
-    """How slow work is done: all at once, and no longer waited for than is bearable.
-
-    What else it tells is for those who do not wait; where all is done while it is waited for, there is nothing to tell.
-    """
-
-    def begin(self) -> None:
-        """Begin a turn of this thread: all that it gathers from now on shares one patience."""
-        del self  # nothing to share without waiters
-
-    def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
-        """Do work by name and return the answers that are there in time, perhaps of work that began earlier.
-
-        Raises what the work raises, when its answer would have been given.
-        """
-
-    def under_way(self, kind: str) -> Collection[str]:
-        """Return the names of the work of a kind that is not over."""
-        del kind
-        return ()
-
-    def news(self, kinds: Collection[str]) -> bool:
-        """Return whether answers of these kinds have come late that no caller has received; of each once."""
-        del kinds
-        return False
-
-    def failures(self) -> Mapping[tuple[str, str], str]:
-        """Return by kind and name why work failed, as it said itself, that has not succeeded since."""
-        return {}
-
-    def slow(self, wall_seconds: float) -> Sequence[UnderWay]:
-        """Return the work of all kinds that has gone on for so long, oldest first."""
-        del wall_seconds
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +33,9 @@ class UnderWay:
 class _Call:
     """One piece of work in a thread that runs beside its caller."""
 
-    def __init__(self, name: str, work: Callable[[], Any], on_late: Callable[[], None]) -> None:
+    def __init__(self, name: str, work: Callable[[], Any], calls: Calls) -> None:
         self._work = work
-        self._on_late = on_late
+        self._calls = calls
         self.done = threading.Event()
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -92,7 +56,7 @@ class _Call:
         finally:
             self.done.set()
         if self.given_up:
-            self._on_late()
+            self._calls.on_late()
 
 
 def tell(how_far: str) -> None:
@@ -109,9 +73,10 @@ def fail(why: str) -> None:
         call.failed = why
 
 
-class ThreadedCalls(Calls):
-    """Calls in threads. ``patience_seconds`` (real time) is how long one turn waits for what it began.
+class Calls:
+    """How slow work is done: all at once, in threads, and no longer waited for than is bearable.
 
+    ``patience_seconds`` (real time) is how long one turn waits for what it began.
     ``on_late`` is called, in the work's thread, when an answer comes whose caller stopped waiting.
     """
 
@@ -126,16 +91,17 @@ class ThreadedCalls(Calls):
         self._turn = threading.local()
 
     def begin(self) -> None:
-        """See Calls.begin."""
+        """Begin a turn of this thread: all that it gathers from now on shares one patience."""
         self._turn.left = self._patience
 
     def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
-        """See Calls.gather. What hung before is not waited for again."""
+        """Do work by name and return the answers that are there in time, perhaps of work that began earlier.
+
+        What hung before is not waited for again. Raises what the work raises, when its answer would have been given.
+        """
         with self._lock:
             begun = {
-                name: _Call(f"{kind} {name}", work[name], self._tell_late)
-                for name in work
-                if (kind, name) not in self._calls
+                name: _Call(f"{kind} {name}", work[name], self) for name in work if (kind, name) not in self._calls
             }
             self._calls |= {(kind, name): call for name, call in begun.items()}
         self._wait(list(begun.values()))
@@ -174,9 +140,6 @@ class ThreadedCalls(Calls):
         for call in left:
             call.done.wait(max(0.0, until - stopwatch()))
 
-    def _tell_late(self) -> None:
-        self.on_late()
-
     def _wait(self, begun: list[_Call]) -> None:
         began = stopwatch()
         left = getattr(self._turn, "left", self._patience)
@@ -188,12 +151,12 @@ class ThreadedCalls(Calls):
             self._turn.left = left - (stopwatch() - began)
 
     def under_way(self, kind: str) -> Collection[str]:
-        """See Calls.under_way."""
+        """Return the names of the work of a kind that is not over."""
         with self._lock:
             return {name for (of, name), call in self._calls.items() if of == kind and not call.done.is_set()}
 
     def news(self, kinds: Collection[str]) -> bool:
-        """See Calls.news."""
+        """Return whether answers of these kinds have come late that no caller has received; of each once."""
         with self._lock:
             fresh = [
                 call for (of, _), call in self._calls.items() if of in kinds and call.done.is_set() and not call.told_of
@@ -203,12 +166,12 @@ class ThreadedCalls(Calls):
         return bool(fresh)
 
     def failures(self) -> Mapping[tuple[str, str], str]:
-        """See Calls.failures."""
+        """Return by kind and name why work failed, as it said itself, that has not succeeded since."""
         with self._lock:
             return dict(self._failures)
 
     def slow(self, wall_seconds: float) -> list[UnderWay]:
-        """See Calls.slow."""
+        """Return the work of all kinds that has gone on for so long, oldest first."""
         present = stopwatch()
         with self._lock:
             late = [

@@ -21,7 +21,7 @@ from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.retention import Retention
 from scheduler.core.snapshot import Snapshot
-from scheduler.service.outside.calls import Calls, ThreadedCalls
+from scheduler.service.outside.calls import Calls
 from scheduler.store import lease as leases
 from scheduler.store.engine import Database
 
@@ -95,7 +95,7 @@ class Ports:
     bundle: str
     log: EventLog
     epoch: int = 0  # of the lease this daemon holds
-    calls: Calls = field(default_factory=ThreadedCalls)
+    calls: Calls = field(default_factory=Calls)
     openings: Mapping[str, Opening] = field(default_factory=dict)  # of pools whose platform may not be there yet
     scratch: Path = Path(
         tempfile.gettempdir(), "uff-inputs"

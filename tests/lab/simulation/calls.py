@@ -18,6 +18,7 @@ class SimulatedCalls(Calls):
     """One daemon's calls, as scheduler.service.outside.calls.Calls. One that is gone hears none of what it left."""
 
     def __init__(self, world: World) -> None:
+        super().__init__()
         self._world = world
         self._late: dict[tuple[str, str], tuple[int, Any]] = {}
         self._told_of: set[tuple[str, str]] = set()
