@@ -32,8 +32,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, it imports its own package by path
 
 from scheduler.core.plan import Plan  # noqa: E402
-from scheduler.planner import Planner, PlannerOptions, value, verify  # noqa: E402
+from scheduler.planner.model.value import value  # noqa: E402
+from scheduler.planner.planner import Planner, PlannerOptions  # noqa: E402
 from scheduler.planner.questions.differ import outlooks  # noqa: E402
+from scheduler.planner.verify import verify  # noqa: E402
 from tests.lab.planner import figures  # noqa: E402
 from tests.lab.planner import replay as online  # noqa: E402
 from tests.lab.planner.baselines import OTHERS, ordered  # noqa: E402

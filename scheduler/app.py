@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from config.known_secrets import KnownSecrets
     from platforms.registry import PlatformContext
     from scheduler.notify.mail import Mailing
-    from scheduler.planner import PlannerOptions
+    from scheduler.planner.planner import PlannerOptions
     from scheduler.service.launch.training_data import TrainingData
     from scheduler.service.outside.planner_process import PlannerHost
     from scheduler.service.outside.ports import Policy, Ports
@@ -229,7 +229,7 @@ class App:
     @cached_property
     def planning(self) -> PlannerOptions:
         """How the daemon plans, for those who ask what it would do otherwise."""
-        from scheduler.planner import PlannerOptions
+        from scheduler.planner.planner import PlannerOptions
 
         # On a fast clock the time a plan takes is worth more than the last half percent of its value.
         polish = self.clock.wall_seconds(_PLANNING_SECONDS) >= _POLISH_WALL_SECONDS

@@ -12,25 +12,21 @@ from dataclasses import dataclass, replace
 
 from scheduler.core.plan import Deferral, Placement, Plan
 from scheduler.core.snapshot import Snapshot
-from scheduler.planner.dispatch.dispatcher import fill_gaps
-from scheduler.planner.dispatch.incumbent import pinned_sessions
-from scheduler.planner.dispatch.tie_break import in_queue_order
+from scheduler.planner.dispatch.dispatcher import fill_gaps, in_queue_order, pinned_sessions
 from scheduler.planner.dispatch.waiting import deferrals
 from scheduler.planner.lp.grid import Grid, make_grid
 from scheduler.planner.lp.job_matrix import kind_of
-from scheduler.planner.lp.prices import Prices, dual_prices, scarcity_prices
+from scheduler.planner.lp.prices import Prices, dual_prices, scarcity_prices, targets
 from scheduler.planner.lp.scale import PartPrices, Parts, bound_of, deferrals_outside, split_by_prices, split_snapshot
 from scheduler.planner.lp.solver import LinearSolver, Solution, Solver, SolverFailed
-from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.forecast import expected
 from scheduler.planner.model.policy import PLAIN, PlanPolicy, Schedule
 from scheduler.planner.model.value import value
-from scheduler.planner.search.candidates import Candidate, attempt, first_choice, targeted_choice
+from scheduler.planner.search.candidates import Candidate, attempt, first_choice, take_turns, targeted_choice
 from scheduler.planner.search.conserve import conserve
 from scheduler.planner.search.deadlines import deadline_policies, drop_needless_urgency
-from scheduler.planner.search.in_turn import take_turns
-from scheduler.planner.search.policies import improve, steps_for
+from scheduler.planner.search.rebuild import improve, steps_for
 from scheduler.planner.search.score import finishes_all, score, weighted_flow_time
 from scheduler.planner.verify import verify
 

@@ -11,7 +11,7 @@ from scheduler.core.plan import Placement, Plan
 from scheduler.core.pool import Pool
 from scheduler.core.run import Run
 from scheduler.core.snapshot import Snapshot
-from scheduler.planner import PlanComparison, differences
+from scheduler.planner.questions.differ import PlanComparison, differences
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import plans, runs
 from scheduler.store.engine import Database

@@ -14,7 +14,8 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.planner import Planner, PlannerOptions, dispatch
+from scheduler.planner.dispatch.dispatcher import dispatch
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import job_view, load_snapshot

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from tests.lab.night import share
 from tests.lab.planner import closed_loop
 from tests.lab.planner.backfill import backfill

@@ -23,7 +23,7 @@ from scheduler.core.job import Held
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import Snapshot
 from scheduler.daemon import Daemon
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.housekeeping import run_due

@@ -15,7 +15,7 @@ from scheduler.core.plan import Plan
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
-from scheduler.planner import verify
+from scheduler.planner.verify import verify
 from tests.lab.planner import closed_loop, figures
 from tests.lab.planner.backfill import backfill
 from tests.lab.planner.baselines import OTHERS, ordered, static_week

@@ -19,7 +19,9 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Planner, PlannerOptions, value, verify
+from scheduler.planner.model.value import value
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from tests.lab.night import one_in
 from tests.lab.planner.oracle import SCALE, OracleCase, OracleJob, OraclePool
 

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from platforms.local.processes import read_stat
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.outside.child_process import ChildFailed, ChildHost
 from scheduler.service.outside.planner_process import PlannerHost
 from tests.lab.patience import until
@@ -33,7 +33,7 @@ def acting(body: str, patience_seconds: float = 60.0) -> PlannerHost:
     """A host whose child does ``body`` when it should plan."""
     code = (
         "import os, signal, sys\n"
-        "from scheduler.planner import Planner\n"
+        "from scheduler.planner.planner import Planner\n"
         f"def plan(self, snapshot, incumbent):\n    {body}\n"
         "Planner.plan = plan\n"
         "from scheduler.service.outside.planner_process import PlannerChild, serve\n"
@@ -123,7 +123,7 @@ def test_it_loads_nothing_of_a_database(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from scheduler.service.outside.planner_process import PlannerChild\n"
-        "from scheduler.planner import Planner\n"
+        "from scheduler.planner.planner import Planner\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'sqlalchemy', 'alembic', 'pydantic'}))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from jobs.spec import JobSpec
 from platforms.base import InQueue, Observed, SessionState
 from scheduler.core.pool import Pool
 from scheduler.core.window import DAY, HOUR
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside import border

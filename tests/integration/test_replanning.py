@@ -13,7 +13,7 @@ from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, ObservedLimit
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue

@@ -15,7 +15,7 @@ from scheduler.core.quota import ACCOUNT, CalendarQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import DAY, EVER, HOUR, Calendar
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import read_books

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.planner import Planner, PlannerOptions, verify
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from scheduler.service.outside.solver_process import SolverHost
 from tests.lab.planner.small import crowded_box
 

@@ -12,7 +12,7 @@ from scheduler.core.ledger import EntryKind
 from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.launch.launch import reserve
 from scheduler.service.outside import border

@@ -13,7 +13,7 @@ from jobs.spec import JobSpec
 from scheduler.core.pool import Pool
 from scheduler.core.window import HOUR, WEEK
 from scheduler.notify.exports import export, newest
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, plans, rates, runs, series

@@ -10,7 +10,7 @@ from jobs.spec import JobSpec
 from scheduler.core.job import JobState, Queued
 from scheduler.core.pool import Pool
 from scheduler.core.window import HOUR
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.store import checkpoints, events, jobs

@@ -12,8 +12,10 @@ from scheduler.core.pool import Pool
 from scheduler.core.reasons import HeldByPerson
 from scheduler.core.snapshot import Arrivals, JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, DailyHours
-from scheduler.planner import Planner, PlannerOptions, dispatch, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.case import make_case
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from scheduler.views.coming_week import ComingWeek, Gap, alike_gaps, coming_week
 from tests.lab.night import share
 from tests.lab.planner.cases import EPOCH, KAGGLE

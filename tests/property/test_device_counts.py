@@ -12,7 +12,9 @@ from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, RollingQuota, longest
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Planner, PlannerOptions, dispatch, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
 

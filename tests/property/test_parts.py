@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.planner import Planner, PlannerOptions, verify
 from scheduler.planner import planner as layers
 from scheduler.planner.lp import scale
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from tests.lab.night import share
 from tests.lab.planner.strategies import sharing, snapshots
 

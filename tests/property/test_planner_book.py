@@ -16,11 +16,11 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import FirstUseQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR
-from scheduler.planner import dispatch, verify
-from scheduler.planner.dispatch.dispatcher import fill_gaps, make_schedule
+from scheduler.planner.dispatch.dispatcher import dispatch, fill_gaps, make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.search.rebuild import without_jobs
+from scheduler.planner.verify import verify
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import HOUR
-from scheduler.planner import Planner, PlannerOptions, dispatch, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from scheduler.service.cycle.cycle import next_change
 from tests.lab.night import share
 from tests.lab.planner.idle import idle

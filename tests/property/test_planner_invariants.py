@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.core.window import DAY, HOUR
-from scheduler.planner import Planner, PlannerOptions, dispatch, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.case import make_case
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
 

@@ -12,8 +12,10 @@ from scheduler.core.ledger import Charge
 from scheduler.core.reasons import DoesNotFit, GateClosed, HeldByPerson, NoAllowedPool
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.throughput import SURENESS
-from scheduler.planner import Planner, PlannerOptions, dispatch, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.pool_capacity import PoolCapacity
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import HourShare, Snapshot
-from scheduler.planner.dispatch.dispatcher import extend, fill_gaps, make_full_schedule, make_schedule
-from scheduler.planner.dispatch.incumbent import pinned_sessions
+from scheduler.planner.dispatch.dispatcher import extend, fill_gaps, make_full_schedule, make_schedule, pinned_sessions
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.lp.grid import make_grid

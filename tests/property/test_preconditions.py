@@ -19,7 +19,7 @@ from scheduler.core.quota import CalendarQuota, RollingQuota
 from scheduler.core.reasons import CannotLaunch
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.planner import Planner, PlannerOptions
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import next_change
 from scheduler.service.faults.postponements import Obstacle, Postponements
 from tests.lab.night import share

@@ -14,8 +14,10 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import HourShare, JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR, WEEK, Calendar
-from scheduler.planner import Planner, PlannerOptions, dispatch, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.case import make_case
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from tests.lab.night import share as part_of_night
 from tests.lab.planner.strategies import sharing
 

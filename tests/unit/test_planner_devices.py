@@ -15,7 +15,9 @@ from scheduler.core.quota import CalendarQuota
 from scheduler.core.reasons import DevicesTaken
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR, WEEK, Calendar
-from scheduler.planner import Planner, PlannerOptions, SetDevices, UnknownName, device_choices, verify, what_if
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.questions.whatif import SetDevices, UnknownName, device_choices, what_if
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import SAGEMAKER
 

@@ -27,10 +27,11 @@ from scheduler.core.reasons import (
 )
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
-from scheduler.planner import dispatch, plan_week, verify
-from scheduler.planner.dispatch.dispatcher import make_schedule
+from scheduler.planner.dispatch.dispatcher import dispatch, make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PinnedSession, PlanPolicy
+from scheduler.planner.planner import plan_week
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 

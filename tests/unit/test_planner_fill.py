@@ -10,12 +10,13 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.quota import FirstUseQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Planner, PlannerOptions, plan_week, verify
 from scheduler.planner.dispatch.dispatcher import fill_gaps
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import Schedule
 from scheduler.planner.model.pool_capacity import PoolCapacity
+from scheduler.planner.planner import Planner, PlannerOptions, plan_week
 from scheduler.planner.search.candidates import priced_candidates
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 from tests.lab.planner.small import job

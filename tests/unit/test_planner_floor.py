@@ -9,14 +9,16 @@ import pytest
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import DAY, WEEK
-from scheduler.planner import Planner, PlannerOptions, value, verify
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN, PlanPolicy, Schedule
+from scheduler.planner.model.value import value
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.search.candidates import DEADLINES_COST, Bids, Candidate, Floor, choose
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
 from scheduler.planner.search.score import PlanScore, jobs_on_time
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH, KAGGLE
 from tests.lab.planner.small import job
 from tests.lab.planner.synthetic import KINDS, Kind, synthetic

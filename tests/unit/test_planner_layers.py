@@ -11,13 +11,14 @@ from jobs.spec import Gate
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Planner, PlannerOptions, plan_week, verify
 from scheduler.planner import planner as layers_module
-from scheduler.planner.dispatch.tie_break import in_queue_order
+from scheduler.planner.dispatch.dispatcher import in_queue_order
 from scheduler.planner.lp import scale, solver
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.urgency import with_urgency
+from scheduler.planner.planner import Planner, PlannerOptions, plan_week
 from scheduler.planner.questions.differ import outlook
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 from tests.lab.planner.churn import churn

@@ -7,10 +7,11 @@ from dataclasses import replace
 from jobs.spec import Gate
 from scheduler.core.snapshot import PoolView, Rate, Snapshot
 from scheduler.core.window import WEEK
-from scheduler.planner import Planner, PlannerOptions, verify
 from scheduler.planner.lp.linear import earliest_starts
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.urgency import children_first, urgencies, with_urgency
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH, KAGGLE, SLURM
 from tests.lab.planner.small import job
 

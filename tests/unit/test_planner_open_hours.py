@@ -14,16 +14,18 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, RollingQuota
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
-from scheduler.planner import Planner, PlannerOptions, SetWeight, value, verify
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import Schedule
 from scheduler.planner.model.urgency import with_urgency
-from scheduler.planner.questions.whatif import apply
+from scheduler.planner.model.value import value
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.questions.whatif import SetWeight, apply
 from scheduler.planner.search.candidates import simple_orders
 from scheduler.planner.search.conserve import conserve
 from scheduler.planner.search.rebuild import without_jobs
 from scheduler.planner.search.score import score
+from scheduler.planner.verify import verify
 from tests.lab.night import share
 from tests.lab.planner.cases import EPOCH, KAGGLE, LOCAL
 from tests.lab.planner.strategies import snapshots

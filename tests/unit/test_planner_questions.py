@@ -13,23 +13,13 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.reasons import HeldByPerson, Outbid, from_json, weight_rounded_up
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import (
-    InsertJob,
-    Planner,
-    PlannerOptions,
-    SetHours,
-    SetWeight,
-    TakeDown,
-    UnknownName,
-    differences,
-    explain,
-    verify,
-    what_if,
-)
-from scheduler.planner.questions.differ import outlook
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.questions.differ import differences, outlook
+from scheduler.planner.questions.explain import explain
 from scheduler.planner.questions.orders import POLICIES
-from scheduler.planner.questions.whatif import apply
+from scheduler.planner.questions.whatif import InsertJob, SetHours, SetWeight, TakeDown, UnknownName, apply, what_if
 from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 from tests.lab.planner.small import job, seed_week

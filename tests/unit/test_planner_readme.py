@@ -13,8 +13,10 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR, Calendar
-from scheduler.planner import dispatch, plan_week, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.case import make_case
+from scheduler.planner.planner import plan_week
+from scheduler.planner.verify import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

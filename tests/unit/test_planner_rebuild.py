@@ -10,16 +10,18 @@ from jobs.spec import Gate, Needs
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Planner, PlannerOptions, SetWeight, value, verify
 from scheduler.planner.dispatch.dispatcher import fill_gaps, make_schedule
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.lanes import compose
 from scheduler.planner.model.policy import PLAIN
-from scheduler.planner.questions.whatif import apply
+from scheduler.planner.model.value import value
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.questions.whatif import SetWeight, apply
 from scheduler.planner.search.rebuild import ScoredSchedule, rebuild, without_jobs
 from scheduler.planner.search.score import score
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH, KAGGLE, SAGEMAKER, SMALL_MIX, make_pools, random_case
 
 

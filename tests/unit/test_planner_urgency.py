@@ -11,8 +11,9 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR, WEEK, Calendar
-from scheduler.planner import dispatch, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.urgency import urgencies, with_urgency
+from scheduler.planner.verify import verify
 
 NOW = 1_763_769_600  # Saturday 22 November 2025, 00:00 UTC
 KAGGLE = Pool("kaggle", "kaggle", "T4", (CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5)),))

@@ -13,7 +13,9 @@ from scheduler.core.quota import RollingQuota
 from scheduler.core.reasons import DoesNotFit
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR
-from scheduler.planner import Planner, PlannerOptions, dispatch, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.verify import verify
 from tests.lab.planner.strategies import snapshots
 
 NOW = 1_795_046_400

@@ -15,7 +15,7 @@ from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Obser
 from scheduler.core.reasons import HeldByPerson
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.planner import verify
+from scheduler.planner.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

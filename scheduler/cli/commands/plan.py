@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scheduler.core.plan import KeptHours, Placement, Plan, PlannedLane
     from scheduler.core.reasons import Reason
     from scheduler.core.run import Run, Wait
-    from scheduler.planner import DeviceChoice
+    from scheduler.planner.questions.whatif import DeviceChoice
     from scheduler.store.jobs import JobRecord
     from scheduler.views.coming_week import ComingWeek, Stretch
 
@@ -224,7 +224,7 @@ def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
 
     if not isinstance(record.state, Queued) or not isinstance(reason, Outbid) or reason.weight_to_start is not None:
         return reason
-    from scheduler.planner import UnknownName
+    from scheduler.planner.questions.whatif import UnknownName
     from scheduler.service.requests.questions import ask_why
 
     try:
@@ -272,7 +272,7 @@ def _named(cli: Cli, placement: Placement, planned_lane: PlannedLane) -> str:
 
 def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
     """Return what each count of devices means for a job that is not over and may go where sessions differ in them."""
-    from scheduler.planner import UnknownName
+    from scheduler.planner.questions.whatif import UnknownName
     from scheduler.service.requests.questions import ask_devices
 
     pools = {name for name, pool in cli.app.pools.items() if pool.device_counts}

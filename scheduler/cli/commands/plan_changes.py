@@ -18,9 +18,17 @@ from scheduler.cli.shell.names import listed, meant
 from scheduler.cli.shell.output import Output, hours
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.window import HOUR
-from scheduler.planner import DeviceChoice, Edit, PlanComparison, SetDevices, SetHours, SetWeight, TakeDown, UnknownName
-from scheduler.planner.questions.differ import JobChange, JobOutlook
+from scheduler.planner.questions.differ import JobChange, JobOutlook, PlanComparison
 from scheduler.planner.questions.orders import POLICIES
+from scheduler.planner.questions.whatif import (
+    DeviceChoice,
+    Edit,
+    SetDevices,
+    SetHours,
+    SetWeight,
+    TakeDown,
+    UnknownName,
+)
 from scheduler.service.requests.questions import ask_devices, ask_what_if
 from scheduler.views.documents import picked, plan_json
 from scheduler.views.plan_history import PlanDiff, SessionChange, compare

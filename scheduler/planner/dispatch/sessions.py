@@ -12,7 +12,7 @@ from scheduler.planner.model.policy import PinnedSession
 from scheduler.planner.model.pool_capacity import NEVER
 
 if TYPE_CHECKING:
-    from scheduler.planner.model.columns import Entry, Shape
+    from scheduler.planner.model.case import Entry, Shape
 
 # A session of an earlier plan may last this much longer than planned. The sessions after it limit the extension.
 SLOWER_SECONDS = 1_800

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.planner.dispatch.sessions import SessionBuilder
 from scheduler.planner.model.booking import Booking
-from scheduler.planner.model.case import Case
-from scheduler.planner.model.columns import ORDINARY, URGENT
+from scheduler.planner.model.case import ORDINARY, URGENT, Case
 from scheduler.planner.model.lanes import CandidateSession
 from scheduler.planner.model.plan_state import PlanState, as_schedule, initial_state, plan_state
 from scheduler.planner.model.policy import PHASES, Admission, PinnedSession, PlanPolicy, Schedule
@@ -23,7 +22,7 @@ from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
 
 if TYPE_CHECKING:
-    from scheduler.planner.model.columns import Entry, Shape
+    from scheduler.planner.model.case import Entry, Shape
 
     # A call of the admission rule: class, instant, entry, session (None: any session of the job), answer.
     Question = tuple[int, int, Entry, CandidateSession | None, bool]

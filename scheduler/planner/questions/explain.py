@@ -13,7 +13,7 @@ from scheduler.planner.model.session_yield import terms
 from scheduler.planner.model.value import reference_rate
 from scheduler.planner.planner import ALL_LAYERS, WHOLE_JOBS_MAX, Planner, PlannerOptions
 from scheduler.planner.questions.whatif import SetWeight, UnknownName, apply
-from scheduler.planner.search.policies import SEARCHED_JOBS_MAX
+from scheduler.planner.search.rebuild import SEARCHED_JOBS_MAX
 
 # The search ends when the priorities that start the job and that do not are within this factor.
 CLOSE = 1.01

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch.dispatcher import fill_gaps, make_full_schedule, make_schedule
+from scheduler.core.plan import Plan
+from scheduler.planner.dispatch.dispatcher import fill_gaps, make_full_schedule, make_schedule, pinned_sessions
 from scheduler.planner.dispatch.orders import LASTING, ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.lp.prices import Prices
@@ -197,3 +198,16 @@ def _bids(case: Case, bid: tuple[float, float]) -> Bids:
 
 def _no_bids(case: Case) -> Bids:
     return Bids((0.0,) * len(case.classes))
+
+
+# Turns in a finished plan: jobs that share hours get its sessions by their shares.
+#
+# The search looks at value only. Afterwards each session, in order of time, goes to the job of its share group that has
+# received least relative to its share, and hours that become free are filled.
+def take_turns(case: Case, candidate: Candidate) -> Candidate:
+    """Return ``candidate`` with the sessions of share groups in turns; itself if there are no such groups."""
+    if not case.turns:
+        return candidate
+    pins = pinned_sessions(case, Plan(case.now, candidate.schedule.placements, ()))
+    schedule = make_schedule(case, replace(candidate.policy, admits=None, pinned=pins))
+    return replace(candidate, schedule=schedule, score=score(case, schedule))

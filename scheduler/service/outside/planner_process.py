@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import Snapshot
-from scheduler.planner import Planner, PlannerOptions
 from scheduler.planner.lp.solver import Solver
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.outside.child_process import ChildFailed, ChildHost, serve
 from scheduler.service.outside.solver_process import SolverHost
 from scheduler.store.plan_json import dumped, loaded
@@ -55,7 +55,7 @@ class PlannerHost:
 
     def _plain(self, snapshot: Snapshot, incumbent: Plan | None, why: str) -> Plan:
         """Plan here, with little memory and no solver: training goes on, and people are told."""
-        from scheduler.planner import Planner
+        from scheduler.planner.planner import Planner
 
         plain = replace(self._options, linear=False, search_steps=0)
         plan = Planner(plain).plan(snapshot, incumbent)
@@ -87,7 +87,7 @@ class PlannerChild:
 
     def __call__(self, question: tuple[PlannerOptions, Snapshot, Plan | None]) -> str:
         """Return the plan in JSON."""
-        from scheduler.planner import Planner
+        from scheduler.planner.planner import Planner
 
         options, snapshot, incumbent = question
         if self._planner is None or options != self._options:

@@ -13,18 +13,17 @@ from scheduler.core.quota import MoneyQuota
 from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPool, Reason, SecretMissing
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import DAY
-from scheduler.planner import (
+from scheduler.planner.dispatch.dispatcher import dispatch
+from scheduler.planner.planner import Planner, PlannerOptions
+from scheduler.planner.questions.differ import PlanComparison
+from scheduler.planner.questions.explain import explain
+from scheduler.planner.questions.whatif import (
     DeviceChoice,
     Edit,
     InsertJob,
-    PlanComparison,
-    Planner,
-    PlannerOptions,
     SetHours,
     UnknownName,
     device_choices,
-    dispatch,
-    explain,
     what_if,
 )
 from scheduler.service.facts.advised import Priors

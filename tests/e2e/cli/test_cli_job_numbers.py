@@ -12,7 +12,7 @@ from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
 from scheduler.core.pool import Pool
 from scheduler.core.reasons import BadDefinition
 from scheduler.core.window import DAY
-from scheduler.planner import dispatch
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import jobs
 from scheduler.store.engine import Database

@@ -13,8 +13,8 @@ from scheduler.core.job import activate
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import Outbid
 from scheduler.core.run import Lane, Reserved, Run, Wait
-from scheduler.planner import SetHours
 from scheduler.planner.questions.orders import POLICIES
+from scheduler.planner.questions.whatif import SetHours
 from scheduler.service.requests import questions, queue
 from scheduler.store import jobs, plans, queue_waits, runs
 from scheduler.store.engine import Database

@@ -14,7 +14,8 @@ from scheduler.core.plan import Deferral, KeptHours, Plan
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import Outbid
 from scheduler.core.window import DAY
-from scheduler.planner import Planner, verify
+from scheduler.planner.planner import Planner
+from scheduler.planner.verify import verify
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import jobs, limits, plans
 from scheduler.store.engine import Database

@@ -22,10 +22,11 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import ObservedLimit, RollingQuota
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Planner, PlannerOptions, dispatch
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.urgency import with_urgency
+from scheduler.planner.planner import Planner, PlannerOptions
 from tests.lab.planner.cases import EPOCH, KAGGLE, SAGEMAKER
 from tests.lab.planner.efficiency import efficiency
 from tests.lab.planner.limits import window_over_endless

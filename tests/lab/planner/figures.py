@@ -17,12 +17,15 @@ from jobs.spec import Needs
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Planner, PlannerOptions, dispatch, value, verify
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.linear import build, plannable_jobs
 from scheduler.planner.lp.solver import Solver
 from scheduler.planner.model.case import make_case
+from scheduler.planner.model.value import value
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.questions.differ import outlooks
+from scheduler.planner.verify import verify
 from tests.lab.planner import closed_loop
 from tests.lab.planner.backfill import backfill
 from tests.lab.planner.baselines import OTHERS, ordered, static_week

@@ -24,8 +24,8 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours, Window
-from scheduler.planner import verify
 from scheduler.planner.model.urgency import with_urgency
+from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH
 from tests.lab.planner.churn import churn
 from tests.lab.planner.year import saves_of

@@ -7,10 +7,11 @@ from statistics import mean
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import Snapshot
-from scheduler.planner import Planner, PlannerOptions, dispatch
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN
+from scheduler.planner.planner import Planner, PlannerOptions
 from tests.lab.planner.figures import Figures, say, shared_out
 from tests.lab.planner.month import Decide, Month, Simulation
 

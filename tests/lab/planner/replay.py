@@ -14,10 +14,12 @@ from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Planner, PlannerOptions, dispatch, value
+from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.policy import PLAIN
 from scheduler.planner.model.urgency import with_urgency
+from scheduler.planner.model.value import value
+from scheduler.planner.planner import Planner, PlannerOptions
 
 Decide = Callable[[Snapshot, Plan | None], Plan]
 

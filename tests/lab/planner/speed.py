@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from scheduler.core.snapshot import PoolView, Rate, Snapshot
-from scheduler.planner import Planner, PlannerOptions
 from scheduler.planner.dispatch import dispatcher
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN
 from scheduler.planner.model.urgency import with_urgency
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.search.rebuild import ScoredSchedule, rebuild
 from scheduler.planner.search.score import score
 from tests.lab.planner.cases import LOCAL, SMALL_MIX, make_pools, random_case, seed_case

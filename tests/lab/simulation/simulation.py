@@ -9,8 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Planner, PlannerOptions
 from scheduler.planner.dispatch.dispatcher import dispatch
+from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.housekeeping import run_due
