@@ -13,14 +13,15 @@ from dataclasses import fields, is_dataclass
 from enum import EnumType
 from functools import cache, lru_cache, partial
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from sqlalchemy import Row
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from jobs.ranges import bounded
 from jobs.spec import JobSpec
 from scheduler.core.job import JobState
 from scheduler.core.run import RunState
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
 
 T = TypeVar("T")
 

@@ -13,13 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from jobs.corpus.build.build import BuildProgress
-from jobs.corpus.folder import CorpusFolder
-from jobs.corpus.manifest import CorpusManifest
 from jobs.spec import Mixture
 from platforms.artifacts.base import BlobStore
 from scheduler.core.plan import Placement
@@ -35,6 +32,11 @@ NO_SOURCES = (
     "there is no text to train on; run schedctl corpus add FOLDER, or set corpus.sources (to try things out: "
     "stdlib, the text that comes with Python)"
 )
+
+if TYPE_CHECKING:
+    from jobs.corpus.build.build import BuildProgress
+    from jobs.corpus.folder import CorpusFolder
+    from jobs.corpus.manifest import CorpusManifest
 _STEP_PERCENT = 5
 _WAITS = "waits for a build that goes on elsewhere"
 
