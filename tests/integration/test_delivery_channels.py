@@ -574,6 +574,13 @@ def test_a_daemon_that_no_longer_leads_sends_nothing(database: Database) -> None
     with pytest.raises(Fenced):
         deliver(ports, {"email": box}, NOW)
     assert box.keys == []
+
+    def fence() -> None:
+        with database.read() as tx:
+            lease.fence(tx, 7)
+
+    with pytest.raises(Fenced):
+        deliver(ports_on(database), {"email": Box(fence)}, NOW)
     assert [letter.attempts for letter in waiting(database)] == [0]
 
 

@@ -200,7 +200,13 @@ def test_what_no_channel_takes_ends_after_five_days_as_an_action_for_a_person(da
         deliver(ports, {"dead": Raises()}, NOW + hour * HOUR)
     with database.read() as tx:
         assert outbox.pending(tx, NOW + 300 * DAY) == [], "tries end"
-        assert [event.kind for event in events.tail(tx)] == ["letter.failed", "letter.given_up"]
+        told = events.tail(tx)
+        assert [(event.kind, event.subject) for event in told] == [
+            ("letter.failed", "alerts-1"),
+            ("letter.given_up", "alerts-1"),
+        ]
+        why = "OverflowError: Python int too large to convert to SQLite INTEGER: alerts-1"
+        assert [event.data for event in told] == [{"why": why, "channel": "dead"}] * 2
         (need,) = needs(tx, (), NOW - DAY, NOW + 6 * DAY)
         assert (need.what, need.subject) == ("message not delivered", "dead")
         assert needs(tx, (), NOW + 1, NOW + 9 * DAY) == [], "for a week"
