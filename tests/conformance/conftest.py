@@ -18,19 +18,17 @@ import pytest
 from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore, open_store
 from platforms.base import LaunchRequest, Platform
-from platforms.emulators.kaggle.storage import KaggleRules
-from platforms.emulators.sagemaker import job as sagemaker_job
 from platforms.kaggle.session.records import LaunchRecords, Record
 from platforms.local.processes import MARK
 from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load
 from platforms.wrap import Guarded
 from scheduler.clock import real_now, stopwatch
-from tests.lab.aws import FaultyPlace, FaultyServer
+from tests.lab.aws import FaultyPlace, FaultyServer, Shortages
 from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.faults import Fault
-from tests.lab.kaggle import PublishingPlace, PublishingServer
+from tests.lab.kaggle import Habits, PublishingPlace, PublishingServer
 from tests.lab.patience import pause, until
 from tests.lab.person import Person
 from tests.lab.sky_places import real_skypilot, skypilot
@@ -125,7 +123,7 @@ def kaggle(folder: Path) -> Iterator[Place]:
     (bundle / "payload" / "agent.py").write_text(AGENT)
     (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
     (folder / "kaggle.json").chmod(0o600)
-    rules = KaggleRules(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02)
+    rules = Habits(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02)
     place = PublishingPlace(folder / "emulator", Clock(), "alice", "the-key", rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 
@@ -171,7 +169,7 @@ def sagemaker(folder: Path) -> Iterator[Place]:
     bundle = folder / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
-    rules = sagemaker_job.SageMakerRules(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
+    rules = Shortages(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
     place = FaultyPlace(folder / "emulator", Clock(), rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
 

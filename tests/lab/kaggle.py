@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from platforms.emulators.kaggle.place import KaggleAccount
-from platforms.emulators.kaggle.server import Body, Handler, KaggleServer, receive
-from platforms.emulators.kaggle.storage import KaggleRefusal, denied
+from jobs.payload.clock import Clock
+from platforms.emulators.kaggle.place import KaggleAccount, Kernel, KernelVersion
+from platforms.emulators.kaggle.server import Body, Handler, KaggleCalls, KaggleServer, receive
+from platforms.emulators.kaggle.session import EmulatedSession
+from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, denied
 from tests.lab.faults import Fault, Faults
 
 _JSON = "application/json"
 _PAGE = b"<html><body><h1>Too many requests</h1></body></html>"
 _HANG_WALL_SECONDS = 30.0
+_Thing = TypeVar("_Thing")
 _LINKED = "published:"  # before the version that a link to one of its files is for
 
 
@@ -86,13 +90,101 @@ def name_of_dataset(body: Mapping[str, Any]) -> tuple[str, int]:
     return name, int(body.get("datasetVersionNumber") or 0)
 
 
-class PublishingPlace(KaggleAccount):
-    """An account that sees what others have published, with which things go wrong on demand."""
+@dataclass(slots=True)
+class Habits(KaggleRules):
+    """How a place behaves where the protocol leaves a choice, or where nobody has measured what Kaggle does.
 
-    def __init__(self, root: Path, *arguments: Any, **options: Any) -> None:
-        super().__init__(root, *arguments, **options)
+    ``timeout_ignored`` is the wedged kernel that outlives its limit. ``reserves`` fills timeReserved with what live
+    sessions may still use. ``last_run_is_push`` tells as a kernel's last run when it was pushed, not when it began,
+    ``last_run_is_end`` when it ended once it is over; ``bills_queue`` bills the time in which it waited. ``page_max``
+    caps what a list hands out at once, ``pages_by_token`` goes on by token alone, ``output_redirects`` sends the
+    request for a link on to another address, ``kernel_hidden_wall_seconds`` is how long a new kernel is not shown.
+    Without ``tells_landing`` the answer to a push names neither kernel nor version, without ``tells_deleted`` a deleted
+    dataset is denied like one that never was. ``unannounced_extra_seconds`` of the week no kernel explains.
+    """
+
+    timeout_ignored: bool = False
+    reserves: bool = False
+    page_max: int = 200
+    pages_by_token: bool = False
+    output_redirects: bool = False
+    kernel_hidden_wall_seconds: float = 0.0
+    tells_landing: bool = True
+    tells_deleted: bool = True
+    last_run_is_push: bool = False
+    last_run_is_end: bool = False
+    bills_queue: bool = False
+    unannounced_extra_seconds: int = 0
+
+
+class PublishingPlace(KaggleAccount):
+    """An account with habits that sees what others have published, and with which things go wrong on demand."""
+
+    rules: Habits
+
+    def __init__(self, root: Path, clock: Clock, owner: str, key: str, rules: Habits | None = None) -> None:
+        super().__init__(root, clock, owner, key, rules or Habits())
         self.published = Published(root / "published")
         self.faults = Faults()
+
+    def attach_session(self, session: EmulatedSession) -> EmulatedSession:
+        """See KaggleAccount.attach_session."""
+        if self.rules.timeout_ignored:
+            session.terms.limit_seconds = None
+        if self.rules.bills_queue:
+            since = self.clock.now()
+            own = session.billed_within
+
+            def billed_within(start: float, end: float) -> float:
+                waited = max(
+                    0.0, min(session.started_at or session.ended_at or self.clock.now(), end) - max(since, start)
+                )
+                return own(start, end) + waited
+
+            setattr(session, "billed_within", billed_within)  # noqa: B010 - a method is replaced
+        return super().attach_session(session)
+
+    def gpu_seconds_used(self, start: float, end: float) -> float:
+        """See KaggleAccount.gpu_seconds_used."""
+        extra = self.rules.unannounced_extra_seconds if (start, end) == self.week(self.clock.now()) else 0
+        return super().gpu_seconds_used(start, end) + extra
+
+    def quota(self) -> dict[str, Any]:
+        """See KaggleAccount.quota."""
+        answer, now = super().quota(), self.clock.now()
+        if self.rules.reserves:
+            ends = [
+                (one.started_at or now) + (one.terms.limit_seconds or 0)
+                for one in self.sessions()
+                if one.live and one.terms.is_gpu
+            ]
+            answer["gpuQuota"]["timeReserved"] = f"{sum(max(0.0, end - now) for end in ends):.9f}s"
+        return answer
+
+    def last_run_at(self, kernel: Kernel) -> float:
+        """See KaggleAccount.last_run_at."""
+        newest = kernel.versions[-1]
+        if self.rules.last_run_is_end and newest.session and newest.session.ended_at is not None:
+            return newest.session.ended_at
+        return newest.pushed_at if self.rules.last_run_is_push else super().last_run_at(kernel)
+
+    def push(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See KaggleAccount.push."""
+        answer = super().push(body)
+        hidden = () if self.rules.tells_landing else ("ref", "url", "versionNumber")
+        return {name: value for name, value in answer.items() if name not in hidden}
+
+    def shows(self, kernel: Kernel) -> bool:
+        """Return whether a kernel can be seen already: what was made just now may not be known everywhere."""
+        age = self.clock.wall_seconds(self.clock.now() - kernel.versions[0].pushed_at)
+        return age >= self.rules.kernel_hidden_wall_seconds
+
+    def version(self, owner: str, slug: str, label: str | None) -> tuple[Kernel, KernelVersion]:
+        """See KaggleAccount.version."""
+        kernel, version = super().version(owner, slug, label)
+        if not self.shows(kernel):
+            raise denied("kernels.get")
+        return kernel, version
 
     def attach(self, source: str, target: Path) -> bool:
         """See KaggleAccount.attach."""
@@ -107,8 +199,52 @@ class PublishingPlace(KaggleAccount):
         return version.isdigit() and self.published.attach(name, int(version), target)
 
 
+class HabitualCalls(KaggleCalls):
+    """The calls of a place with habits."""
+
+    def __init__(self, place: PublishingPlace, link: Callable[[str, str], str], upload: Callable[[str], str]) -> None:
+        super().__init__(place, link, upload)
+        self._habits = place.rules
+        status, kernels = "datasets.DatasetApiService/GetDatasetStatus", "kernels.KernelsApiService/ListKernels"
+        of_dataset, of_kernels = self.table[status], self.table[kernels]
+
+        def dataset_status(body: Body) -> Body:
+            answer = of_dataset(body)
+            if answer["status"] == "DELETED" and not place.rules.tells_deleted:
+                raise denied("datasets.get")
+            return answer
+
+        def list_kernels(body: Body) -> Body:
+            answer = of_kernels(body)
+            return {**answer, "kernels": [one for one in answer["kernels"] if place.shows(place.kernels[one["slug"]])]}
+
+        self.table |= {status: dataset_status, kernels: list_kernels}
+
+    def paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
+        """See KaggleCalls.paged."""
+        self.page_max = self._habits.page_max
+        if not self._habits.pages_by_token:
+            return super().paged(things, body, size)
+        page, following = self.page(things, {**body, "pageSize": size})
+        return page, following or {"nextPageToken": ""}
+
+    def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
+        """See KaggleCalls.page."""
+        self.page_max = self._habits.page_max
+        return super().page(things, body)
+
+
 class FaultyHandler(Handler):
-    """Lets ordered faults come between a call and its answer."""
+    """Lets ordered faults come between a call and its answer, and a link lead on to where its file is stored."""
+
+    def do_GET(self) -> None:  # noqa: N802 - the library's name
+        """See Handler.do_GET."""
+        redirects = cast("PublishingPlace", self.server.place).rules.output_redirects
+        if redirects and self.path.startswith("/output/"):
+            self.send(302, b"", "text/html", {"Location": self.path.replace("/output/", "/stored/", 1)})
+            return
+        self.path = self.path.replace("/stored/", "/output/", 1)
+        super().do_GET()
 
     fault: Fault | None = None
 
@@ -175,6 +311,7 @@ class PublishingServer(KaggleServer):
     def __init__(self, place: PublishingPlace, port: int = 0) -> None:
         super().__init__(place, port, FaultyHandler)
         self._published = place
+        self.calls = HabitualCalls(place, self.link, self._upload)
         own = self.calls.table["datasets.DatasetApiService/GetDataset"]
 
         def get_dataset(body: Body) -> Body:

@@ -84,29 +84,18 @@ class KaggleAccount:
         return sum(session.billed_within(start, end) for session in self.sessions() if session.terms.is_gpu)
 
     def gpu_seconds_left(self) -> float:
-        """Return what is left of this week; without bound where the place does not cut sessions off."""
-        if not self.rules.quota_cuts:
-            return float(_WEEK)
-        used = self.gpu_seconds_used(*self.week(self.clock.now())) + self.rules.unannounced_extra_seconds
-        return self.rules.gpu_seconds_per_week - used
+        """Return what is left of this week."""
+        return self.rules.gpu_seconds_per_week - self.gpu_seconds_used(*self.week(self.clock.now()))
 
     def quota(self) -> dict[str, Any]:
         """GetAcceleratorQuotaStatistics."""
-        now = self.clock.now()
-        start, end = self.week(now)
-        used = self.gpu_seconds_used(start, end) + self.rules.unannounced_extra_seconds
-        reserved = 0.0
-        if self.rules.reserves:
-            reserved = sum(
-                max(0.0, (session.started_at or now) + (session.terms.limit_seconds or 0) - now)
-                for session in self.sessions()
-                if session.live and session.terms.is_gpu
-            )
+        start, end = self.week(self.clock.now())
+        used = self.gpu_seconds_used(start, end)
         return {
             "quotaRefreshTime": instant_text(end),
             "gpuQuota": {
                 "timeUsed": f"{used:.9f}s",
-                "timeReserved": f"{reserved:.9f}s",
+                "timeReserved": "0s",
                 "totalTimeAllowed": f"{self.rules.gpu_seconds_per_week}s",
                 "isPayToScaleEnabled": False,
                 "hasEverRun": used > 0,
@@ -114,12 +103,10 @@ class KaggleAccount:
         }
 
     def last_run_at(self, kernel: Kernel) -> float:
-        """Return when the newest session last changed: its push, its start once it has begun, or its end."""
+        """Return when the newest session began, or was pushed while it has not."""
         newest = kernel.versions[-1]
-        started, ended = (newest.session.started_at, newest.session.ended_at) if newest.session else (None, None)
-        if self.rules.last_run_is_end and ended is not None:
-            return ended
-        return newest.pushed_at if self.rules.last_run_is_push or started is None else started
+        started = newest.session.started_at if newest.session else None
+        return newest.pushed_at if started is None else started
 
     def push(self, body: dict[str, Any]) -> dict[str, Any]:
         """SaveKernel. What is wrong comes back as ``error`` on HTTP 200, except a source that is too large."""
@@ -151,13 +138,14 @@ class KaggleAccount:
         kernel.versions.append(KernelVersion(number, body, self.clock.now(), session))
         if session is not None:
             session.begin()
-        landing = {
+        return {
             "ref": f"/code/{self.owner}/{kernel.slug}",
             "url": f"https://kaggle.invalid/code/{self.owner}/{kernel.slug}",
             "versionNumber": number,
+            "kernelId": kernel.id,
+            "invalidDatasetSources": invalid,
+            "invalidModelSources": models,
         }
-        details = landing if self.rules.tells_landing else {}
-        return {**details, "kernelId": kernel.id, "invalidDatasetSources": invalid, "invalidModelSources": models}
 
     def attach(self, source: str, target: Path) -> bool:
         """Put a dataset before a kernel; return whether there is such a one."""
@@ -188,9 +176,8 @@ class KaggleAccount:
             folder=folder,
             is_gpu=is_gpu,
             gpus=_SHAPES.get(shape, ()) if is_gpu else (),
-            limit_seconds=None if self.rules.timeout_ignored else limit,
+            limit_seconds=limit,
             queue_seconds=self.rules.queue_seconds,
-            billed_from=self.clock.now() if self.rules.bills_queue else None,
             log_bytes_max=self.rules.log_bytes_max,
             token=secrets.token_hex(16) if self.rules.lets_kernels_in and body.get("enableInternet") else "",
         )
@@ -210,7 +197,7 @@ class KaggleAccount:
         if owner == self.owner and slug in self.deleted and slug not in self.kernels:
             raise KaggleRefusal(404, "Not found")
         kernel = self.kernels.get(slug) if owner == self.owner else None
-        if kernel is None or not self.shows(kernel):
+        if kernel is None:
             raise denied("kernels.get")
         if not label:
             return kernel, kernel.versions[-1]
@@ -218,11 +205,6 @@ class KaggleAccount:
         if match is None or not 1 <= int(match[1]) <= len(kernel.versions):
             raise KaggleRefusal(404, "Not found")
         return kernel, kernel.versions[int(match[1]) - 1]
-
-    def shows(self, kernel: Kernel) -> bool:
-        """Return whether a kernel can be seen already: what was made just now may not be known everywhere."""
-        age = self.clock.wall_seconds(self.clock.now() - kernel.versions[0].pushed_at)
-        return age >= self.rules.kernel_hidden_wall_seconds
 
     def cancel(self, session_id: object) -> dict[str, Any]:
         """CancelKernelSession: only the id of a session will do, and nothing of ours tells it."""

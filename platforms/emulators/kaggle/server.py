@@ -166,9 +166,7 @@ class Handler(BaseHTTPRequestHandler):
                     with self.server.place.lock:
                         _, version = self.server.place.version(owner, slug, label)
                     self._stream(version.session)
-            elif path.startswith("/output/") and self.server.place.rules.output_redirects:
-                self.send(302, b"", "text/html", {"Location": path.replace("/output/", "/stored/", 1)})
-            elif path.startswith(("/output/", "/stored/")):
+            elif path.startswith("/output/"):
                 if self.begins("Output"):
                     self.send_output(path)
             else:
@@ -221,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_output(self, path: str, *, interrupt: bool = False) -> None:
         """Send an output file, or what follows the byte asked for; with ``interrupt`` only half of that."""
-        token, _, name = path.removeprefix("/output/").removeprefix("/stored/").partition("/")
+        token, _, name = path.removeprefix("/output/").partition("/")
         version, meant, expires_at = self.server.links.get(token, ("", "", 0.0))
         clock = self.server.place.clock
         if unquote(name) != meant or clock.wall_seconds(clock.now()) > expires_at:
@@ -317,6 +315,8 @@ def _read_body(handler: BaseHTTPRequestHandler) -> bytes:
 class KaggleCalls:
     """The remote calls of a place. ``link`` signs the address of an output file, ``upload`` that of a blob."""
 
+    page_max = 200  # entries of a list that are handed out at once
+
     def __init__(self, place: KaggleAccount, link: Callable[[str, str], str], upload: Callable[[str], str]) -> None:
         self._place = place
         self._link = link
@@ -361,26 +361,21 @@ class KaggleCalls:
     def _list_kernels(self, body: Body) -> Body:
         search = str(body.get("search") or "").lower()
         kernels = [
-            kernel
-            for kernel in self._place.kernels.values()
-            if search in f"{kernel.slug} {kernel.title}".lower() and self._place.shows(kernel)
+            kernel for kernel in self._place.kernels.values() if search in f"{kernel.slug} {kernel.title}".lower()
         ]
         kernels.sort(key=self._place.last_run_at, reverse=True)
-        page, following = self._paged(kernels, body, int(body.get("pageSize") or 20))
+        page, following = self.paged(kernels, body, int(body.get("pageSize") or 20))
         return {"kernels": [self._metadata(kernel) for kernel in page], **following}
 
-    def _paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
-        """Return a page of a list and how to ask for the next, which a number or a token names."""
-        if self._place.rules.pages_by_token:
-            page, following = self.page(things, {**body, "pageSize": size})
-            return page, following or {"nextPageToken": ""}
-        size = min(size, self._place.rules.page_max)
+    def paged(self, things: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
+        """Return a page of a list, which a number names."""
+        size = min(size, self.page_max)
         first = (max(1, int(body.get("page") or 1)) - 1) * size
         return things[first : first + size], {}
 
     def page(self, things: Sequence[_Thing], body: Body) -> tuple[Sequence[_Thing], Body]:
         """Return a page of a list that goes on by token, and how to ask for the next."""
-        first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self._place.rules.page_max)
+        first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self.page_max)
         return things[first : first + size], {"nextPageToken": str(first + size)} if first + size < len(things) else {}
 
     def _metadata(self, kernel: Kernel) -> Body:
@@ -422,15 +417,13 @@ class KaggleCalls:
         dataset = storage.datasets.get(slug)
         if owner != self._place.owner or dataset is None or not storage.visible(dataset):
             raise denied("datasets.get")
-        if dataset.deleted and not self._place.rules.tells_deleted:
-            raise denied("datasets.get")
         return {"status": storage.status(dataset)}
 
     def _list_datasets(self, body: Body) -> Body:
         if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
             return {"datasets": []}  # there is one account
         slugs = sorted(slug for slug, dataset in self._place.storage.datasets.items() if not dataset.deleted)
-        page, following = self._paged(slugs, body, _DATASETS_PAGE)
+        page, following = self.paged(slugs, body, _DATASETS_PAGE)
         return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in page], **following}
 
 

@@ -47,7 +47,6 @@ class PushTerms:
     limit_seconds: float | None
     queue_seconds: float
     log_bytes_max: int
-    billed_from: float | None = None  # when the meter began; None: when it starts
     token: str = ""  # with which the kernel may call the place; none: it may not
     address: str = ""  # of the place
 
@@ -92,11 +91,10 @@ class EmulatedSession:
 
     def billed_within(self, start: float, end: float) -> float:
         """Return the seconds of this session inside [start, end)."""
-        since = self.started_at if self.terms.billed_from is None else self.terms.billed_from
-        if since is None:
+        if self.started_at is None:
             return 0.0
         until = self.clock.now() if self.ended_at is None else self.ended_at
-        return max(0.0, min(until, end) - max(since, start))
+        return max(0.0, min(until, end) - max(self.started_at, start))
 
     def begin(self) -> None:
         """Start in the background."""

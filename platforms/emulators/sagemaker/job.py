@@ -31,34 +31,21 @@ _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25
 _FAILURE_CHARACTERS = 1024
 _KEPT = frozenset({
-    "request", "status", "secondary", "reason", "created_at", "started_at", "ended_at", "lost_at", "idle_seconds",
-    "transitions",
+    "request", "status", "secondary", "reason", "created_at", "started_at", "ended_at", "transitions",
 })  # fmt: skip
 _INHERITED = re.compile(rf"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|{SUMS.pattern}")  # programs need it to run here
 
 
 @dataclass(slots=True)
 class SageMakerRules:
-    """The limits of the place; all seconds are scheduled.
-
-    Jobs named in ``no_capacity`` never get a machine, nor do any on ``no_capacity_types``. An image among
-    ``no_images`` cannot be pulled.
-    Spot jobs lose their instance ``spot_seconds`` after they begin to train, if that is set, and start again on another
-    ``spot_back_seconds`` later, or never; they cost ``spot_share``.
-    """
+    """The limits of the place; all seconds are scheduled. Spot jobs cost ``spot_share``."""
 
     instances_max: int = 1
     queue_seconds: float = 120.0
     download_seconds: float = 60.0
     upload_seconds: float = 20.0
     grace_seconds: float = 120.0
-    bill_delay_seconds: float = 0.0
-    spot_seconds: float | None = None
-    spot_back_seconds: float | None = None
     spot_share: float = 0.35
-    no_capacity: set[str] = field(default_factory=set)
-    no_capacity_types: set[str] = field(default_factory=set)
-    no_images: set[str] = field(default_factory=set)
 
 
 class SageMakerRefusal(Exception):
@@ -163,8 +150,6 @@ class Job:
     reason: str = ""
     transitions: list[tuple[str, float]] = field(default_factory=list)
     _selected: str | None = None  # the type of instance that it runs on
-    lost_at: float | None = None  # when a spot job lost its instance, until it has another
-    idle_seconds: float = 0.0  # how long it had none
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -192,9 +177,9 @@ class Job:
         """What AWS asks for so far."""
         if self.started_at is None:
             return 0
-        until = self.lost_at or self.ended_at or self.clock.now()
+        until = self.ended_at or self.clock.now()
         share = self.rules.spot_share if self.request.get("EnableManagedSpotTraining") else 1.0
-        return round((until - self.started_at - self.idle_seconds) * share)
+        return round((until - self.started_at) * share)
 
     def start(self, cloud: MotoCloud) -> None:
         """Begin the job's life."""
@@ -252,8 +237,7 @@ class Job:
             if self.ended_at is not None and self.started_at is not None:
                 document["TrainingEndTime"] = self.ended_at
                 document["TrainingTimeInSeconds"] = round(self.ended_at - self.started_at)
-                if self.clock.now() >= self.ended_at + self.rules.bill_delay_seconds:
-                    document["BillableTimeInSeconds"] = self.billed_seconds
+                document["BillableTimeInSeconds"] = self.billed_seconds
         return document
 
     def _live(self) -> None:
@@ -275,26 +259,18 @@ class Job:
         """Live up to the end; return status, secondary status and failure reason."""
         if self._paused(self.rules.queue_seconds):
             return ("Stopped", "Stopped", "")
-        self._selected = next((name for name in self._types() if name not in self.rules.no_capacity_types), None)
-        if self.name in self.rules.no_capacity or self._selected is None:
-            reason = "CapacityError: Unable to provision requested ML compute capacity. Please retry later."
-            return ("Failed", "Failed", reason)
-        image = self.request["AlgorithmSpecification"]["TrainingImage"]
-        if image in self.rules.no_images:
-            return ("Failed", "Failed", f"ClientError: Cannot find repository: {image}. Please check its name")
+        return self._live_on(self._types()[0])
+
+    def _live_on(self, instance_type: str) -> tuple[str, str, str]:
+        """Live on an instance of a type up to the end."""
         with self._lock:
-            self.started_at = self.clock.now()
+            self._selected, self.started_at = instance_type, self.clock.now()
             self._move("Downloading")
-        while True:
-            if reason := self._download():
-                return ("Failed", "Failed", reason)
-            if self._paused(self.rules.download_seconds):
-                return ("Stopped", "Stopped", "")
-            exit_code, why = self._train()
-            if why != "Interrupted":
-                break
-            if ending := self._wait_for_another_instance():
-                return ending
+        if reason := self._download():
+            return ("Failed", "Failed", reason)
+        if self._paused(self.rules.download_seconds):
+            return ("Stopped", "Stopped", "")
+        exit_code, why = self._train()
         if not self._stop.is_set():
             with self._lock:
                 self._move("Uploading")
@@ -320,24 +296,6 @@ class Job:
         if exit_code == 0:
             return ("Completed", "Completed", "")
         return ("Failed", "Failed", f"AlgorithmError: {self._output()}, exit code: {exit_code}")
-
-    def _wait_for_another_instance(self) -> tuple[str, str, str] | None:
-        """Wait until another instance is there, and start again on its empty disk; or return how the job ended."""
-        with self._lock:
-            self.lost_at = self.clock.now()
-            self._move("Interrupted")
-        latest = self.created_at + self.request["StoppingCondition"]["MaxWaitTimeInSeconds"]
-        back = latest if self.rules.spot_back_seconds is None else self.lost_at + self.rules.spot_back_seconds
-        if self._stop.wait(max(0.0, self.clock.wall_seconds_until(min(back, latest)))):
-            return ("Stopped", "Stopped", "")
-        if back >= latest:
-            return ("Stopped", "MaxWaitTimeExceeded", "")
-        shutil.rmtree(self.folder, ignore_errors=True)
-        with self._lock:
-            self.idle_seconds += self.clock.now() - self.lost_at
-            self.lost_at = None
-            self._move("Restarting")
-        return None
 
     def _types(self) -> list[str]:
         resources = self.request["ResourceConfig"]
@@ -387,10 +345,7 @@ class Job:
 
     def _watch(self, ended: threading.Event) -> str:
         """Wait until the container ends by itself, is stopped, or is to be ended; say why, if AWS ends it."""
-        limits = {"MaxRuntimeExceeded": self._at(self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400))}
-        if self.request.get("EnableManagedSpotTraining") and self.rules.spot_seconds is not None:
-            limits["Interrupted"] = self.transitions[-1][1] + self.rules.spot_seconds  # from this container's start on
-        why, at = min(limits.items(), key=lambda limit: limit[1])
+        why, at = min(self._limits().items(), key=lambda limit: limit[1])
         while not ended.is_set() and not self._stop.is_set():
             left = self.clock.wall_seconds_until(at)
             if left <= 0:
@@ -398,8 +353,10 @@ class Job:
             ended.wait(min(left, 0.02))
         return ""
 
-    def _at(self, seconds: float) -> float:
-        return (self.started_at or self.clock.now()) + seconds
+    def _limits(self) -> dict[str, float]:
+        """Return until when the container may run, by what AWS says when it ends it."""
+        runtime = self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400)
+        return {"MaxRuntimeExceeded": (self.started_at or self.clock.now()) + runtime}
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         algorithm = self.request["AlgorithmSpecification"]

@@ -33,6 +33,8 @@ class SageMakerAccount:
     the folder of one that is gone knows its jobs. AWS does not forget either.
     """
 
+    job_kind: type[Job] = Job
+
     def __init__(
         self, folder: Path, clock: Clock, rules: SageMakerRules | None = None, region: str = "us-east-1"
     ) -> None:
@@ -84,7 +86,7 @@ class SageMakerAccount:
     def _new_job(self, request: Mapping[str, Any]) -> Job:
         name = request["TrainingJobName"]
         arn = f"arn:aws:sagemaker:{self.region}:{ACCOUNT}:training-job/{name}"
-        return Job(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)
+        return self.job_kind(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do DescribeTrainingJob. Raises SageMakerRefusal."""

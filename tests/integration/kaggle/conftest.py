@@ -15,13 +15,12 @@ from jobs.payload.clock import Clock
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
 from platforms.emulators.kaggle.server import KaggleServer
-from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.local.processes import MARK
 from platforms.registry import PlatformContext, load
 from scheduler.app import App, load_app
 from scheduler.store.engine import open_database
 from tests.lab.clocks import starting_now
-from tests.lab.kaggle import PublishingPlace, PublishingServer
+from tests.lab.kaggle import Habits, PublishingPlace, PublishingServer
 from tests.lab.patience import until, until_state
 from tests.lab.training import TRAINING
 
@@ -167,7 +166,7 @@ def account_at(tmp_path: Path) -> Iterator[Callable[..., Account]]:
         usual: dict[str, Any] = {"queue_seconds": 0.02 * scale, "dataset_seconds": 0.02 * scale}
         payload_clock = Clock(**clock.payload_clock())
         folder = tmp_path / f"account-{len(opened)}"
-        place = PublishingPlace(folder / "emulator", payload_clock, "alice", SECRET, KaggleRules(**(usual | rules)))
+        place = PublishingPlace(folder / "emulator", payload_clock, "alice", SECRET, Habits(**(usual | rules)))
         folder.mkdir()
         (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": SECRET}))
         (folder / "kaggle.json").chmod(0o600)

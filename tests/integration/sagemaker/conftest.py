@@ -16,10 +16,9 @@ import jobs
 from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore, Grant, open_store
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
-from platforms.emulators.sagemaker.job import SageMakerRules
 from platforms.registry import PlatformContext, load
 from scheduler.clock import ScaledClock
-from tests.lab.aws import FaultyPlace, FaultyServer
+from tests.lab.aws import FaultyPlace, FaultyServer, Shortages
 from tests.lab.clocks import starting_now
 from tests.lab.patience import until_state
 
@@ -157,7 +156,7 @@ def world(tmp_path: Path, aws_credentials: None, monkeypatch: pytest.MonkeyPatch
     """An account in which nothing ran yet. Fails when a job leaves a process behind."""
     bucket = f"uff-{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
     clock = starting_now(EPOCH, 600.0)
-    rules = SageMakerRules(queue_seconds=30, download_seconds=30, upload_seconds=30, grace_seconds=1_200)
+    rules = Shortages(queue_seconds=30, download_seconds=30, upload_seconds=30, grace_seconds=1_200)
     place = FaultyPlace(tmp_path / "emulator", Clock(**clock.payload_clock()), rules)
     with FaultyServer(place) as server:
         server.make_bucket(bucket)
