@@ -15,7 +15,7 @@ from scheduler.core.job import Cancelled, Done, Failed, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.notify.deliver import DeliveryFailed
-from scheduler.notify.mail import Mailing, mail
+from scheduler.notify.mail import Mailing, mail, post
 from scheduler.notify.rules import NotificationRule, alerts_in, letter_about
 from scheduler.service.requests import queue
 from scheduler.store import due, events, jobs, outbox, plans
@@ -295,6 +295,47 @@ def test_what_is_committed_late_under_an_earlier_instant_is_told(database: Datab
     mail(ports, mailing, NOW + 4_001)
     mail(ports, mailing, NOW + 9_000)
     assert len(box.sent) == 1
+
+
+def test_alerts_that_begin_after_reports_tell_what_is_committed_late(database: Database) -> None:
+    box, ports = Box(), ports_on(database)
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
+    with database.write() as tx:
+        due.set_due(tx, "weekly-report", NOW + 30 * DAY)
+    mail(ports, mailing, NOW)
+    with database.write() as tx:
+        events.append(tx, "job.fail", "ufm", NOW - 10)
+    mail(ports, mailing, NOW + 900)
+    assert box.sent == [f"alerts-{NOW}"]
+
+
+def test_what_is_due_is_written_once_and_each_channel_delivers_apart_from_the_others(database: Database) -> None:
+    groups: list[tuple[str, list[str]]] = []
+    apart: list[str] = []
+
+    def gather(group: str, works: dict[str, Any]) -> None:
+        groups.append((group, list(works)))
+        for work in works.values():
+            work()
+
+    def run(work: Any) -> None:
+        apart.append(groups[-1][0])
+        work()
+
+    boxes = {name: Box() for name in ("email", "slack", "webhook-board")}
+    rule = NotificationRule("board", ("*",), ("*",), ("webhook-board",), webhook=True)
+    channels = {name: boxes[name] for name in ("email", "slack")}
+    hooks = {"webhook-board": boxes["webhook-board"]}
+    mailing = Mailing(channels, "UTC", Calendar("week", "UTC"), 900, None, (rule,), hooks)
+    ports = ports_on(database)
+    ports.calls = SimpleNamespace(gather=gather)
+    post(ports, mailing, run, NOW)
+    with database.write() as tx:
+        number = events.append(tx, "job.fail", "ufm", NOW + 1)
+    post(ports, mailing, run, NOW + HOUR)
+    assert [box.sent for box in boxes.values()] == [[f"alerts-{NOW}"], [f"alerts-{NOW}"], [f"webhook-{number}"]]
+    assert groups == [("letters", [""]), ("mail", list(boxes))] * 2
+    assert apart == ["letters", "mail", "mail", "mail"] * 2
 
 
 def test_mail_that_was_just_set_up_tells_what_happened_in_its_first_minute(database: Database) -> None:
