@@ -98,18 +98,13 @@ class _Loaded:
         """The run IDs of all runs that are observed in this cycle."""
         return [run.key for run in self.live] + [one.run.key for one in self.watched]
 
-    @property
-    def subjects(self) -> set[str]:
-        """The runs and jobs that a session's reports may name."""
-        return {run.key for run in self.live} | set(self.stored.targets)
-
 
 class Cycle:
     """Runs cycles. Keeps only what may be lost: when to plan next, the current plan, what it has heard and flagged."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._plan_at = 0
+        self.plan_at = 0  # UTC second at which a plan is made even without an event
         self._planned_event = -1
         self._planning = False  # a plan is being made
         self._incumbent: Plan | None = None
@@ -147,11 +142,6 @@ class Cycle:
         if may_plan:
             self._plan_and_launch(now)
         return now
-
-    @property
-    def plan_at(self) -> int:
-        """The UTC second at which a plan is made even without an event."""
-        return self._plan_at
 
     def _may_plan(self, now: int) -> bool:
         """Whether the books know all that was launched: after a restore not before what the backup forgot is found."""
@@ -215,9 +205,11 @@ class Cycle:
         }
         if steps or observed.heartbeats or observed.results or observed.manifests or observed.bad:
             faults |= self._write_down(loaded.live, observed, steps, now)
-        self._complaints.tell(observed.refused, loaded.subjects, now)
+        self._complaints.tell(observed.refused, {run.key for run in loaded.live} | set(loaded.stored.targets), now)
         self._poisoned.note(loaded.keys, {**self._late.faults, **faults}, now)
-        self._unclear.note(loaded.keys, self._long_untold(now), now)
+        patience = ports.policy.overdue_seconds  # a job that is queued once more is unclear for a minute
+        unclear = {key: why for key, (since, why) in self._untold.items() if now - since >= patience}
+        self._unclear.note(loaded.keys, unclear, now)
         self._heard = {lane: heartbeat for lane, heartbeat in heard.items() if lane[0] not in faults}
         steps = [step for step in steps if step.run.key not in faults]
         extend(ports, steps, now)
@@ -225,11 +217,6 @@ class Cycle:
         if ended := {lane.job for step in steps if isinstance(step, Finish) for lane in step.run.lanes}:
             sweep_ended(ports, ended, now)
         return now
-
-    def _long_untold(self, now: int) -> dict[str, str]:
-        """Return the runs of which their platforms have not known the state for too long, with the reason."""
-        patience = self._ports.policy.overdue_seconds  # a job that is queued once more is unclear for a minute
-        return {key: why for key, (since, why) in self._untold.items() if now - since >= patience}
 
     def _note_running(self, live: Sequence[Run], observed: Observation) -> None:
         """Store when each session was last reported as running."""
@@ -311,7 +298,7 @@ class Cycle:
     def _plan_and_launch(self, now: int) -> None:
         ports = self._ports
         if self._postponements.record(*self._news.drain(), now):  # of launches that took long
-            self._plan_at = min(self._plan_at, now)
+            self.plan_at = min(self.plan_at, now)
         work = self._wanted_plan(now)
         if continue_sessions(ports, self._incumbent, now, self._places.unopened, news=work is not None):
             work = self._wanted_plan(now)
@@ -336,7 +323,7 @@ class Cycle:
         later = [placement.start for placement in plan.placements if placement.start > now]
         patience = _PLAN_AT_LEAST_EVERY_SECONDS if as_planned else _PLAN_AGAIN_SECONDS
         changes = [at for at in (result.changes_at, self._postponements.next_end(now)) if at is not None]
-        self._plan_at = now if again else min([*later, *changes, now + patience])
+        self.plan_at = now if again else min([*later, *changes, now + patience])
         self._planned_event = self._after_launch(newest) if reserved and as_planned else newest
 
     def _wanted_plan(self, now: int) -> Callable[[], _Planned] | None:
@@ -347,7 +334,7 @@ class Cycle:
         with ports.database.read() as tx:
             newest = events.newest_id(tx)
             came = ports.calls.news(_AWAITED) or self._places.unopened != self._unopened
-            if newest == self._planned_event and now < self._plan_at and not came and not self._planning:
+            if newest == self._planned_event and now < self.plan_at and not came and not self._planning:
                 return None
             if came:
                 self._postponements.end_early(now)

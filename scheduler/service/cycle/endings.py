@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scheduler.core.run import CONSEQUENCES, Outcome, Run
+from scheduler.core.run import CONSEQUENCES, Outcome
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, runs
 from scheduler.store.events import Event
@@ -40,21 +40,17 @@ def _lines(tx: Connection, event: Event) -> list[tuple[bool, str, dict[str, Any]
     state = event.data.get("to") or {}
     if event.kind in _RUNS:
         outcome = Outcome(event.kind.removeprefix("run.end_"))
-        run = runs.get(tx, event.subject)
-        return [(outcome not in _GOOD, "session.ended", _of_run(run, outcome, state, event))]
+        run, started = runs.get(tx, event.subject), state.get("started")
+        fields = {
+            "run": run.key,
+            "pool": run.pool,
+            "outcome": str(outcome),
+            "why": event.data.get("why", ""),
+            "seconds": 0 if started is None else state["at"] - started,
+            "jobs": {lane.job: f"{lane.outcome or ''} {lane.message}".strip() for lane in run.lanes},
+        }
+        return [(outcome not in _GOOD, "session.ended", fields)]
     return [_of_job(state, event)] if state.get("state") != "active" else []
-
-
-def _of_run(run: Run, outcome: Outcome, state: Mapping[str, Any], event: Event) -> dict[str, Any]:
-    started = state.get("started")
-    return {
-        "run": run.key,
-        "pool": run.pool,
-        "outcome": str(outcome),
-        "why": event.data.get("why", ""),
-        "seconds": 0 if started is None else state["at"] - started,
-        "jobs": {lane.job: f"{lane.outcome or ''} {lane.message}".strip() for lane in run.lanes},
-    }
 
 
 def _of_job(state: Mapping[str, Any], event: Event) -> tuple[bool, str, dict[str, Any]]:

@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sqlalchemy import Connection
-
 from jobs.lane_report import LaneReport
 from platforms.artifacts.base import StoreError
 from platforms.base import Observed, PlatformError, Refused, SessionState
@@ -129,8 +127,10 @@ def _settle(ports: Ports, one: Watched, sighting: Observed, signs: _Signs, now: 
         case SessionState.ENDED:
             over = signs.left or now > signs.until
             given_up = signs.until > now + LINGERS_SECONDS  # and now the platform gives its word
-            if (over or given_up) and not _brought_home(ports, one, now):
-                return
+            if (over or given_up) and not (
+                _collected(ports, one, now) and record_late(ports, {lane.job for lane in run.lanes}, now)
+            ):
+                return  # some of its outputs may still arrive
             billed = start, max(start, _end(one, sighting, start, now))
             until = now + LINGERS_SECONDS if given_up else signs.until
             _book(ports, one, billed, "seen after it had been given up", now, None if over else until)
@@ -196,11 +196,6 @@ def _report(ports: Ports, run: Run, now: int) -> None:
     ports.log.error(LIVES, run=run.key, pool=run.pool, why=_LIVES_WHY, next=f"schedctl runs show {run.key}")
 
 
-def _brought_home(ports: Ports, one: Watched, now: int) -> bool:
-    """Collect and record the outputs of the session; return False if some may still arrive."""
-    return _collected(ports, one, now) and record_late(ports, {lane.job for lane in one.run.lanes}, now)
-
-
 def _collected(ports: Ports, one: Watched, now: int) -> bool:
     """Collect the outputs of the session; return False if that may still succeed."""
     try:
@@ -216,22 +211,17 @@ def _collected(ports: Ports, one: Watched, now: int) -> bool:
 
 
 def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, now: int, until: int | None) -> None:
-    """Correct the ledger to ``billed``; watch the run ``until`` then, or no longer if None."""
+    """Correct the ledger to ``billed``, event ``session.late``; watch the run ``until`` then, or no longer if None."""
     with ports.write() as tx:
         if billed != one.booked:
-            _adjust(ports, tx, one, billed, why, now)
+            pool = ports.pools.get(one.run.pool)
+            price = prices.of(tx, pool) if pool else 0
+            changes = [(*interval, credit) for interval, credit in ((one.booked, True), (billed, False)) if interval]
+            ledger.adjust(tx, one.run.pool, one.run.key, changes, now, price, why)
+            events.append(tx, LATE, one.run.key, now, booked=one.booked, billed=billed, why=why)
             if billed is not None:
                 watched.note_booked(tx, one.run.key, billed)
         if until is None:
             watched.remove(tx, one.run.key)
         else:
             watched.prolong(tx, one.run.key, until)
-
-
-def _adjust(ports: Ports, tx: Connection, one: Watched, billed: tuple[int, int] | None, why: str, now: int) -> None:
-    """Append the entries that correct the ledger to ``billed``; writes the event ``session.late``."""
-    pool = ports.pools.get(one.run.pool)
-    price = prices.of(tx, pool) if pool else 0
-    changes = [(*interval, credit) for interval, credit in ((one.booked, True), (billed, False)) if interval]
-    ledger.adjust(tx, one.run.pool, one.run.key, changes, now, price, why)
-    events.append(tx, LATE, one.run.key, now, booked=one.booked, billed=billed, why=why)

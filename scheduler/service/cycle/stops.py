@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -158,16 +159,12 @@ class Stops:
         self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool
     ) -> tuple[list[int | None], bool]:
         """Write flags in order, none if ``keep`` and one exists; return their lanes, and success."""
-        there = keep and not self._is_missing(run)
+        there = False
+        with suppress(StoreError):  # a flag that cannot be looked for counts as missing
+            there = keep and self._ports.artifacts.size(stop_flag_key(run.key)) is not None
         if not there:
             there = False not in [self._put(run, lane, why) for lane, why in flags]
         return [lane for lane, _ in flags], there
-
-    def _is_missing(self, run: Run) -> bool:
-        try:
-            return self._ports.artifacts.size(stop_flag_key(run.key)) is None
-        except StoreError:
-            return True
 
     def _put(self, run: Run, lane: int | None, why: str) -> bool:
         """Write the flag; return whether that succeeded."""

@@ -219,21 +219,16 @@ def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: in
         return
     if checkpoints.record(tx, manifest, now):
         jobs.note_progress(tx, manifest.job, manifest.step, manifest.key)
-        _open_gates(tx, record, manifest.step, now)
+        for waiting in jobs.everything(tx):  # what waited for this progress gets an event, which has it planned too
+            gate = waiting.spec.gate
+            if gate is not None and gate.parent == manifest.job and isinstance(waiting.state, Queued):
+                needed = gate.step_of(record.spec.target_step)
+                if record.done_step < needed <= manifest.step:
+                    events.append(tx, "gate.opened", waiting.spec.name, now, parent=gate.parent, step=manifest.step)
         early_stops.consider(ports, tx, manifest.job, now)
         # As one field: names that scripts choose must not become names of arguments.
         metrics = dict(manifest.metrics)
         ports.log.info("checkpoint.seen", job=manifest.job, step=manifest.step, run=manifest.run, metrics=metrics)
-
-
-def _open_gates(tx: Connection, parent: JobRecord, step: int, now: int) -> None:
-    """Write an event for each job that has waited for ``parent`` to come so far; it is also what has it planned."""
-    for waiting in jobs.everything(tx):
-        gate = waiting.spec.gate
-        if gate is not None and gate.parent == parent.spec.name and isinstance(waiting.state, Queued):
-            needed = gate.step_of(parent.spec.target_step)
-            if parent.done_step < needed <= step:
-                events.append(tx, "gate.opened", waiting.spec.name, now, parent=gate.parent, step=step)
 
 
 def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None:
@@ -284,8 +279,13 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
     if still_runs and not (report.steps_per_second and _is_warm(report)):
         return
     rate = rates.get(tx, lane.job, run.pool)
-    if rate is not None and rate.samples and record.spec.whole and _was_cut_short(report):
-        # It needs longer than what others like it needed: it has all the time that its definition gives.
+    if (
+        rate is not None
+        and rate.samples
+        and record.spec.whole
+        and (report.outcome == Outcome.YIELDED or report.error_class == "no_checkpoint")
+    ):
+        # It was not through and needs longer than others like it: it has all the time that its definition gives.
         rates.put(tx, replace(rate, steps_per_second=0.0, sigma=PRIOR_SIGMA, samples=0, at=now))
         return
     first_impression = rate is not None and rate.samples == 1 and rate.at > run.planned_start
@@ -348,11 +348,6 @@ def _was_cut_off(report: LaneReport, rate: RateRecord | None) -> bool:
         return False
     cut_off = report.outcome in {Outcome.YIELDED, Outcome.PREEMPTED} or report.error_class == "no_checkpoint"
     return cut_off and report.checkpoint_step == report.restored_step
-
-
-def _was_cut_short(report: LaneReport) -> bool:
-    """Whether a job that is run whole had to leave before it was through."""
-    return report.outcome == Outcome.YIELDED or report.error_class == "no_checkpoint"
 
 
 def _alone(speed: float, run: Run, lane: Lane, record: JobRecord, pool: Pool) -> float:

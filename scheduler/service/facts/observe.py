@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TypeVar
 
 from jobs.lane_report import LaneReport
 from jobs.payload.bounds import Rejection, Unfit
@@ -20,7 +19,6 @@ from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 
-_Answer = TypeVar("_Answer")
 _REPORT_BYTES = 1 << 20
 _MANIFESTS_AT_ONCE = 1_000  # of one job; no session writes so many between two cycles
 # The core does not import platforms and has its own states. A state that is missing here fails at its first use.
@@ -70,14 +68,14 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], observation: Observation, 
     for run in runs:
         launched.setdefault(run.pool, {})[run.key] = run.planned_start
 
-    def ask(pool: str) -> tuple[list[str], border.ValidatedAnswer] | PlatformError:
+    def ask(pool: str) -> tuple[int, tuple[list[str], border.ValidatedAnswer] | PlatformError]:
         try:
-            return list(launched[pool]), border.find(ports, pool, launched[pool])
+            return now, (list(launched[pool]), border.find(ports, pool, launched[pool]))
         except PlatformError as error:
-            return error
+            return now, error
 
     live = {run.key for run in runs}
-    answers = ports.calls.gather("find", {pool: partial(_at, now, ask, pool) for pool in sorted(launched)})
+    answers = ports.calls.gather("find", {pool: partial(ask, pool) for pool in sorted(launched)})
     for pool in sorted(launched):
         asked_at, answer = answers.get(pool, (now, _late(pool, "find")))
         if isinstance(answer, PlatformError):
@@ -207,10 +205,6 @@ def _answers(
     return answers
 
 
-def _at(now: int, ask: Callable[[str], _Answer], pool: str) -> tuple[int, _Answer]:
-    return now, ask(pool)
-
-
 def _late(pool: str, action: str) -> PlatformError:
     return Unfinished(pool, action, "no answer yet; it counts when it comes")
 
@@ -233,8 +227,10 @@ def _sighting(session: Observed) -> Sighting:
 
 def _read_lanes(ports: Ports, run: Run, stored: LiveJobs, sighting: Sighting | None, observation: Observation) -> None:
     ended = sighting is not None and sighting.state == "ended"
+    # Where the platform does not report when a session ended, the lanes' final reports are better.
+    guessed = sighting is not None and ended and not (sighting.exact and sighting.ended is not None)
     for lane in run.lanes:
-        if lane.outcome is not None and not _end_is_guessed(sighting):
+        if lane.outcome is not None and not guessed:
             continue
         target = stored.targets[lane.job]
         try:
@@ -253,11 +249,6 @@ def _read_lanes(ports: Ports, run: Run, stored: LiveJobs, sighting: Sighting | N
 def _is_ended(run: Run, observation: Observation) -> bool:
     sighting = observation.sightings.get(run.key)
     return sighting is not None and sighting.state == "ended"
-
-
-def _end_is_guessed(sighting: Sighting | None) -> bool:
-    """Whether the platform does not report when the session ended, so that the lanes' final reports are better."""
-    return sighting is not None and sighting.state == "ended" and not (sighting.exact and sighting.ended is not None)
 
 
 def read_report(

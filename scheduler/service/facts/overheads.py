@@ -105,17 +105,20 @@ class Overheads:
 
         One session that hung must not shut the pool to its job: nothing could be seen there again that teaches better.
         """
-        from scheduler.planner.model.session_yield import (
-            longest,  # here, as in the snapshot: a daemon starts without the planner
-        )
+        # Here, as in the snapshot: a daemon starts without the planner.
+        from scheduler.planner.model.session_yield import longest, terms_of
+
+        def room_beside(checkpoint: int) -> int:  # in the longest session, beside the least training worth a launch
+            return longest(pool) - terms_of(0, max(1, checkpoint), pool).length_for(pool.session_seconds_min)
 
         rate = self.measured.get((spec.name, pool.name))
         estimate = self.prior(spec, pool) if rate is None else rate.estimate
-        declared, room = _declared_setup(spec, pool), longest(pool) - _shortest(0, estimate.checkpoint_seconds, pool)
+        declared = pool.start_delay_seconds + pool.setup_seconds + spec.setup_seconds
+        room = room_beside(estimate.checkpoint_seconds)
         checkpoint, delay = estimate.checkpoint_seconds, max(estimate.delay_seconds, self._queues.get(pool.name, 0))
         if room < declared:
             checkpoint = min(checkpoint, spec.checkpoint_seconds)
-            room = longest(pool) - _shortest(0, checkpoint, pool)
+            room = room_beside(checkpoint)
         return Overhead(
             setup_seconds=min(delay + estimate.setup_seconds, max(room, declared)),
             setup_sigma=estimate.setup_sigma,
@@ -134,14 +137,3 @@ class Overheads:
             checkpoint_seconds=max(checkpoint, spec.checkpoint_seconds, self._saves.get(spec.name, 0)),
             delay_seconds=max(delay, pool.start_delay_seconds),
         )
-
-
-def _shortest(setup: int, checkpoint: int, pool: Pool) -> int:
-    """Return the shortest session that is worth a launch."""
-    from scheduler.planner.model.session_yield import terms_of
-
-    return terms_of(setup, max(1, checkpoint), pool).length_for(pool.session_seconds_min)
-
-
-def _declared_setup(spec: JobSpec, pool: Pool) -> int:
-    return pool.start_delay_seconds + pool.setup_seconds + spec.setup_seconds

@@ -16,12 +16,9 @@ from scheduler.core.pool import Pool
 from scheduler.core.reconcile import Step
 from scheduler.core.run import Run, Running
 from scheduler.core.spans import Begin, Postpone
-from scheduler.core.window import DAY
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import ledger, limits, prices, runs, watched
-
-_LOOK_BACK_SECONDS = 33 * DAY  # no window of a quota is longer
 
 
 def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
@@ -74,7 +71,7 @@ def _move(tx: Connection, run: Run, start: int, deadline: int, now: int, *, star
 def _no_room(tx: Connection, run: Run, pool: Pool, length_seconds: int, starts: tuple[int, ...]) -> str:
     """Return what leaves no room for a session that begins at one of these instants; "" when there is room."""
     pool = prices.priced(tx, {pool.name: pool})[pool.name]
-    booked = ledger.charges(tx, starts[0] - _LOOK_BACK_SECONDS).get(pool.name, ())
+    booked = ledger.charges(tx, starts[0] - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     possible = watched.possible_charges(tx).get(pool.name, ())
     charges = [charge for charge in (*booked, *possible) if charge.run != run.key]
     others = [other for other in runs.live(tx) if other.pool == pool.name and other.key != run.key]

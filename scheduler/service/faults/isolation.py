@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -34,13 +34,6 @@ BY = "the scheduler"
 UNPLANNABLE = "planning fails with it"  # the words for people
 _WHY_MAX = 300
 _CULPRITS_MAX = 20  # left out of one plan; with more of them the fault is ours
-
-
-class Write(Protocol):
-    """Writes the observation and the steps of some runs."""
-
-    def __call__(self, tx: Connection, runs: Sequence[Run], *, regarded: bool) -> None:
-        """Write; include the reports of the sessions if ``regarded``."""
 
 
 def why(error: BaseException) -> str:
@@ -95,10 +88,12 @@ def ready(
     return [placement for placement, needed in zip(due, wanted, strict=True) if all(done.get(name) for name in needed)]
 
 
-def each_alone(ports: Ports, handled: Sequence[Run], suspects: Collection[str], write: Write) -> dict[str, str]:
+def each_alone(
+    ports: Ports, handled: Sequence[Run], suspects: Collection[str], write: Callable[..., None]
+) -> dict[str, str]:
     """Write all runs except ``suspects`` in one transaction; if that fails, each run in its own.
 
-    ``write`` gets whether to regard what sessions said: where that cannot be written, a run is settled without it.
+    ``write`` gets transaction, runs and whether to regard what sessions said; without that, a run can still be settled.
     Each transaction is whole for its runs, so a crash between two of them is like one between two cycles. Returns why
     some could not be written for. Raises Fenced and other StoreFailures that are about no single run.
     """

@@ -94,7 +94,8 @@ class Places:
     def note(self, answered: Collection[str], troubles: Mapping[str, PlatformError], now: int) -> None:
         """Record which platforms answered the query for sessions, and which did not."""
         if self._told_silent is None:
-            self._told_silent = self._silent_before()
+            with self._ports.database.read() as tx:
+                self._told_silent = {condition.subject for condition in conditions.standing(tx, SILENT)}
         refused = {pool: error for pool, error in troubles.items() if isinstance(error, Misconfigured | Stumbled)}
         back = [
             pool for pool in answered if self._silent_since.pop(pool, None) is not None or pool in self._told_silent
@@ -160,10 +161,6 @@ class Places:
                 return set()
             opened = events.tail(tx, last_event, kinds=("pool.opened",))
         return {event.subject for event in opened if event.by != "daemon"}
-
-    def _silent_before(self) -> set[str]:
-        with self._ports.database.read() as tx:
-            return {condition.subject for condition in conditions.standing(tx, SILENT)}
 
 
 # What stays as it is gets into the log once, and then after pauses that grow.

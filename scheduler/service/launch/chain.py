@@ -88,7 +88,9 @@ def continue_sessions(ports: Ports, plan: Plan | None, now: int, unopened: Colle
                 sessions[slot.run.key] = replace(slot.run, lanes=(*sessions[slot.run.key].lanes, lane))
     work = {f"{key} {lane.index}": partial(_put_order, ports, sessions[key], lane) for key, lane in orders}
     ends = {(key, before) for key, before in told_to_end if key not in chained}
-    work |= {f"{key} {before} ends": partial(_put_end, ports, sessions[key], before) for key, before in ends}
+    work |= {
+        f"{key} {before} ends": partial(_put, ports, sessions[key], before, {"lane": None}) for key, before in ends
+    }
     open_ = ports.calls.gather("order", work) if work else {}
     closed = [(key, lane) for key, lane in orders if open_.get(f"{key} {lane.index}") is False]
     for key, lane in closed:
@@ -100,22 +102,18 @@ def _look(
     ports: Ports, tx: Connection, run: Run, unopened: Collection[str], now: int, *, news: bool
 ) -> tuple[list[Lane], list[Slot]] | None:
     """Return the lanes of a session whose orders may not be there, and its slots; None if it takes no orders now."""
-    if not _may_chain(ports, run, unopened) or not (news or _has_changed(run)):
+    platform = ports.platforms.get(run.pool)
+    able = platform is not None and platform.capabilities.takes_orders and run.pool in ports.pools
+    if not able or run.pool in unopened or not isinstance(run.state, Running):
+        return None
+    if not news and all(lane.outcome is None and lane.begun_at is None for lane in run.lanes):
         return None
     reports = runs.heartbeats(tx, [run.key])
     free = {run.key: _free_lanes(tx, run) if news else []}
     slots = [slot for slot in open_slots([run], reports, free, now) if news or slot.idle]
-    return [lane for lane in run.lanes if _is_unheard(run, lane, reports)], slots
-
-
-def _may_chain(ports: Ports, run: Run, unopened: Collection[str]) -> bool:
-    platform = ports.platforms.get(run.pool)
-    able = platform is not None and run.pool in ports.pools and run.pool not in unopened
-    return able and isinstance(run.state, Running) and platform is not None and platform.capabilities.takes_orders
-
-
-def _has_changed(run: Run) -> bool:
-    return any(lane.outcome is not None or lane.begun_at is not None for lane in run.lanes)
+    # Those that continue in a session that has not said that they do.
+    open_lanes = [lane for lane in run.lanes if lane.begun_at is not None and lane.outcome is None]
+    return [lane for lane in open_lanes if (run.key, lane.index) not in reports], slots
 
 
 def _free_lanes(tx: Connection, run: Run) -> list[Lane]:
@@ -123,11 +121,6 @@ def _free_lanes(tx: Connection, run: Run) -> list[Lane]:
     launched = events.tail(tx, limit=1, kinds=["run.submit"], subject=run.key)
     free = launched[0].data.get("free", ()) if launched else ()
     return [Lane(index, "", 0, (device,), None) for index, device in free]
-
-
-def _is_unheard(run: Run, lane: Lane, reports: Mapping[tuple[str, int], LaneReport]) -> bool:
-    """Return whether a lane continues in a session that has not said that it does."""
-    return lane.begun_at is not None and lane.outcome is None and (run.key, lane.index) not in reports
 
 
 def open_slots(
@@ -175,7 +168,9 @@ def next_job(snapshot: Snapshot, plan: Plan | None, slot: Slot, barred: Collecti
     )
     barred = {lane.job for lane in slot.run.lanes}.union(barred)
     waiting = [job for job in snapshot.jobs if job.running is None and job.blocked is None and job.name not in barred]
-    planned = _first_placements(plan)
+    planned: dict[str, Placement] = {}  # by job the first
+    for placement in sorted(plan.placements if plan else (), key=lambda one: one.start, reverse=True):
+        planned |= dict.fromkeys((lane.job for lane in placement.lanes), placement)
 
     def is_here(job: JobView) -> bool:
         return job.name in planned and planned[job.name].pool == name
@@ -184,17 +179,9 @@ def next_job(snapshot: Snapshot, plan: Plan | None, slot: Slot, barred: Collecti
         return job.name not in planned or planned[job.name].start > snapshot.now + _AGAIN_SECONDS
 
     for wanted in ([job for job in waiting if is_here(job)], [job for job in waiting if is_free(job)]):
-        placement = _dispatched(snapshot, PoolView(place), wanted, left)
-        if placement is not None:
-            return placement
+        if (chosen := _dispatched(snapshot, PoolView(place), wanted, left)) is not None:
+            return chosen
     return None
-
-
-def _first_placements(plan: Plan | None) -> dict[str, Placement]:
-    first: dict[str, Placement] = {}
-    for placement in sorted(plan.placements if plan else (), key=lambda one: one.start, reverse=True):
-        first |= dict.fromkeys((lane.job for lane in placement.lanes), placement)
-    return first
 
 
 def _dispatched(snapshot: Snapshot, place: PoolView, wanted: Sequence[JobView], left: int) -> Placement | None:
@@ -264,14 +251,12 @@ def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
     return _put(ports, run, before.index, {"lane": launch["lanes"][0], "store": launch["store"]})
 
 
-def _put_end(ports: Ports, run: Run, before: int) -> bool:
-    """Tell a session that nothing continues after a lane."""
-    return _put(ports, run, before, {"lane": None})
-
-
 def _put(ports: Ports, run: Run, before: int, what: Mapping[str, Any]) -> bool:
     """Put an order unless there is one; return False where the session was told, or says, that nothing continues."""
-    key, document = order_key(run.key, before), {"format": FORMAT, "run": run.key, "after": before, **what}
+    key, document = (
+        f"runs/{run.key}/lane-{before}/next.json",
+        {"format": FORMAT, "run": run.key, "after": before, **what},
+    )
     try:
         if ports.artifacts.create(key, json.dumps(document).encode()):
             return True
@@ -279,8 +264,3 @@ def _put(ports: Ports, run: Run, before: int, what: Mapping[str, Any]) -> bool:
     except (StoreError, ValueError, KeyError, TypeError) as error:  # again as long as the session has not got it
         ports.log.warning("order.failed", run=run.key, lane=before, why=str(error))
         return True
-
-
-def order_key(run: str, before: int) -> str:
-    """Return where the session of a run looks for what continues after a lane."""
-    return f"runs/{run}/lane-{before}/next.json"

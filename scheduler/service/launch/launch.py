@@ -11,7 +11,6 @@ from sqlalchemy import Connection
 from config.errors import ConfigError
 from jobs.payload.store.listing import code_prefix
 from jobs.payload.store.manifest import Manifest, blob_key
-from jobs.spec import JobSpec
 from platforms.artifacts.base import Grant, StoreError
 from platforms.base import LaunchRequest, Misconfigured, Observed, PlatformError, Refused, SessionState
 from platforms.image import options_for
@@ -381,7 +380,7 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
     reports_quota = platform.capabilities.reports_quota
     if reports_quota:
         try:
-            readings = border.quota(ports, pool.name)
+            readings, _ = border.books(ports, pool.name)
         except PlatformError as failure:
             ports.log.warning("quota.unreadable", pool=pool.name, why=str(failure))
             readings = []
@@ -419,20 +418,16 @@ def prepare(
     """
     each = {id(placement): [replace(placement, lanes=(lane,)) for lane in placement.lanes] for placement in due}
     lanes = [lane for alone in each.values() for lane in alone]
-    obstacles = [_obstacle(lane, Precondition.PLATFORM) for lane in lanes if lane.pool in unopened]
+    obstacles = [Obstacle(one.lanes[0].job, one.pool, Precondition.PLATFORM) for one in lanes if one.pool in unopened]
     lanes = [lane for lane in lanes if lane.pool not in unopened]
     for precondition, check in _CHECKS:
         if precondition is Precondition.QUOTA_READING and not quota:
             continue
         kept = {id(lane) for lane in check(ports, lanes)} if lanes else set()
-        obstacles += [_obstacle(lane, precondition) for lane in lanes if id(lane) not in kept]
+        obstacles += [Obstacle(one.lanes[0].job, one.pool, precondition) for one in lanes if id(one) not in kept]
         lanes = [lane for lane in lanes if id(lane) in kept]
     ready = {id(lane) for lane in lanes}
     return [placement for placement in due if all(id(lane) in ready for lane in each[id(placement)])], obstacles
-
-
-def _obstacle(alone: Placement, precondition: Precondition) -> Obstacle:
-    return Obstacle(alone.lanes[0].job, alone.pool, precondition)
 
 
 def of_one_image(tx: Connection, placement: Placement, pool: Pool) -> Placement:
@@ -465,11 +460,6 @@ def pin_parent(ports: Ports, tx: Connection, record: JobRecord, now: int) -> boo
     return True
 
 
-def parent_of(tx: Connection, record: JobRecord) -> Manifest | None:
-    """Return what the next session of a job without a checkpoint of its own starts from; None for nothing."""
-    return pinned_parent(tx, record) if record.checkpoint is None else None
-
-
 # What a launch tells its platform and its session, from the jobs as they stood when it was submitted.
 #
 # Also what the session may do in the artifact store: write what is its own, read what it starts from.
@@ -492,13 +482,14 @@ class LaunchOrder:
 def order_of(tx: Connection, names: Sequence[str]) -> LaunchOrder:
     """Return what sessions need to know of these jobs, now."""
     records = {name: jobs.get(tx, name) for name in names}
-    parents = {name: parent_of(tx, record) for name, record in records.items()}
+    fresh = {name: record for name, record in records.items() if record.checkpoint is None}
+    parents = {name: parent for name, record in fresh.items() if (parent := pinned_parent(tx, record)) is not None}
     return LaunchOrder(
         records=records,
         overheads=Overheads(rates.everything(tx)),
         quiet={name: quiet_seconds(runs.reports_of_good_sessions(tx, name)) for name in names},
         restore={name: [record.manifest for record in checkpoints.newest(tx, name)] for name in names},
-        parents={name: manifest for name, manifest in parents.items() if manifest is not None},
+        parents=parents,
     )
 
 
@@ -553,7 +544,9 @@ def launch_request(ports: Ports, run: Run, order: LaunchOrder) -> LaunchRequest:
         launch=document,
         bundle=ports.bundle,
         options=pool.options,
-        secrets=_secrets(ports, pool, specs.values()),
+        secrets={name: ports.read_secret(name) for name in order.secrets}
+        if order.secrets and gives_secrets(pool)
+        else {},
     )
 
 
@@ -563,12 +556,6 @@ def free_devices(ports: Ports, run: Run) -> list[tuple[int, int]]:
         return []
     devices = range(run.devices, ports.pools[run.pool].held_devices(run.devices))
     return [(len(run.lanes) + number, device) for number, device in enumerate(devices)]
-
-
-def _secrets(ports: Ports, pool: Pool, specs: Iterable[JobSpec]) -> dict[str, str]:
-    """Return what a session's jobs name, where the platform hands it over. Raises ConfigError."""
-    names = sorted({name for spec in specs for name in spec.secrets})
-    return {name: ports.read_secret(name) for name in names} if names and gives_secrets(pool) else {}
 
 
 def grant(

@@ -272,13 +272,11 @@ def until(instant: Any, now: int) -> int | None:
         return None
 
 
-def quota(ports: Ports, pool: str) -> list[QuotaReading]:
-    """Return a platform's usage records. Raises PlatformError, also if one figure is invalid."""
-    return books(ports, pool)[0]
-
-
 def books(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
-    """Return the same as :func:`quota`, and the price of an hour if it is reported."""
+    """Return a platform's usage records, and the price of an hour if it is reported.
+
+    Raises PlatformError, also if one figure is invalid.
+    """
     platform = _platform(ports, pool, "read_quota")
     replies = call(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
     now, prices = ports.clock.now(), [one for one in replies if isinstance(one, HourPrice)]
