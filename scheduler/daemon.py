@@ -169,7 +169,7 @@ class Daemon:
         """
         settings = self.app.settings
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with closing(leases.file_lock(settings.state_dir / LOCK_FILE)), self._signals():
+        with closing(leases.FileLock(settings.state_dir / LOCK_FILE)), self._signals():
             self._lease = self._win_lease()
             if self._lease is None:
                 self.log.info("daemon.stopped", why="asked to while it stood by")

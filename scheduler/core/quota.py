@@ -378,10 +378,6 @@ class Uses:
         """Return the uses from ``start`` on."""
         return Uses(_since(self.certain, start), _since(self.possible, start))
 
-    def with_possible(self, start: int, end: int) -> Uses:
-        """Return these uses with a further possible one in [start, end)."""
-        return Uses(self.certain, _union([*self.possible, (start, end)]))
-
 
 def uses_of(charges: Iterable[Charge]) -> Uses:
     """Return the uses of ``charges`` that may open a span, possible charges included."""
@@ -492,7 +488,8 @@ class _ExcessCheck:
     def excess(self, length: int) -> int:
         """Return a lower bound of the seconds by which a session of ``length`` is too long; 0 if it fits."""
         start, end, span = self._start, self._start + length, self._span
-        opened = openings(self._uses.with_possible(start, end), span, self._idle)[0]
+        uses = Uses(self._uses.certain, _union([*self._uses.possible, (start, end)]))
+        opened = openings(uses, span, self._idle)[0]
         turns = sorted(self._turns | {start, end, start - span, end - span})
         excess = 0
         for first, last in (*self._reaching, *opened):

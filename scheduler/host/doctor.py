@@ -57,7 +57,11 @@ def examine(
     answers: dict[str, SimpleQueue[Checked]] = {name: SimpleQueue() for name in checks}
 
     def work(name: str, check: Callable[[], Checked]) -> None:
-        answers[name].put(_guarded(check))
+        try:
+            found = check()
+        except Exception as error:  # noqa: BLE001 - a check that cannot be made is itself what was to be found
+            found = finding_of(error, "See docs/cli.md, doctor")
+        answers[name].put(found)
 
     for name, check in checks.items():
         threading.Thread(target=work, args=(name, check), name=f"doctor {name}", daemon=True).start()
@@ -144,13 +148,6 @@ def check_names() -> Checked:
         words = "; ".join(f"{name} also comes from {', '.join(others)}" for name, others in foreign.items())
         return Checked("bad", words, "Install the scheduler into a virtual environment of its own")
     return Checked("ok", f"{', '.join(sorted(OUR_PACKAGES))} are ours alone")
-
-
-def _guarded(check: Callable[[], Checked]) -> Checked:
-    try:
-        return check()
-    except Exception as error:  # noqa: BLE001 - a check that cannot be made is itself what was to be found
-        return finding_of(error, "See docs/cli.md, doctor")
 
 
 def finding_of(error: Exception, remedy: str) -> Checked:

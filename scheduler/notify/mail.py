@@ -89,7 +89,8 @@ def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
     due_at: int | None = planned.get(WEEKLY) if planned.get(REPORT_AGAIN, now) <= now else None
     while due_at is not None and due_at <= now:
         due_at = _write_report(ports, mailing, due_at, now)
-    if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not _is_quiet(mailing, now):
+    quiet = mailing.quiet is not None and any(now in hours for hours in mailing.quiet.windows(now, now + 1))
+    if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not quiet:
         _write_alerts(ports, mailing, planned[ALERTS], read, now)
 
 
@@ -128,7 +129,3 @@ def _write_alerts(ports: Ports, mailing: Mailing, since: int, read: int, now: in
             outbox.add(tx, ALERTS, str(since), channel, redacted(letter_about(news), ports.redact), now)
         due.set_due(tx, ALERTS, now)
         set_read(tx, ALERTS, newest)
-
-
-def _is_quiet(mailing: Mailing, now: int) -> bool:
-    return mailing.quiet is not None and any(now in hours for hours in mailing.quiet.windows(now, now + 1))

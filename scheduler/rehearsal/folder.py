@@ -100,15 +100,12 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
     }
     document["logging"] = {"format": "json", "level": "info"}
     document["pools"] = [_pool(rehearsal, pool) for pool in base.get("pools", [])]
-    document["targets"] = [_target(rehearsal, target) for target in base.get("targets", [])]
+    document["targets"] = []
+    for target in base.get("targets", []):  # a folder each: no rehearsal touches what serves, or runs a command there
+        name = str(target.get("name", ""))
+        place = {"name": name, "kind": "directory", "options": {"path": str(rehearsal.folder / "served" / name)}}
+        document["targets"].append({**target, **place})
     return document
-
-
-def _target(rehearsal: Rehearsal, target: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a folder in place of a target: no rehearsal touches what really serves, or runs a command there."""
-    name = str(target.get("name", ""))
-    path = rehearsal.folder / "served" / name
-    return {**target, "name": name, "kind": "directory", "options": {"path": str(path)}}
 
 
 def _folder_store(rehearsal: Rehearsal) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from platforms.base import PlatformError
 from platforms.local.processes import start_ticks
 from platforms.plain_file import write_whole
 from scheduler import clock
-from scheduler.app import App
+from scheduler.app import App, load_app
 from scheduler.core.ledger import fold
 from scheduler.core.reasons import show
 from scheduler.rehearsal import slurm_pool, stand_ins
@@ -94,20 +94,18 @@ def instant_of(text: str) -> int:
 
 def open_app(rehearsal: Rehearsal) -> App:
     """Return the app that the rehearsal's settings make; nothing of the environment reaches into it."""
-    from scheduler.app import load_app
-
     return load_app(rehearsal.config, _NO_ENVIRONMENT)
 
 
 def _daemon_pid(rehearsal: Rehearsal) -> int | None:
     """Return the process that holds the rehearsal's lock, or None; 0 when it cannot be told."""
     from scheduler.daemon import LOCK_FILE
-    from scheduler.store.lease import AlreadyRunning, file_lock
+    from scheduler.store.lease import AlreadyRunning, FileLock
 
     if not rehearsal.state.exists():
         return None
     try:
-        file_lock(rehearsal.state / LOCK_FILE).close()
+        FileLock(rehearsal.state / LOCK_FILE).close()
     except AlreadyRunning as error:
         return error.pid or 0
     return None
@@ -129,9 +127,7 @@ def read_base(path: Path | None) -> dict[str, Any]:
     An earlier rehearsal must not be lost to a typing error, and a message must name the file that people wrote.
     Raises ConfigError, ProblemsFound.
     """
-    from config.layers import shipped
     from jobs.toml_file import read_toml
-    from scheduler.app import load_app
 
     path = path or shipped("rehearsal.toml")
     app = load_app(path, _NO_ENVIRONMENT)
@@ -166,8 +162,6 @@ def _refuse_unknown_platforms(path: Path, pools: Sequence[Mapping[str, Any]]) ->
 
 def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     """Make settings, corpus, database and queue; the clock starts last, so that none of it takes scheduled time."""
-    from dataclasses import replace
-
     from scheduler.service.requests import queue
     from scheduler.service.requests.stored import stored
     from scheduler.store.engine import open_database
@@ -207,7 +201,6 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
 def _warn_of_obstacles(app: App, now: int) -> None:
     from scheduler.service.facts.snapshot import load_snapshot
     from scheduler.service.requests.questions import obstacles
-    from scheduler.store import jobs
 
     with app.database.read() as tx:
         names = {record.spec.name for record in jobs.everything(tx)}
@@ -245,15 +238,15 @@ def run_daemon(rehearsal: Rehearsal, app: App) -> None:
             remedy=f"Go on with: {_resume_command(rehearsal)}",
         ) from None
     if daemon.returncode != 0:
-        raise _ended_early(rehearsal, f"the daemon ended with {_how(daemon.returncode)}")
+        code = daemon.returncode
+        how = f"signal {signal.strsignal(-code) or -code}" if code < 0 else f"exit code {code}"
+        raise _ended_early(rehearsal, f"the daemon ended with {how}")
     if not _is_over(rehearsal, app):
         raise _ended_early(rehearsal, "the daemon was stopped")
 
 
 def _is_over(rehearsal: Rehearsal, app: App) -> bool:
     """Whether the time is over and every session settled. A daemon that was asked to stop ends well, but early."""
-    from scheduler.store import runs
-
     with app.database.read() as tx:
         return app.clock.now() >= rehearsal.end and not runs.live(tx)
 
@@ -267,10 +260,6 @@ def _ended_early(rehearsal: Rehearsal, what: str) -> Refusal:
 
 def _resume_command(rehearsal: Rehearsal) -> str:
     return f"schedctl rehearse --out {rehearsal.folder} --resume"
-
-
-def _how(code: int) -> str:
-    return f"signal {signal.strsignal(-code) or -code}" if code < 0 else f"exit code {code}"
 
 
 def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
@@ -294,8 +283,6 @@ def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
 
 def week_figures(rehearsal: Rehearsal, app: App) -> Week:
     """Return the figures of the rehearsed week, from its books."""
-    from dataclasses import replace
-
     from scheduler.views.week_facts import week_facts
 
     week = week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))

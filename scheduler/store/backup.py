@@ -83,17 +83,13 @@ def restore(source: Path, target: Path) -> None:
             partial.touch(mode=0o600, exist_ok=False)
             shutil.copyfile(source, partial)
             _check(partial)
-            _ask_to_look_back(partial)
+            # The next daemon finds what was launched after the backup was made, before it launches anything itself.
+            with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
+                connection.execute("INSERT OR REPLACE INTO due (name, at) VALUES (?, 0)", (RESTORED,))
             _retire(target)
             _put(partial, target)
         finally:
             partial.unlink(missing_ok=True)
-
-
-def _ask_to_look_back(path: Path) -> None:
-    """Let the next daemon find what was launched after the backup was made, before it launches anything itself."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("INSERT OR REPLACE INTO due (name, at) VALUES (?, 0)", (RESTORED,))
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:

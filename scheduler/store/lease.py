@@ -128,7 +128,10 @@ def fence(tx: Connection, epoch: int) -> None:
 
 
 class FileLock:
-    """An exclusive lock on a file, held until :meth:`close`, the end of a ``with``, or the end of the process."""
+    """An exclusive lock on a file, held until :meth:`close`, the end of a ``with``, or the end of the process.
+
+    The file is made if missing. Raises AlreadyRunning, and StoreFailure when it cannot be opened.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
@@ -156,8 +159,3 @@ class FileLock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def file_lock(path: Path) -> FileLock:
-    """Lock the file ``path``, made if missing. Raises AlreadyRunning, and StoreFailure when it cannot be opened."""
-    return FileLock(path)

@@ -14,7 +14,7 @@ from scheduler.host.doctor_machine import check_privacy
 from scheduler.store.backup import backup, restore
 from scheduler.store.engine import Database, upgrade
 from scheduler.store.errors import DatabaseCorrupt
-from scheduler.store.lease import file_lock
+from scheduler.store.lease import FileLock
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_database_log_lock_and_backup_are_the_owners_alone(tmp_path: Path) -> No
     file = state / "scheduler.db"
     upgrade(f"sqlite:///{file}")
     database = Database(f"sqlite:///{file}")
-    with file_lock(state / "daemon.lock"), database.write() as tx:
+    with FileLock(state / "daemon.lock"), database.write() as tx:
         tx.exec_driver_sql("INSERT OR REPLACE INTO due (name, at) VALUES ('probe', 0)")
         made = {path.name: rights(path) for path in state.iterdir()}
     assert set(made) == {"scheduler.db", "scheduler.db-wal", "scheduler.db-shm", "daemon.lock"}

@@ -11,7 +11,7 @@ from jobs.spec import JobSpec
 from scheduler.store import jobs, lease
 from scheduler.store.engine import Database
 from scheduler.store.errors import Fenced
-from scheduler.store.lease import AlreadyRunning, file_lock
+from scheduler.store.lease import AlreadyRunning, FileLock
 
 SPEC = JobSpec(name="ufm", role="manager", command=("train",), target_step=100, steps_per_hour=10.0)
 
@@ -101,8 +101,8 @@ def test_a_second_daemon_of_the_host_does_not_start(tmp_path: Path) -> None:
             "-c",
             (
                 "import pathlib, sys\n"
-                "from scheduler.store.lease import file_lock\n"
-                "held = file_lock(pathlib.Path(sys.argv[1]))\n"
+                "from scheduler.store.lease import FileLock\n"
+                "held = FileLock(pathlib.Path(sys.argv[1]))\n"
                 "print('held', flush=True)\n"
                 "sys.stdin.read()\n"
             ),
@@ -116,13 +116,13 @@ def test_a_second_daemon_of_the_host_does_not_start(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(AlreadyRunning) as caught:
-            file_lock(path)
+            FileLock(path)
         assert caught.value.pid == holder.pid
         assert str(holder.pid) in str(caught.value)
         holder.kill()
-    with file_lock(path):
+    with FileLock(path):
         pass
-    with file_lock(path):
+    with FileLock(path):
         pass
 
 

@@ -127,13 +127,9 @@ class LiveJobs:
     declared: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
-# Declared ends: a person states that a session has ended about which its platform gives no answer.
+# Declared ends: a person states that a session has ended about which its platform gives no answer. The run is charged
+# until ``ended`` of the event, in UTC seconds.
 DECLARED = "run.declared_lost"
-
-
-def declare(tx: Connection, key: str, ended: int, proof: str, now: int, by: str) -> None:
-    """Record a person's statement that a run has ended, charged until ``ended`` (UTC seconds); writes an event."""
-    events.append(tx, DECLARED, key, now, by, ended=ended, why=proof)
 
 
 def declared(tx: Connection, live: Iterable[Run]) -> dict[str, tuple[int, str]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import ceil
+from typing import Any
 
 from jobs.payload.lane.meter import CLOSING
 from jobs.spec import JobSpec
@@ -30,14 +31,7 @@ class Overhead:
         return max(sure, ceil(CLOSING * self.checkpoint_seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class LostTime:
-    """Overheads by pool, as a :class:`JobView` has them."""
-
-    setup_seconds: Mapping[str, int]
-    setup_sigma: Mapping[str, float]
-    checkpoint_seconds: Mapping[str, int]
-    checkpoint_sigma: Mapping[str, float]
+_PARTS = tuple(field.name for field in fields(Overhead))
 
 
 class Overheads:
@@ -55,7 +49,7 @@ class Overheads:
         self.measured = measured
         self._queues = queues or {}
         self._jobs = {job for job, _ in measured}
-        self._alike: dict[tuple[object, ...], LostTime] = {}
+        self._alike: dict[tuple[object, ...], dict[str, Any]] = {}
 
     @cached_property
     def _usual(self) -> dict[str, tuple[int, ...]]:
@@ -81,8 +75,8 @@ class Overheads:
                 shortest[job] = min(rate.checkpoint_seconds, shortest.get(job, rate.checkpoint_seconds))
         return shortest
 
-    def on(self, spec: JobSpec, pools: Sequence[Pool]) -> LostTime:
-        """Return what is believed of a job on each of ``pools``; jobs of which nothing was measured share the answer.
+    def on(self, spec: JobSpec, pools: Sequence[Pool]) -> dict[str, Any]:
+        """Return each part of an Overhead by pool, as JobView names them; what was never measured shares one answer.
 
         Among 1,000 jobs and 200 pools hardly any pair was measured, and a belief of each pair would fill the memory.
         """
@@ -90,12 +84,7 @@ class Overheads:
         lost = None if spec.name in self._jobs else self._alike.get(alike)
         if lost is None:
             by_pool = {pool.name: self.of(spec, pool) for pool in pools}
-            lost = LostTime(
-                {name: one.setup_seconds for name, one in by_pool.items()},
-                {name: one.setup_sigma for name, one in by_pool.items()},
-                {name: one.checkpoint_seconds for name, one in by_pool.items()},
-                {name: one.checkpoint_sigma for name, one in by_pool.items()},
-            )
+            lost = {part: {name: getattr(one, part) for name, one in by_pool.items()} for part in _PARTS}
             if spec.name not in self._jobs:
                 self._alike[alike] = lost
         return lost

@@ -225,7 +225,6 @@ def job_view(
         allowed = [name for name in allowed if name not in lacking]
     usable = [pools[name] for name in allowed]
     reference_rate, rates_by_pool = _rates(spec, usable, overheads.measured, priors or Priors())
-    lost = overheads.on(spec, usable)
     return JobView(
         name=spec.name,
         weight=spec.weight,
@@ -234,10 +233,7 @@ def job_view(
         needs=spec.needs,
         rates=rates_by_pool,
         reference_rate=reference_rate,
-        setup_seconds=lost.setup_seconds,
-        checkpoint_seconds=lost.checkpoint_seconds,
-        setup_sigma=lost.setup_sigma,
-        checkpoint_sigma=lost.checkpoint_sigma,
+        **overheads.on(spec, usable),
         device_speedup=spec.device_speedup,
         allowed_pools=tuple(allowed) if spec.requirements or spec.secrets else spec.pools,
         gate=None if record.done_step else spec.gate,  # it is what must be true before a job may start
@@ -249,7 +245,7 @@ def job_view(
         last_pool=record.last_pool,
         position=record.position,
         misfit=misfit(spec, [pools[name] for name in allowed]),
-        kind=kind_of(spec),
+        kind=spec.sweep or spec.name,
     )
 
 
@@ -337,11 +333,6 @@ def _middle(ratios: Sequence[float]) -> float:
 #
 # A kind is a job with its generations, or all jobs of a sweep. Of a job that a person holds or cancelled, and of one
 # that failed, no next one is expected.
-def kind_of(spec: JobSpec) -> str:
-    """Return what jobs like this one are called together."""
-    return spec.sweep or spec.name
-
-
 def arrivals(
     tx: Connection, records: Sequence[JobRecord], as_new: Callable[[JobRecord], JobView], now: int, until: int
 ) -> tuple[Arrivals, ...]:
@@ -355,7 +346,7 @@ def arrivals(
         spec = record.spec
         if spec.role != EVALUATE:
             instants = (record.created_at, *(at for at, _ in begun.get(spec.name, ())))
-            kinds.setdefault(kind_of(spec), []).extend((instant, record) for instant in instants)
+            kinds.setdefault(spec.sweep or spec.name, []).extend((instant, record) for instant in instants)
     expected = []
     for kind, came in sorted(kinds.items()):
         came.sort(key=lambda one: (one[0], one[1].spec.name))

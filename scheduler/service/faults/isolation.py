@@ -78,6 +78,16 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
         return otherwise
 
 
+def succeeds(ports: Ports, event: str, work: Callable[[], object], **facts: str) -> bool:
+    """Do work beside the cycle, as :func:`apart` does; return whether it did not fail."""
+
+    def do() -> bool:
+        work()
+        return True
+
+    return apart(ports, event, do, otherwise=False, **facts)
+
+
 def ready(
     ports: Ports, kind: str, due: Sequence[Placement], needs: Callable[[Placement], Mapping[str, Callable[[], object]]]
 ) -> list[Placement]:

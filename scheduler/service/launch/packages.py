@@ -24,7 +24,7 @@ from platforms.image import Image, image_of, options_for
 from scheduler.core.plan import Placement
 from scheduler.core.pool import Pool
 from scheduler.core.run import Lane
-from scheduler.service.faults.isolation import apart, ready
+from scheduler.service.faults.isolation import ready, succeeds
 from scheduler.service.outside.calls import tell
 from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, trees
@@ -59,8 +59,11 @@ def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
         for spec in (specs[lane.job] for lane in placement.lanes):
             image = _image(spec, ports.pools[placement.pool])
             if spec.requirements is not None and image.target is not None and not image.internet:
-                make = partial(_make_wheels, ports, spec.requirements.digest, image, spec.environment)
-                wanted[f"{spec.name} for {image.target}"] = make
+                lock = spec.requirements.digest
+                put = partial(_put_wheels, ports, lock, image, spec.environment)
+                wanted[f"{spec.name} for {image.target}"] = partial(
+                    succeeds, ports, "wheels.unavailable", put, lock=lock
+                )
         return wanted
 
     return ready(ports, "wheels", due, needs)
@@ -70,22 +73,16 @@ def _image(spec: JobSpec, pool: Pool) -> Image:
     return image_of(pool.platform, options_for(spec, pool.platform, pool.options))
 
 
-def _make_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> bool:
-    def make() -> bool:
-        if image.target is not None:
-            _put_wheels(ports, lock, image, image.target.name, variables)
-        return True
-
-    return apart(ports, "wheels.unavailable", make, otherwise=False, lock=lock)
-
-
-def _put_wheels(ports: Ports, lock: str, image: Image, target: str, variables: Mapping[str, str]) -> None:
+def _put_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> None:
     """Store the wheels of a lock, unless they are there; the list of them, which vouches for all, is written last.
 
     Raises BadLock, NoWheel, RequirementsError, Refused, StoreError, OSError.
     """
+    if image.target is None:
+        return
+    target = image.target.name
     prefix = wheels_prefix(lock, target)
-    if image.target is None or ports.artifacts.size(f"{prefix}/{WHEELS}") is not None:
+    if ports.artifacts.size(f"{prefix}/{WHEELS}") is not None:
         return
     if not find_tools().pip:
         raise NoWheel("uv cannot fetch wheels, and the daemon's Python has no pip. Install pip beside it")

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from jobs.spec import Mixture
 from platforms.artifacts.base import BlobStore
 from scheduler.core.plan import Placement
-from scheduler.service.faults.isolation import apart, ready
+from scheduler.service.faults.isolation import ready, succeeds
 from scheduler.service.outside.calls import tell
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, trees
@@ -257,13 +257,8 @@ def with_data(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
         ports,
         "data",
         due,
-        lambda placement: {lane.job: partial(_make_data, ports, lane.job) for lane in placement.lanes},
+        lambda placement: {
+            lane.job: partial(succeeds, ports, "corpus.unavailable", partial(ports.data_prefix, lane.job), job=lane.job)
+            for lane in placement.lanes
+        },
     )
-
-
-def _make_data(ports: Ports, job: str) -> bool:
-    def make() -> bool:
-        ports.data_prefix(job)
-        return True
-
-    return apart(ports, "corpus.unavailable", make, otherwise=False, job=job)

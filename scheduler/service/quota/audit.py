@@ -127,13 +127,10 @@ def _read_one(ports: Ports, name: str) -> int | None:
 def _known_price(ports: Ports, name: str, price: HourPrice | None) -> None:
     """Raise Unreachable when a pool's budget is in money and the price of its hours is unknown."""
     pool = ports.pools[name]
-    if price is None and not pool.price_microdollars_per_hour and _in_money(pool):
+    in_money = any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
+    if price is None and not pool.price_microdollars_per_hour and in_money:
         why, remedy = "the platform does not tell what an hour costs", "Set price_per_hour of the pool"
         raise Unreachable(pool.platform, "read the price", why, remedy)
-
-
-def _in_money(pool: Pool) -> bool:
-    return any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
 
 
 def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> None:

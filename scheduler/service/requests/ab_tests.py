@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -104,7 +104,8 @@ def result(ports: Ports, test: AbTest) -> Result:
             pairs[run] = (first, second)
         else:
             missing.append(f"{run}: its arms were scored by other scorers or on other sets, and cannot be compared")
-    return Result(tuple(arms), len(pairs), tuple(compare_arms(pairs, aims_of(gates))), tuple(missing))
+    aims = {gate.metric: "low" if gate.maximum is not None else gate.aim for gate in gates}
+    return Result(tuple(arms), len(pairs), tuple(compare_arms(pairs, aims)), tuple(missing))
 
 
 def _records(tx: Connection, test: AbTest) -> list[tuple[Any, tuple[str, str, int]]]:
@@ -164,11 +165,6 @@ def compare_arms(pairs: Mapping[str, Pair], aims: Mapping[str, Literal["high", "
             gate = QualityGate(metric, "better", aim=aims.get(metric, "high"))
             comparisons.append(comparison_finding(gate, _together(second), _together(first)))
     return comparisons
-
-
-def aims_of(gates: Sequence[QualityGate]) -> dict[str, Literal["high", "low"]]:
-    """Return where good is, as gates on the same metrics say it."""
-    return {gate.metric: "low" if gate.maximum is not None else gate.aim for gate in gates}
 
 
 def _together(runs: Mapping[str, Mapping[str, Score]]) -> dict[str, Score]:

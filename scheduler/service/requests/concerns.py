@@ -50,7 +50,7 @@ def of_platforms(settings: Settings) -> list[Problem]:
     """Return the enabled pools of platforms that do not exist: nothing can ever be started there."""
     return [
         _placed(
-            _origin(settings, "pools"),
+            settings.origin("pools"),
             f"pools.{pool.name}.platform",
             pool.platform,
             "there is no such platform",
@@ -81,14 +81,14 @@ def of_options(
                     error if isinstance(error, PlatformError) else Misconfigured(pool.platform, "load", str(error))
                 )
                 why = f"nothing can be started there: {failure.why}"
-                problem = Problem(_origin(settings, "pools"), f"pools.{pool.name}", "", why, failure.remedy)
+                problem = Problem(settings.origin("pools"), f"pools.{pool.name}", "", why, failure.remedy)
                 (wrong if isinstance(error, BadOption) else doubtful).append(problem)
     for name, target in targets.items():
         try:
             target.open()
         except TargetError as error:
             why = f"nothing can be deployed there: {error.why}"
-            problem = Problem(_origin(settings, "targets"), f"targets.{name}", "", why, error.remedy)
+            problem = Problem(settings.origin("targets"), f"targets.{name}", "", why, error.remedy)
             (wrong if isinstance(error, BadTargetOption) else doubtful).append(problem)
     return wrong, doubtful
 
@@ -102,7 +102,7 @@ def of_privacy(config: Path | None) -> list[Problem]:
 def of_units(config: Path | None, settings: Settings) -> list[Problem]:
     """Return the durations and limits that were written as bare numbers, which are read as seconds."""
     values = read_layers(config).values
-    file = _origin(settings, "pools")
+    file = settings.origin("pools")
     result: list[Problem] = []
     for pool in _tables(values.get("pools")):
         name = pool.get("name")
@@ -113,7 +113,7 @@ def of_units(config: Path | None, settings: Settings) -> list[Problem]:
     daemon = values.get("daemon")
     if isinstance(daemon, dict):
         for key in _spans(DaemonSettings):
-            result += _bare(_origin(settings, f"daemon.{key}"), "daemon", daemon, {key})
+            result += _bare(settings.origin(f"daemon.{key}"), "daemon", daemon, {key})
     return result
 
 
@@ -191,7 +191,11 @@ def require_trainable(settings: Settings, specs: Iterable[JobSpec], file: str = 
 
 def _defined(settings: Settings, specs: Iterable[JobSpec], file: str) -> Iterator[tuple[JobSpec, str, str]]:
     """Yield each job with the file that defines it and what its keys begin with there."""
-    catalogues = {} if file else _catalogues(settings)
+    catalogues = {
+        str(entry.get("name")): str(path)
+        for path in (reversed(settings.models) if not file else ())  # the first of several counts
+        for entry in _tables(read_toml(path).get("jobs"))
+    }
     anywhere = ", ".join(map(str, settings.models))
     for spec in specs:
         yield spec, file or catalogues.get(spec.name, anywhere), "" if file else f"jobs.{spec.name}."
@@ -249,19 +253,6 @@ def _spans(model: Any) -> set[str]:
 
 def _tables(value: object) -> list[dict[str, Any]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list | tuple) else []
-
-
-def _origin(settings: Settings, key: str) -> str:
-    return settings.origin(key)
-
-
-def _catalogues(settings: Settings) -> dict[str, str]:
-    """Return the files that define models, by model; the first of several counts."""
-    return {
-        str(entry.get("name")): str(path)
-        for path in reversed(settings.models)
-        for entry in _tables(read_toml(path).get("jobs"))
-    }
 
 
 def _placed(file: str, key: str, value: object, why: str, remedy: str) -> Problem:

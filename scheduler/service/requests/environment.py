@@ -91,14 +91,12 @@ def kept(
     Raises what :func:`keep` raises.
     """
     wanted = spec.requirements
-    earlier = before.requirements if before is not None and _same_images(before, spec) else None
+    of_image = ("pools", "image", "image_python")
+    same = before is not None and all(getattr(before, name) == getattr(spec, name) for name in of_image)
+    earlier = before.requirements if before is not None and same else None
     if earlier is not None and wanted is not None and earlier.source == wanted.source:
         return replace(spec, requirements=earlier)
     return replace(spec, requirements=keep(database, artifacts, spec, pools, delete_at))
-
-
-def _same_images(before: JobSpec, spec: JobSpec) -> bool:
-    return all(getattr(before, name) == getattr(spec, name) for name in ("pools", "image", "image_python"))
 
 
 def change(database: Database, name: str, requirements: Requirements | None, now: int, by: str) -> JobRecord:

@@ -44,10 +44,15 @@ def take(
     repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
     again. Raises TreeError, Refused, StoreError, PlatformError, ConfigError, OSError.
     """
-    if wanted.kind == HUB:
-        return _pinned(database, artifacts, wanted, delete_at, hub_token(), heal=heal)
-    if wanted.kind == mount.KIND:
-        return _pinned_at_kaggle(database, artifacts, wanted, delete_at, published(), heal=heal)
+    if wanted.kind in {HUB, mount.KIND}:  # its listing alone; who needs the files fetches them, or has them attached
+        listing, pinned = _pin(wanted, hub_token, published)
+        digest = hashlib.sha256(listing).hexdigest()
+        with database.write() as tx:
+            trees.note(tx, wanted.kind, digest, delete_at)
+        if heal:
+            drop_damaged(artifacts, tree_prefix(wanted.kind, digest), {LISTING: digest})
+        artifacts.create(f"{tree_prefix(wanted.kind, digest)}/{LISTING}", listing)
+        return replace(pinned, digest=digest)
 
     def report(how_far: str) -> None:
         tell(f"input {wanted.name}: {how_far}")
@@ -98,50 +103,21 @@ def kept(
     )
 
 
-def _pinned(
-    database: Database, artifacts: BlobStore, wanted: Input, delete_at: int, token: str, *, heal: bool
-) -> Input:
-    """Store the listing of a repository as the Hub has it now; the files are fetched by those who need them."""
-    endpoint = os.environ.get("HF_ENDPOINT") or hub.ENDPOINT
-    pinned = hub.pin(wanted.source, endpoint.rstrip("/"), token)
-    repository = pinned.repository
-    return replace(
-        wanted,
-        digest=_store(database, artifacts, HUB, pinned.listing, delete_at, heal=heal),
-        revision=repository.commit,
-        files=len(repository.entries),
-        bytes=repository.bytes,
-        at_home=pinned.at_home,
-    )
-
-
-def _pinned_at_kaggle(
-    database: Database, artifacts: BlobStore, wanted: Input, delete_at: int, published: Published, *, heal: bool
-) -> Input:
-    """Store the listing of a version at Kaggle; its files are attached, or fetched by the daemon."""
-    source, entries = published.pin(wanted.source)
+def _pin(wanted: Input, hub_token: Callable[[], str], published: Callable[[], Published]) -> tuple[bytes, Input]:
+    """Return the listing of a repository, as the Hub or Kaggle has it now, and the input with what it lists."""
+    if wanted.kind == HUB:
+        endpoint = os.environ.get("HF_ENDPOINT") or hub.ENDPOINT
+        pinned = hub.pin(wanted.source, endpoint.rstrip("/"), hub_token())
+        repository, at_home = pinned.repository, pinned.at_home
+        files, size = len(repository.entries), repository.bytes
+        return pinned.listing, replace(wanted, revision=repository.commit, files=files, bytes=size, at_home=at_home)
+    source, entries = published().pin(wanted.source)
     try:
         listing = encode_listing(entries, LIMITS, kind=mount.KIND, source=source)
     except BadListing as error:
         raise TreeError(wanted.source, str(error), "Give another version") from None
-    return replace(
-        wanted,
-        digest=_store(database, artifacts, mount.KIND, listing, delete_at, heal=heal),
-        revision=source.rpartition("/")[2],
-        files=len(entries),
-        bytes=sum(entry.bytes for entry in entries),
-    )
-
-
-def _store(database: Database, artifacts: BlobStore, kind: str, listing: bytes, delete_at: int, *, heal: bool) -> str:
-    """Store a listing alone; return its digest."""
-    digest = hashlib.sha256(listing).hexdigest()
-    with database.write() as tx:
-        trees.note(tx, kind, digest, delete_at)
-    if heal:
-        drop_damaged(artifacts, tree_prefix(kind, digest), {LISTING: digest})
-    artifacts.create(f"{tree_prefix(kind, digest)}/{LISTING}", listing)
-    return digest
+    size = sum(entry.bytes for entry in entries)
+    return listing, replace(wanted, revision=source.rpartition("/")[2], files=len(entries), bytes=size)
 
 
 def change(database: Database, name: str, wanted: Iterable[Input], now: int, by: str) -> JobRecord:

@@ -64,7 +64,12 @@ def export(
     def add(folder: Path) -> None:
         (folder / CARD).write_text(card, encoding="utf-8")
         (folder / FACTS).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        _name_base(folder / ADAPTER, base)
+        # An adapter names its base's repository, or nothing: what stands there is a path of where it was trained.
+        config = folder / ADAPTER
+        adapter = read_json(read_bounded(config)) if config.is_file() else {}
+        if "base_model_name_or_path" in adapter:
+            document = json.dumps({**adapter, "base_model_name_or_path": base}, indent=2)
+            config.write_text(document + "\n", encoding="utf-8")
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
@@ -84,15 +89,6 @@ def export(
         work.replace(target)
     names = {component.name for component in manifest.components} if wanted is None else set()
     return Exported((*sorted(files), SUMS), tuple(sorted(names - (files.keys() - {CARD, FACTS}))))
-
-
-def _name_base(config: Path, base: str) -> None:
-    """Let an adapter name its base's repository, or nothing: what stands there is a path of where it was trained."""
-    config_document = read_json(read_bounded(config)) if config.is_file() else {}
-    if "base_model_name_or_path" in config_document:
-        config.write_text(
-            json.dumps({**config_document, "base_model_name_or_path": base}, indent=2) + "\n", encoding="utf-8"
-        )
 
 
 # An adapter's version made one model with its base, by a Python that has torch. None of that is loaded here.

@@ -35,8 +35,7 @@ def meant(tx: Connection, name: str) -> Version:
     named = split_version(name)
     if named is not None:
         return versions.get(tx, *named)
-    if jobs.find(tx, name) is None:
-        jobs.get(tx, name)
+    jobs.get(tx, name, removed=True)
     version = versions.in_force(tx, name) or next(reversed(versions.everything(tx, name)), None)
     if version is None:
         raise Refusal(
@@ -84,8 +83,7 @@ def promote(database: Database, name: str, why: str, now: int, by: str) -> Versi
 def rollback(database: Database, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
     """Roll back the promoted version of a model. Raises UnknownJob, Refusal."""
     with database.write() as tx:
-        if jobs.find(tx, model) is None:
-            jobs.get(tx, model)
+        jobs.get(tx, model, removed=True)
         return force.rollback(tx, model, why, now, by)
 
 

@@ -62,7 +62,10 @@ def ask_what_if(
         added = _added(context, specs, records, priors_of(tx, context.pools) if specs else None)
     for edit in edits:
         if isinstance(edit, SetHours):
-            _must_count_hours(context.pools, edit.pool)
+            if edit.pool not in context.pools:
+                raise UnknownName("pool", edit.pool, list(context.pools))
+            if all(isinstance(quota, MoneyQuota) for quota in context.pools[edit.pool].quotas):
+                raise Refusal(f"{edit.pool} has no quota of hours that could change", remedy="See: schedctl quota")
     return what_if(snapshot, [*added, *edits], policy, context.options, incumbent)
 
 
@@ -115,13 +118,6 @@ def _added(
         view = view_of_new(spec, context.pools, context.now, place, priors)
         added.append(InsertJob(by_fraction(view, targets)))
     return added
-
-
-def _must_count_hours(pools: Mapping[str, Pool], name: str) -> None:
-    if name not in pools:
-        raise UnknownName("pool", name, list(pools))
-    if all(isinstance(quota, MoneyQuota) for quota in pools[name].quotas):
-        raise Refusal(f"{name} has no quota of hours that could change", remedy="See: schedctl quota")
 
 
 def obstacles(snapshot: Snapshot, names: Collection[str]) -> dict[str, Reason]:

@@ -65,7 +65,9 @@ def _same_corpus(spec: JobSpec, before: JobSpec) -> JobSpec:
 
 def hold(database: Database, name: str, why: str, now: int, by: str) -> JobRecord:
     """Hold a job; a running one saves, leaves and is then held."""
-    return _change(database, name, "hold", lambda state: arrows.ask_hold(state, by, why, now), now, by)
+    with database.write() as tx:
+        record = jobs.get(tx, name)
+        return _changed(tx, record, "hold", lambda state: arrows.ask_hold(state, by, why, now), now, by)
 
 
 def release(database: Database, name: str, now: int, by: str) -> JobRecord:
@@ -211,11 +213,6 @@ def move(database: Database, name: str, place: int, now: int, by: str) -> JobRec
         return jobs.change_spec(tx, name, now, by, position=place)
 
 
-def _change(database: Database, name: str, verb: str, arrow: Any, now: int, by: str) -> JobRecord:
-    with database.write() as tx:
-        return _changed(tx, jobs.get(tx, name), verb, arrow, now, by)
-
-
 def _changed(
     tx: Connection, record: JobRecord, verb: str, arrow: Any, now: int, by: str, *, fresh: bool = False, why: str = ""
 ) -> JobRecord:
@@ -225,10 +222,7 @@ def _changed(
     except IllegalArrow:
         state = type(record.state).__name__.lower()
         raise Refusal(f"cannot {verb} {name}", f"it is {state}", f"See: schedctl queue show {name}") from None
-    if why:
-        jobs.change_state(tx, name, record.state, new, verb, now, by, why=why)
-    else:
-        jobs.change_state(tx, name, record.state, new, verb, now, by)
+    jobs.change_state(tx, name, record.state, new, verb, now, by, **({"why": why} if why else {}))
     if fresh:
         jobs.note_failures(tx, name, 0)
     return jobs.get(tx, name)

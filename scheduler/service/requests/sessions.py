@@ -14,7 +14,7 @@ from platforms.base import Platform
 from scheduler.core import run as arrows
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Reserved, Run, Running, Stopping, Submitting
-from scheduler.service.facts.observation import DECLARED, declare
+from scheduler.service.facts.observation import DECLARED
 from scheduler.service.launch.lanes import put_stop_flag
 from scheduler.store import conditions, events, runs, watched
 from scheduler.store.engine import Database
@@ -105,7 +105,7 @@ def declare_lost(tx: Connection, lost_run: DeclaredLost, proof: str, now: int, b
         events.append(tx, "session.left", lost_run.run.key, now, by, why=proof)
         watched.remove(tx, lost_run.run.key)
     else:
-        declare(tx, lost_run.run.key, lost_run.ended, proof, now, by)
+        events.append(tx, DECLARED, lost_run.run.key, now, by, ended=lost_run.ended, why=proof)
 
 
 def unreachable(tx: Connection, run: Run) -> str:
@@ -118,9 +118,16 @@ def unreachable(tx: Connection, run: Run) -> str:
     return silent.get(run.pool, "")
 
 
-def log_pieces(platform: Platform, key: str) -> Iterator[bytes]:
-    """Yield everything the session has printed so far. Raises PlatformError."""
-    yield from _from(platform, key, 0)
+def log_pieces(platform: Platform, key: str, offset: int = 0) -> Iterator[bytes]:
+    """Yield what the session has printed so far, from a byte on. Raises PlatformError."""
+    while True:
+        read = 0
+        for piece in platform.logs(key, offset, _PIECE_BYTES):
+            read += len(piece)
+            yield piece
+        offset += read
+        if read < _PIECE_BYTES:
+            return
 
 
 def followed_log(database: Database, platform: Platform, key: str, pause: Callable[[], object]) -> Iterator[bytes]:
@@ -130,7 +137,7 @@ def followed_log(database: Database, platform: Platform, key: str, pause: Callab
         with database.read() as tx:
             ended = isinstance(runs.get(tx, key).state, Ended)
         # The state was read first: what is printed before a session ends is never missed.
-        for piece in _from(platform, key, offset):
+        for piece in log_pieces(platform, key, offset):
             offset += len(piece)
             yield piece
         if ended:
@@ -173,14 +180,3 @@ def lane_lines(pieces: Iterable[bytes], run: Run, index: int) -> Iterator[bytes]
             yield line.removeprefix(printed)
         elif line.startswith(agent):
             yield line
-
-
-def _from(platform: Platform, key: str, offset: int) -> Iterator[bytes]:
-    while True:
-        read = 0
-        for piece in platform.logs(key, offset, _PIECE_BYTES):
-            read += len(piece)
-            yield piece
-        offset += read
-        if read < _PIECE_BYTES:
-            return

@@ -126,7 +126,20 @@ def _verdicts(
     job_record = jobs.find(tx, job)
     if job_record is None:
         raise jobs.UnknownJob(job, ())
-    saved = [_saved(record, job_record.fenced_attempt) for record in records]
+    saved = [
+        SavedState(
+            record.manifest.key,
+            record.manifest.step,
+            record.manifest.attempt,
+            record.state == "good",
+            record.pinned,
+            record.seen_at,
+            record.manifest.run,
+            record.why,
+            record.manifest.attempt <= job_record.fenced_attempt,
+        )
+        for record in records
+    ]
     mine = [run for run in live if any(lane.job == job for lane in run.lanes)]
     readers = [may_be_read(saved, run.key, run.planned_start, checkpoints.RESTORABLE) for run in mine]
     read = dict.fromkeys(set().union(*readers), "a live session may read it")
@@ -134,21 +147,6 @@ def _verdicts(
     result = {} if best is None else {best.key: "the best so far by the job's stop rule"}
     needed = generations.kept(tx, job) | versions.kept(tx, job) | read | result
     return verdicts(saved, job_record.checkpoint, needed, job_record.spec.target_step, rule, now)
-
-
-def _saved(record: CheckpointRecord, fenced_attempt: int) -> SavedState:
-    manifest = record.manifest
-    return SavedState(
-        manifest.key,
-        manifest.step,
-        manifest.attempt,
-        record.state == "good",
-        record.pinned,
-        record.seen_at,
-        manifest.run,
-        record.why,
-        manifest.attempt <= fenced_attempt,
-    )
 
 
 def _mark(ports: Ports, now: int) -> None:

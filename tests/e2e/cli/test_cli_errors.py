@@ -188,7 +188,7 @@ def test_a_database_that_may_not_be_written_says_so(
 
 
 def test_a_second_daemon_is_refused(world: Database, home: Path, schedctl: Schedctl) -> None:
-    with lease.file_lock(home / "state" / "daemon.lock"):
+    with lease.FileLock(home / "state" / "daemon.lock"):
         refuses(schedctl("daemon"), Exit.LEADERSHIP, "already running")
 
 
