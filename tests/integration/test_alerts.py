@@ -20,6 +20,7 @@ from scheduler.notify.rules import NotificationRule, alerts_in, letter_about
 from scheduler.service.requests import queue
 from scheduler.store import due, events, jobs, outbox, plans
 from scheduler.store.engine import Database
+from scheduler.store.errors import Fenced
 from scheduler.store.events import Event
 from scheduler.views.needs import needs, watch_needs
 
@@ -201,10 +202,42 @@ def test_a_report_that_cannot_be_made_is_seen_and_comes_later_once(
         patch.setattr("scheduler.notify.mail.make_report", lambda *_: 1 / 0)
         mail(ports_on(database), mailing, NOW)
     with database.read() as tx:
-        assert [event.kind for event in events.tail(tx)] == ["report.failed"]
+        assert [(event.kind, event.data) for event in events.tail(tx)] == [
+            ("report.failed", {"why": "ZeroDivisionError: division by zero"})
+        ]
+        assert [need.what for need in needs(tx, (), 0, NOW)] == ["report not made"]
     for later in (HOUR - 1, HOUR, 2 * HOUR):
         mail(ports_on(database), mailing, NOW + later)
     assert [key for key in box.sent if key.startswith("weekly")] == ["weekly-report-2026-W46"]
+    with database.read() as tx:
+        assert needs(tx, (), 0, NOW + 2 * HOUR) == []
+
+
+def test_a_report_that_another_daemon_writes_is_no_failure(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: Any) -> Any:
+        raise Fenced(0)
+
+    monkeypatch.setattr("scheduler.notify.mail.make_report", lose)
+    mailing = Mailing({"box": Box()}, "UTC", Calendar("week", "UTC"), 900, None)
+    with database.write() as tx:
+        due.set_due(tx, "weekly-report", NOW)
+    with pytest.raises(Fenced):
+        mail(ports_on(database), mailing, NOW)
+    with database.read() as tx:
+        assert events.tail(tx) == []
+
+
+def test_quiet_hours_include_their_first_second_and_not_their_end(database: Database) -> None:
+    box, ports, midnight = Box(), ports_on(database), NOW - NOW % DAY
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, DailyHours("UTC", 0, 7 * HOUR))
+    mail(ports, mailing, midnight - HOUR)
+    with database.write() as tx:
+        events.append(tx, "job.fail", "ufm", midnight - 1)
+    for at in (midnight, midnight + 7 * HOUR - 1):
+        mail(ports, mailing, at)
+        assert box.sent == []
+    mail(ports, mailing, midnight + 7 * HOUR)
+    assert len(box.sent) == 1
 
 
 def test_alerts_of_quiet_hours_come_in_one_letter_afterwards(database: Database) -> None:

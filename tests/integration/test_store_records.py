@@ -359,7 +359,7 @@ def test_a_message_is_sent_once_per_period_and_channel(database: Database) -> No
             outbox.sent(tx, slack.id, NOW)
         with pytest.raises(Stale):
             outbox.failed(tx, slack.id, NOW, "late")
-        assert not outbox.add(tx, "weekly", "2026-W47", "slack", {}, NOW)
+        assert outbox.add(tx, "weekly", "2026-W47", "slack", {}, NOW) is False
 
 
 def test_what_was_sent_is_forgotten_in_parts_and_never_sent_again(database: Database) -> None:
@@ -395,3 +395,24 @@ def test_a_channel_is_stuck_until_it_takes_a_later_message(database: Database) -
             (other,) = outbox.pending(tx, NOW)
             outbox.sent(tx, other.id, at)
             assert len(outbox.stuck(tx, 9)) == left
+
+
+def test_a_channel_is_stuck_while_a_message_fails_again_and_again(database: Database) -> None:
+    """Whatever else it takes; and beside one that is well again."""
+    retries = {"mail": outbox.NEVER, "slack": NOW + 60, "web": NOW + 60}
+    with database.write() as tx:
+        for channel, retry_at in retries.items():
+            for period in ("1", "2"):
+                assert outbox.add(tx, "alert", period, channel, {}, NOW)
+            first, second = outbox.pending(tx, NOW)
+            outbox.failed(tx, first.id, NOW, "busy")
+            outbox.failed(tx, first.id, retry_at, f"{channel} is busy")
+            outbox.sent(tx, second.id, NOW + 1)
+        web = outbox.StuckMessage("web", 1, 2, NOW, "web is busy")
+        assert outbox.stuck(tx, 2) == [outbox.StuckMessage("slack", 1, 2, NOW, "slack is busy"), web]
+        assert outbox.stuck(tx, 3) == []
+        assert outbox.add(tx, "alert", "3", "web", {}, NOW)
+        third = outbox.pending(tx, NOW)[0]
+        for why in ("a", "b", "c"):
+            outbox.failed(tx, third.id, NOW + 60, why)
+        assert outbox.stuck(tx, 2)[1:] == [dataclasses.replace(web, messages=2, why="c")]

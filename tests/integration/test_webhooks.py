@@ -153,11 +153,18 @@ def test_standard_signatures_are_those_of_the_specification() -> None:
 
 @pytest.mark.parametrize(("status", "why"), [(199, "answered 199"), (200, ""), (299, ""), (300, "answered 300")])
 def test_any_answer_of_success_takes_an_event(status: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.notify.webhook.exchange", lambda *_: HttpAnswer(status, {"retry-after": "7"}, b""))
+    posted: list[tuple[str, str, bytes]] = []
+
+    def exchange(request: Any, *_: Any) -> HttpAnswer:
+        posted.append((request.method, request.full_url, request.data))
+        return HttpAnswer(status, {"retry-after": "7"}, b"")
+
+    monkeypatch.setattr("scheduler.notify.webhook.exchange", exchange)
     channel = WebhookChannel("https://example.org/x", SECRET, 5)
     with pytest.raises(DeliveryFailed, match=why) if why else nullcontext() as failed:
-        channel.send("webhook-1", {"event": {"id": 1}})
+        channel.send("webhook-1", {"event": {"kind": "joué", "id": 1}})
     assert failed is None or failed.value.retry_seconds == 7
+    assert posted == [("POST", "https://example.org/x", '{"id": 1, "kind": "joué"}'.encode())]
 
 
 @pytest.mark.parametrize("kind", [OSError, ValueError, HTTPException])
@@ -268,7 +275,13 @@ def test_settings_that_would_send_nothing_or_in_the_clear_are_refused(wrong: dic
 def test_settings_become_rules_and_channels() -> None:
     hooks = [WebhookSettings.model_validate({"name": "board", "token_url": "https://example.org/x", "secret": SECRET})]
     rule = RuleSettings(name="done", events=("job.finish",), to=("apprise", "email"))
-    found = rules_of([rule], hooks, ["email", "slack", "apprise-1a2b3c4d"])
+    one = RuleSettings(name="one", events=("job.*",), to=("slack", "email-5e6f7a8b"))
+    names = ["email", "slack", "apprise-1a2b3c4d", "email-5e6f7a8b"]
+    assert rules_of([rule, one], [], iter(names)) == (
+        NotificationRule("done", ("job.finish",), ("*",), ("email", "apprise-1a2b3c4d", "email-5e6f7a8b")),
+        NotificationRule("one", ("job.*",), ("*",), ("slack", "email-5e6f7a8b")),
+    )
+    found = rules_of([rule], hooks, names[:3])
     assert found == (
         NotificationRule("done", ("job.finish",), ("*",), ("email", "apprise-1a2b3c4d")),
         NotificationRule("board", ("*",), ("*",), ("webhook-board",), webhook=True),
