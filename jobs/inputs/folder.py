@@ -152,7 +152,7 @@ def _opened(folder: Path, path: str) -> BinaryIO:
     try:
         return open_below(folder, path)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # what stands there was exchanged for what is no file
+        if error.errno == errno.ENXIO:  # what stands there was replaced by something that is not a file
             raise _changed(folder, path) from None
         raise TreeError(str(folder), f"{path!a} cannot be read: {error.strerror}", "Try again once it can") from None
 

@@ -58,10 +58,10 @@ def examine(
 
     def work(name: str, check: Callable[[], Checked]) -> None:
         try:
-            found = check()
+            finding = check()
         except Exception as error:  # noqa: BLE001 - a check that cannot be made is itself what was to be found
-            found = finding_of(error, "See docs/cli.md, doctor")
-        answers[name].put(found)
+            finding = finding_of(error, "See docs/cli.md, doctor")
+        answers[name].put(finding)
 
     for name, check in checks.items():
         threading.Thread(target=work, args=(name, check), name=f"doctor {name}", daemon=True).start()
