@@ -255,16 +255,12 @@ def _free_seconds(
 def _opened_spans(quota: FirstUseQuota, charges: Sequence[Charge]) -> list[Window]:
     """Return the spans that ``charges`` open, if they were used at exactly the recorded times."""
     spans: list[Window] = []
-    for charge in sorted((charge for charge in charges if charge.sign > 0), key=_start):
+    for charge in sorted((charge for charge in charges if charge.sign > 0), key=lambda charge: charge.start):
         opens = max(charge.start, spans[-1].end) if spans else charge.start
         while opens < charge.end:
             spans.append(Window(opens, opens + quota.span_seconds))
             opens = spans[-1].end
     return spans
-
-
-def _start(charge: Charge) -> int:
-    return charge.start
 
 
 def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
@@ -379,15 +375,6 @@ class Uses:
         return Uses(_since(self.certain, start), _since(self.possible, start))
 
 
-def uses_of(charges: Iterable[Charge]) -> Uses:
-    """Return the uses of ``charges`` that may open a span, possible charges included."""
-    uses = [charge for charge in charges if charge.sign >= 0 and charge.end > charge.start]
-    return Uses(
-        _union((charge.start, charge.end) for charge in uses if charge.is_certain),
-        _union((charge.start, charge.end) for charge in uses if not charge.is_certain),
-    )
-
-
 def openings(
     uses: Uses, span: int, idle: Sequence[Instants], until: int = _NEVER
 ) -> tuple[list[Instants], list[Instants]]:
@@ -439,7 +426,11 @@ def longest_first_use(
     ``limit_at`` is the limit of a span at an instant; it changes only at ``edges``. If a span exceeds its limit without
     the session, the session must not overlap or open it.
     """
-    uses = uses_of(charges)
+    opening = [charge for charge in charges if charge.sign >= 0 and charge.end > charge.start]  # possible ones too
+    uses = Uses(
+        _union((charge.start, charge.end) for charge in opening if charge.is_certain),
+        _union((charge.start, charge.end) for charge in opening if not charge.is_certain),
+    )
     first = min((start, *(begins for begins, _ in (*uses.certain[:1], *uses.possible[:1]))))
     forgotten = span if first < start - BOOKS_SECONDS + span else 0
     unused = first - 1

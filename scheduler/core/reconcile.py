@@ -284,6 +284,9 @@ def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
     started = _started(fact, sighting)
     ended = _end(fact, sighting, started, now)
     lanes = tuple(_lane_end(lane, fact, sighting) for lane in fact.run.lanes if lane.outcome is None)
+    # Its lanes first, those that ended before too: a platform may report success for a failed command.
+    over: list[Lane | LaneEnd] = [*fact.run.lanes, *lanes]
+    words = dict.fromkeys(one.message for one in over if one.error_class and one.message)
     outcomes = [*(end.outcome for end in lanes), *(lane.outcome for lane in fact.run.lanes if lane.outcome)]
     return Finish(
         fact.run,
@@ -291,19 +294,10 @@ def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
         started,
         max(started, ended),
         lanes,
-        _why_ended((*fact.run.lanes, *lanes), sighting),
+        "; ".join(words) or sighting.detail or "session ended",
         may_live=sighting.stop_channel == "store" and any(end.index not in fact.results for end in lanes),
         price_microdollars_per_hour=sighting.price_microdollars_per_hour,
     )
-
-
-def _why_ended(lanes: Sequence[Lane | LaneEnd], sighting: Sighting) -> str:
-    """Return why a session ended: by its lanes first, because a platform may report success for a failed command.
-
-    ``lanes`` are those that end with it and those that ended before.
-    """
-    own = dict.fromkeys(lane.message for lane in lanes if lane.error_class and lane.message)
-    return "; ".join(own) or sighting.detail or "session ended"
 
 
 def _polled_at(fact: Facts, now: int) -> int:
@@ -332,9 +326,7 @@ def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
 
 
 def _started(fact: Facts, sighting: Sighting) -> int:
-    if sighting.started is not None:
-        return sighting.started
-    return started_of(fact.run)
+    return started_of(fact.run) if sighting.started is None else sighting.started
 
 
 def _lane_end(lane: Lane, fact: Facts, sighting: Sighting | None) -> LaneEnd:

@@ -7,7 +7,7 @@ the daemon reads the same rows again every cycle.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import EnumType
@@ -21,7 +21,7 @@ from scheduler.core.job import JobState
 from scheduler.core.run import RunState
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row
+    from sqlalchemy import Result, Row
 
 T = TypeVar("T")
 
@@ -95,15 +95,11 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if kind is Mapping:
         return partial(_read_by_name, _reader(inner[1]))
     if is_dataclass(kind):
-        return partial(_read_record, hint)
+        return lambda value: value if isinstance(value, hint) else built(hint, value)
     if kind is Literal or kind in _PLAIN_TYPES:
         fits = inner.__contains__ if inner else lambda value: type(value) in _PLAIN_TYPES[kind]
         return partial(_read_if, fits)
     return kind if isinstance(kind, EnumType) else lambda value: value
-
-
-def _read_record(kind: type[T], value: Any) -> T:
-    return value if isinstance(value, kind) else built(kind, value)
 
 
 def _read_if(fits: Callable[[Any], bool], value: Any) -> Any:
@@ -144,9 +140,33 @@ def row_of(record: Any, *left_out: str, **columns: Any) -> dict[str, Any]:
 
 
 def record_of(kind: type[T], row: Row[Any], **values: Any) -> T:
-    """Return the dataclass whose fields a row has under their names; ``values`` are those of the other fields."""
-    value: Any = kind
-    return kind(**{name: getattr(row, name) for name in _names(value) if name not in values}, **values)
+    """Return the dataclass whose fields a row has under their names; ``values`` are those of the other fields.
+
+    A mapping is read from JSON, a member of an enum from its value. Raises ValueError.
+    """
+    for name, read in _columns(kind):  # type: ignore[arg-type] # a class can be hashed
+        if name not in values:
+            values[name] = getattr(row, name) if read is None else read(getattr(row, name))
+    return kind(**values)
+
+
+def records(kind: type[T], rows: Iterable[Row[Any]]) -> list[T]:
+    """Return the dataclass of each row, as :func:`record_of` does."""
+    return [record_of(kind, row) for row in rows]
+
+
+def found(kind: type[T], rows: Result[Any]) -> T | None:
+    """Return the dataclass of the only row, or None where there is none."""
+    row = rows.one_or_none()
+    return None if row is None else record_of(kind, row)
+
+
+@cache
+def _columns(kind: type) -> list[tuple[str, Callable[[Any], Any] | None]]:
+    """Return the names of a dataclass's fields, with what reads a column that is not the value itself."""
+    readers = {Mapping: load_object, dict: load_object}
+    hints = get_type_hints(kind).items()
+    return [(name, hint if isinstance(hint, EnumType) else readers.get(get_origin(hint))) for name, hint in hints]
 
 
 def state_columns(state: JobState | RunState) -> dict[str, str]:

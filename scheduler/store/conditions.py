@@ -57,7 +57,12 @@ class Condition:
 
 def standing(tx: Connection, kind: str) -> list[Condition]:
     """Return the open conditions of a kind, by subject."""
-    return [codec.record_of(Condition, row) for row in tx.execute(_OPEN, {"kind": kind})]
+    return codec.records(Condition, tx.execute(_OPEN, {"kind": kind}))
+
+
+def reasons(tx: Connection, kind: str) -> dict[str, str]:
+    """Return the reasons of the open conditions of a kind, by subject, of which each has one."""
+    return {condition.subject: condition.why for condition in standing(tx, kind)}
 
 
 def apply(tx: Connection, kind: str, subject: str, at: int, data: Mapping[str, Any]) -> None:

@@ -64,37 +64,32 @@ def give_back(
 
 def get(tx: Connection, number: int) -> Deployment:
     """Return one deployment by its id; it must be there."""
-    return _deployment(tx.execute(_ONE, {"id": number}).one())
+    return codec.record_of(Deployment, tx.execute(_ONE, {"id": number}).one())
 
 
 def serving(tx: Connection, model: str, target: str) -> Deployment | None:
     """Return what serves at a target, or None."""
-    return _there(tx, model, target, "serving")
+    return codec.found(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "serving"}))
 
 
 def intended(tx: Connection, model: str, target: str) -> Deployment | None:
     """Return what is on its way to a target, or None; after a crash no process may be working on it."""
-    return _there(tx, model, target, "intended")
+    return codec.found(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "intended"}))
 
 
 def live(tx: Connection) -> list[Deployment]:
     """Return what is on its way or serves, everywhere, the oldest first."""
-    return [_deployment(row) for row in tx.execute(_LIVE)]
+    return codec.records(Deployment, tx.execute(_LIVE))
 
 
 def newest(tx: Connection) -> list[Deployment]:
     """Return the newest deployment of each model at each target, the oldest first."""
-    return [_deployment(row) for row in tx.execute(_NEWEST)]
+    return codec.records(Deployment, tx.execute(_NEWEST))
 
 
 def of_model(tx: Connection, model: str) -> list[Deployment]:
     """Return all deployments of a model, the oldest first."""
-    return [_deployment(row) for row in tx.execute(_OF_MODEL, {"model": model})]
-
-
-def _there(tx: Connection, model: str, target: str, state: str) -> Deployment | None:
-    row = tx.execute(_THERE, {"model": model, "target": target, "state": state}).one_or_none()
-    return None if row is None else _deployment(row)
+    return codec.records(Deployment, tx.execute(_OF_MODEL, {"model": model}))
 
 
 def _move(
@@ -114,10 +109,6 @@ def _move(
         raise Stale(f"deployment {deployment.id} of {deployment.version}", deployment.state, actual)
     events.append(tx, f"deployment.{state}", deployment.version, now, target=deployment.target, why=why)
     return get(tx, deployment.id)
-
-
-def _deployment(row: Any) -> Deployment:
-    return codec.record_of(Deployment, row, evidence=codec.load_object(row.evidence))
 
 
 def resumed(tx: Connection) -> Mapping[str, int]:

@@ -6,10 +6,11 @@ A row is written first, the object goes after its grace, the row last: a crash i
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
+from scheduler.store import codec
 from scheduler.store.schema import discards
 
 
@@ -30,14 +31,13 @@ _OF_JOB = _ALL.where(discards.c.job == bindparam("job"))
 
 def everything(tx: Connection, job: str | None = None) -> list[Discard]:
     """Return what is marked, of one job if asked, by the time at which it may go."""
-    rows = tx.execute(_ALL) if job is None else tx.execute(_OF_JOB, {"job": job})
-    return [Discard(*row) for row in rows]
+    return codec.records(Discard, tx.execute(_ALL) if job is None else tx.execute(_OF_JOB, {"job": job}))
 
 
 def mark(tx: Connection, rows: Collection[Discard]) -> None:
     """Mark objects for deletion; none of them may be marked already."""
     if rows:
-        tx.execute(insert(discards), [asdict(one) for one in rows])
+        tx.execute(insert(discards), [codec.row_of(one) for one in rows])
 
 
 def forget(tx: Connection, keys: Collection[str]) -> None:

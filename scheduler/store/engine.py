@@ -12,12 +12,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Boolean, Column, Connection, Engine, Float, Integer, Table, create_engine, event, select, text
@@ -125,22 +125,13 @@ class Database:
                     tx.exec_driver_sql(begin)
                 yield tx
                 tx.commit()
-        except (DBAPIError, sqlite3.Error) as error:
-            self._raise_translated(error)
-        except _OF_DAMAGE as error:
-            self._raise_explained(error)
-
-    def _raise_translated(self, error: DBAPIError | sqlite3.Error) -> NoReturn:
-        failure = translated(error, self.where, self.path)
-        if failure is None:
-            self._raise_explained(error)
-        raise failure from error
-
-    def _raise_explained(self, error: Exception) -> NoReturn:
-        failure = self.explain(error)
-        if failure is None:
-            raise error
-        raise failure from error
+        except (DBAPIError, sqlite3.Error, *_OF_DAMAGE) as error:
+            failure: StoreFailure | None = None
+            if isinstance(error, DBAPIError | sqlite3.Error):
+                failure = translated(error, self.where, self.path)
+            if (failure := failure or self.explain(error)) is None:
+                raise
+            raise failure from error
 
     def explain(self, error: BaseException) -> DatabaseCorrupt | None:
         """Return which damaged rows may be behind an error that was not expected; None when every row is whole.
@@ -225,7 +216,10 @@ def upgrade(url: str) -> tuple[str | None, str]:
     database = Database(url)
     if database.path is not None:
         _make_folder(database.path.parent)
-        _make_file(database.path)
+        # For its owner alone, whatever the mask; SQLite gives the files beside it the same rights, and tells better
+        # what is wrong with the place.
+        with suppress(OSError):
+            os.close(os.open(database.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
         with database.write() as tx:
             version = revision(tx, database.where)
@@ -269,16 +263,6 @@ def _make_folder(folder: Path) -> None:
     except OSError as error:
         why = error.strerror or str(error)
         raise DatabaseUnreachable("no folder for the database", str(folder), why, "Make it, or give another") from None
-
-
-def _make_file(path: Path) -> None:
-    """Make a missing file for its owner alone, whatever the mask; SQLite gives the files beside it the same rights."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return
-    except OSError:
-        return  # SQLite tells better what is wrong with the place
 
 
 def _parsed(url: str) -> URL:

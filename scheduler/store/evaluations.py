@@ -110,18 +110,17 @@ def end(tx: Connection, evaluation: EvaluationJob, state: EvaluationState, now: 
 
 def open_ones(tx: Connection) -> list[EvaluationJob]:
     """Return the evaluations that have no end yet, the oldest first."""
-    return [EvaluationJob(**row._asdict()) for row in tx.execute(_OPEN)]
+    return codec.records(EvaluationJob, tx.execute(_OPEN))
 
 
 def of_version(tx: Connection, version: Version) -> list[EvaluationJob]:
     """Return all evaluations of a version, the oldest first."""
-    return [EvaluationJob(**row._asdict()) for row in tx.execute(_OF_VERSION, _key(version))]
+    return codec.records(EvaluationJob, tx.execute(_OF_VERSION, _key(version)))
 
 
 def of_job(tx: Connection, job: str) -> EvaluationJob | None:
     """Return the evaluation that a job is, or None."""
-    row = tx.execute(_OF_JOB, {"job": job}).one_or_none()
-    return None if row is None else EvaluationJob(**row._asdict())
+    return codec.found(EvaluationJob, tx.execute(_OF_JOB, {"job": job}))
 
 
 def alike(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
@@ -146,19 +145,18 @@ def say(
 
 def verdicts_of(tx: Connection, version: Version) -> list[StoredVerdict]:
     """Return all verdicts on a version, the oldest first."""
-    return [_verdict(row) for row in tx.execute(_VERDICTS, _key(version))]
+    return codec.records(StoredVerdict, tx.execute(_VERDICTS, _key(version)))
 
 
 def verdicts_between(tx: Connection, start: int, end: int) -> list[StoredVerdict]:
     """Return all verdicts of [start, end), the oldest first."""
-    return [_verdict(row) for row in tx.execute(_BETWEEN, {"start": start, "end": end})]
+    return codec.records(StoredVerdict, tx.execute(_BETWEEN, {"start": start, "end": end}))
 
 
 def same_verdict(tx: Connection, version: Version, gates_digest: str, set_digest: str) -> StoredVerdict | None:
     """Return what these gates said of a version on this set, or None when they were not asked yet."""
     where = {**_key(version), "gates": gates_digest, "test_set": set_digest}
-    row = tx.execute(_SAME, where).one_or_none()
-    return None if row is None else _verdict(row)
+    return codec.found(StoredVerdict, tx.execute(_SAME, where))
 
 
 def uses(tx: Connection, set_digest: str) -> int:
@@ -173,12 +171,8 @@ def overrule(tx: Connection, overruled: Overrule) -> None:
 
 def overrules_of(tx: Connection, version: Version) -> list[Overrule]:
     """Return what people said of a version, the oldest first."""
-    return [codec.record_of(Overrule, row) for row in tx.execute(_OVERRULES, _key(version))]
+    return codec.records(Overrule, tx.execute(_OVERRULES, _key(version)))
 
 
 def _key(version: Version) -> dict[str, Any]:
     return {"model": version.model, "number": version.number}
-
-
-def _verdict(row: Any) -> StoredVerdict:
-    return codec.record_of(StoredVerdict, row, evidence=codec.load_object(row.evidence))

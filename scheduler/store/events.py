@@ -42,6 +42,10 @@ class Event:
 
 
 _SELECT = select(*codec.columns(events, Event))
+_LATEST = select(func.max(events.c.id)).where(
+    events.c.subject.in_(bindparam("subjects", expanding=True)), events.c.kind.in_(bindparam("kinds", expanding=True))
+)
+_OF_LATEST = _SELECT.where(events.c.id.in_(_LATEST.group_by(events.c.subject)))
 
 
 def append(tx: Connection, kind: str, subject: str, at: int, by: str = "daemon", **data: Any) -> int:
@@ -98,7 +102,7 @@ def _matching(
     rows = tx.execute(query, where).all()
     if after_id is None:
         rows = rows[::-1]
-    return [codec.record_of(Event, row, data=codec.load_object(row.data)) for row in rows]
+    return codec.records(Event, rows)
 
 
 @lru_cache(maxsize=64)
@@ -112,6 +116,12 @@ def _tail(kinds: frozenset[str] | None, of_subject: bool, from_id: bool) -> Sele
     if from_id:
         return query.where(events.c.id > bindparam("after_id")).order_by(events.c.id)
     return query.order_by(events.c.id.desc())
+
+
+def latest(tx: Connection, subjects: Collection[str], *kinds: str) -> list[Event]:
+    """Return the newest event of these kinds of each subject that has any."""
+    values = {"subjects": sorted(subjects), "kinds": kinds}
+    return codec.records(Event, tx.execute(_OF_LATEST, values)) if subjects else []
 
 
 def prune(tx: Connection, before: int, limit: int) -> int:

@@ -95,7 +95,7 @@ def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
 
 def standing(tx: Connection) -> list[Closure]:
     """Return the closures by pool, also those whose time is over; a pause of everything is none of them."""
-    return [closure for closure in _everything(tx) if closure.pool != EVERY]
+    return [closure for closure in codec.records(Closure, tx.execute(_CLOSURES)) if closure.pool != EVERY]
 
 
 def cause(tx: Connection, pool: str) -> Cause | None:
@@ -105,8 +105,4 @@ def cause(tx: Connection, pool: str) -> Cause | None:
 
 def paused(tx: Connection) -> Closure | None:
     """Return since when and why nothing new starts anywhere, if a person said so: a closure of every pool."""
-    return next((closure for closure in _everything(tx) if closure.pool == EVERY), None)
-
-
-def _everything(tx: Connection) -> list[Closure]:
-    return [codec.record_of(Closure, row, cause=Cause(row.cause)) for row in tx.execute(_CLOSURES)]
+    return next((one for one in codec.records(Closure, tx.execute(_CLOSURES)) if one.pool == EVERY), None)

@@ -36,7 +36,10 @@ def move(source: Database, url: str) -> dict[str, int]:
     try:
         # Nothing is written to the original, but no other process may write to it meanwhile.
         with source.write() as old, target.write() as new:
-            _refuse_used(new, target.where)
+            for name in ("jobs", "runs", "events", "ledger"):
+                if new.execute(select(func.count()).select_from(metadata.tables[name])).scalar():
+                    why = f"its table {name} has rows"
+                    raise StoreFailure("not copied", target.where, why, "Give a database that is new or empty")
             copied = {table.name: _copy(old, new, table) for table in metadata.sorted_tables}
             for table in metadata.sorted_tables:
                 if _digest(old, table) != _digest(new, table):
@@ -51,13 +54,6 @@ def move(source: Database, url: str) -> dict[str, int]:
             "copied, but not in order", target.where, "; ".join(problems[:3]), "Check the original: schedctl db verify"
         )
     return copied
-
-
-def _refuse_used(tx: Connection, where: str) -> None:
-    for name in ("jobs", "runs", "events", "ledger"):
-        if tx.execute(select(func.count()).select_from(metadata.tables[name])).scalar():
-            why = f"its table {name} has rows"
-            raise StoreFailure("not copied", where, why, "Give a database that is new or empty")
 
 
 def _copy(old: Connection, new: Connection, table: Table) -> int:

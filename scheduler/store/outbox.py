@@ -74,8 +74,7 @@ def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str,
 
 def pending(tx: Connection, now: int) -> list[OutboxMessage]:
     """Return the messages to send now, oldest first."""
-    rows = tx.execute(_PENDING, {"now": now})
-    return [codec.record_of(OutboxMessage, row, body=codec.load_object(row.body)) for row in rows]
+    return codec.records(OutboxMessage, tx.execute(_PENDING, {"now": now}))
 
 
 def waits(tx: Connection, id: int) -> bool:  # noqa: A002 - the column's name

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection
 
 from scheduler.core.pool import Pool
-from scheduler.store import codec, events
-from scheduler.store.schema import events as events_table
+from scheduler.store import events
 
 _KIND = "price.observed"
-_LAST = select(func.max(events_table.c.id)).where(
-    events_table.c.subject.in_(bindparam("pools", expanding=True)), events_table.c.kind == _KIND
-)
-_REPORTED = select(events_table.c.subject, events_table.c.data).where(
-    events_table.c.id.in_(_LAST.group_by(events_table.c.subject))
-)
 
 
 def note(tx: Connection, pool: Pool, microdollars: int, source: str, now: int) -> None:
@@ -33,11 +26,11 @@ def of(tx: Connection, pool: Pool) -> int:
 
 def priced(tx: Connection, pools: Mapping[str, Pool]) -> dict[str, Pool]:
     """Return the pools, those without a declared price with what their platforms told."""
-    open_ones = sorted(name for name, pool in pools.items() if not pool.price_microdollars_per_hour)
+    open_ones = [name for name, pool in pools.items() if not pool.price_microdollars_per_hour]
     result = dict(pools)
-    for row in tx.execute(_REPORTED, {"pools": open_ones}) if open_ones else ():
-        price = codec.load_object(row.data)
+    for event in events.latest(tx, open_ones, _KIND):
+        pool, price = result[event.subject], event.data
         # What another platform of that name cost once is no price of this one.
-        if price.get("platform") == result[row.subject].platform and isinstance(price.get("microdollars"), int):
-            result[row.subject] = replace(result[row.subject], price_microdollars_per_hour=price["microdollars"])
+        if price.get("platform") == pool.platform and isinstance(price.get("microdollars"), int):
+            result[event.subject] = replace(pool, price_microdollars_per_hour=price["microdollars"])
     return result

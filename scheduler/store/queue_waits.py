@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, select
 
 from scheduler.core.run import Ended, Run, Wait
-from scheduler.store import codec, events
-from scheduler.store.schema import events as events_table
+from scheduler.store import events
 from scheduler.store.schema import runs
 
 _WAITS, _BEGAN = "run.waits", "run.began"
 _LIVE = select(runs.c.key).where(runs.c.state != "ended")
-_LAST = select(func.max(events_table.c.id)).where(
-    events_table.c.subject.in_(bindparam("keys", expanding=True)), events_table.c.kind.in_([_WAITS, _BEGAN])
-)
-_REPORTED = select(events_table.c.subject, events_table.c.data).where(
-    events_table.c.id.in_(_LAST.group_by(events_table.c.subject)), events_table.c.kind == _WAITS
-)
 
 
 def note(tx: Connection, key: str, wait: Wait | None, now: int) -> None:
@@ -32,12 +25,10 @@ def note(tx: Connection, key: str, wait: Wait | None, now: int) -> None:
 
 def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
     """Return the waits of those of the given runs that wait, by launch key."""
-    if not keys:
-        return {}
-    rows = [(row.subject, codec.load_object(row.data)) for row in tx.execute(_REPORTED, {"keys": sorted(keys)})]
+    reports = [(event.subject, event.data) for event in events.latest(tx, keys, _WAITS, _BEGAN) if event.kind == _WAITS]
     return {
         key: Wait(str(data.get("why", "")), data.get("starts_at"), data.get("place"), since=data.get("since"))
-        for key, data in rows
+        for key, data in reports
     }
 
 

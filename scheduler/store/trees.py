@@ -39,7 +39,7 @@ class StoredTree:
         return tree_prefix(self.kind, self.digest)
 
 
-_ALL = select(trees.c.digest, trees.c.delete_at, trees.c.going, trees.c.kind, trees.c.origin).order_by(trees.c.digest)
+_ALL = select(trees).order_by(trees.c.digest)
 _ONE = _ALL.where(trees.c.digest == bindparam("digest"))
 _COPIES = select(trees.c.origin, trees.c.digest).where(trees.c.origin.is_not(None), trees.c.going == false())
 _OF_ATTEMPT = select(lanes.c.code, lanes.c.trees).where(
@@ -55,7 +55,7 @@ _OF_CHECKPOINTS = (
 
 def everything(tx: Connection) -> list[StoredTree]:
     """Return all that may be in the artifact store."""
-    return [StoredTree(*row) for row in tx.execute(_ALL)]
+    return codec.records(StoredTree, tx.execute(_ALL))
 
 
 def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: str | None = None) -> None:
@@ -87,16 +87,10 @@ def forget(tx: Connection, digest: str) -> None:
     tx.execute(delete(trees).where(trees.c.digest == digest))
 
 
-def code_of_attempt(tx: Connection, job: str, attempt: int) -> str | None:
-    """Return the code that an attempt of a job ran; None for none."""
-    digest: str | None = tx.execute(_OF_ATTEMPT, {"job": job, "attempt": attempt}).scalar_one_or_none()
-    return digest
-
-
-def lock_of_attempt(tx: Connection, job: str, attempt: int) -> str | None:
-    """Return the lock of the packages that an attempt of a job ran with; None for those of its image."""
+def of_attempt(tx: Connection, job: str, attempt: int) -> tuple[str | None, str | None]:
+    """Return the code that an attempt of a job ran, and the lock of its packages; None for none and its image's."""
     row = tx.execute(_OF_ATTEMPT, {"job": job, "attempt": attempt}).one_or_none()
-    return _lock(row.trees) if row is not None else None
+    return (row.code, _lock(row.trees)) if row is not None else (None, None)
 
 
 def needed(tx: Connection) -> set[str]:

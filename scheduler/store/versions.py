@@ -89,8 +89,7 @@ def add(tx: Connection, version: Version, now: int, by: str) -> Version:
 
 def find(tx: Connection, model: str, number: int) -> Version | None:
     """Return one version, or None when there is none."""
-    row = tx.execute(_ONE, {"model": model, "number": number}).one_or_none()
-    return None if row is None else _version(row)
+    return codec.found(Version, tx.execute(_ONE, {"model": model, "number": number}))
 
 
 def get(tx: Connection, model: str, number: int) -> Version:
@@ -103,25 +102,23 @@ def get(tx: Connection, model: str, number: int) -> Version:
 
 def everything(tx: Connection, model: str | None = None) -> list[Version]:
     """Return all versions, of one model if asked, by model and number."""
-    return [_version(row) for row in (tx.execute(_ALL) if model is None else tx.execute(_OF_MODEL, {"model": model}))]
+    return codec.records(Version, tx.execute(_ALL) if model is None else tx.execute(_OF_MODEL, {"model": model}))
 
 
 def of_checkpoint(tx: Connection, key: str) -> Version | None:
     """Return the version that was made of a checkpoint, or None."""
     row = tx.execute(_OF_CHECKPOINT, {"key": key}).first()
-    return None if row is None else _version(row)
+    return None if row is None else codec.record_of(Version, row)
 
 
 def of_digest(tx: Connection, model: str, digest: str) -> Version | None:
     """Return the version of a model that holds what a digest names, or None."""
-    row = tx.execute(_OF_DIGEST, {"model": model, "digest": digest}).one_or_none()
-    return None if row is None else _version(row)
+    return codec.found(Version, tx.execute(_OF_DIGEST, {"model": model, "digest": digest}))
 
 
 def newest_accepted(tx: Connection, model: str) -> Version | None:
     """Return the accepted version of the highest number, or None."""
-    row = tx.execute(_NEWEST_ACCEPTED, {"model": model}).one_or_none()
-    return None if row is None else _version(row)
+    return codec.found(Version, tx.execute(_NEWEST_ACCEPTED, {"model": model}))
 
 
 def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: str = "daemon", **data: Any) -> Version:
@@ -146,7 +143,7 @@ def kept(tx: Connection, job: str) -> dict[str, str]:
 
 def promotions_of(tx: Connection, model: str) -> list[Promotion]:
     """Return the newest changes of what is promoted, the newest first."""
-    return [codec.record_of(Promotion, row) for row in tx.execute(_PROMOTIONS, {"model": model})]
+    return codec.records(Promotion, tx.execute(_PROMOTIONS, {"model": model}))
 
 
 def in_force(tx: Connection, model: str) -> Version | None:
@@ -160,10 +157,6 @@ def note_promotion(tx: Connection, promotion: Promotion) -> None:
     tx.execute(insert(promotions), asdict(promotion))
     changes = {"number": promotion.number, "was": promotion.was, "why": promotion.why}
     events.write(tx, f"model.{promotion.kind}", promotion.model, promotion.at, promotion.by, changes)
-
-
-def _version(row: Any) -> Version:
-    return Version(**row._asdict())
 
 
 def unknown_version(name: str) -> NotFound:

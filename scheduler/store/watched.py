@@ -62,15 +62,10 @@ def add(tx: Connection, run: str, until: int, booked: tuple[int, int] | None) ->
     tx.execute(insert(watched).values(run=run, until=until, booked_start=start, booked_end=end))
 
 
-def note_booked(tx: Connection, run: str, booked: tuple[int, int]) -> None:
-    """Record what the ledger counts now."""
-    start, end = booked
-    tx.execute(update(watched).where(watched.c.run == run).values(booked_start=start, booked_end=end))
-
-
-def prolong(tx: Connection, run: str, until: int) -> None:
-    """Change until when a run is watched."""
-    tx.execute(update(watched).where(watched.c.run == run).values(until=until))
+def prolong(tx: Connection, run: str, until: int, booked: tuple[int, int] | None = None) -> None:
+    """Change until when a run is watched, and what the ledger counts now, if that is given."""
+    counted = {"booked_start": booked[0], "booked_end": booked[1]} if booked else {}
+    tx.execute(update(watched).where(watched.c.run == run).values(until=until, **counted))
 
 
 def remove(tx: Connection, run: str) -> None:

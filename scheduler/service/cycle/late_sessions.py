@@ -189,7 +189,7 @@ def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
 def _report(ports: Ports, run: Run, now: int) -> None:
     """Write one event that a session runs although its run has ended."""
     with ports.database.read() as tx:
-        if run.key in {condition.subject for condition in conditions.standing(tx, LIVES)}:
+        if run.key in conditions.reasons(tx, LIVES):
             return
     with ports.write() as tx:
         events.append(tx, LIVES, run.key, now, why=f"on {run.pool}: {_LIVES_WHY}")
@@ -219,9 +219,7 @@ def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, 
             changes = [(*interval, credit) for interval, credit in ((one.booked, True), (billed, False)) if interval]
             ledger.adjust(tx, one.run.pool, one.run.key, changes, now, price, why)
             events.append(tx, LATE, one.run.key, now, booked=one.booked, billed=billed, why=why)
-            if billed is not None:
-                watched.note_booked(tx, one.run.key, billed)
         if until is None:
             watched.remove(tx, one.run.key)
         else:
-            watched.prolong(tx, one.run.key, until)
+            watched.prolong(tx, one.run.key, until, billed)

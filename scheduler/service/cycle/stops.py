@@ -117,15 +117,15 @@ class Stops:
 
     def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
         """Return the work that ends a session; a fault of it stays with the run."""
-        work = partial(self._stop_session, run, now, force=force)
-        return partial(apart, self._ports, "stop.failed", work, None, run=run.key)
 
-    def _stop_session(self, run: Run, now: int, *, force: bool) -> None:
-        try:
-            border.call(run.pool, "stop", lambda: self._ports.platforms[run.pool].stop(run.key, now, force=force))
-        except PlatformError as error:
-            if self._pauses.is_due(run.key, now):
-                self._ports.log.error("stop.failed", run=run.key, why=str(error))
+        def end() -> None:
+            try:
+                border.call(run.pool, "stop", lambda: self._ports.platforms[run.pool].stop(run.key, now, force=force))
+            except PlatformError as error:
+                if self._pauses.is_due(run.key, now):
+                    self._ports.log.error("stop.failed", run=run.key, why=str(error))
+
+        return partial(apart, self._ports, "stop.failed", end, None, run=run.key)
 
     def _flag(self, asks: Sequence[AskStop | Finish], stopping: Sequence[Run] = ()) -> dict[str, bool]:
         """Write the requested stop flags, and missing ones of runs that are stopping; return success by run.
@@ -150,21 +150,19 @@ class Stops:
     def _flagging(
         self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool
     ) -> Callable[[], tuple[list[int | None], bool]]:
-        """Return the work that puts a run's flags; a fault of it stays with the run."""
-        failed: tuple[list[int | None], bool] = [lane for lane, _ in flags], False
-        work = partial(self._put_all, run, flags, keep=keep)
-        return partial(apart, self._ports, "stop.flag_failed", work, failed, run=run.key)
+        """Return the work that puts a run's flags in order, none if ``keep`` and one exists.
 
-    def _put_all(
-        self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool
-    ) -> tuple[list[int | None], bool]:
-        """Write flags in order, none if ``keep`` and one exists; return their lanes, and success."""
-        there = False
-        with suppress(StoreError):  # a flag that cannot be looked for counts as missing
-            there = keep and self._ports.artifacts.size(stop_flag_key(run.key)) is not None
-        if not there:
-            there = False not in [self._put(run, lane, why) for lane, why in flags]
-        return [lane for lane, _ in flags], there
+        It returns their lanes, and success; a fault of it stays with the run.
+        """
+        lanes = [lane for lane, _ in flags]
+
+        def put() -> tuple[list[int | None], bool]:
+            there = False
+            with suppress(StoreError):  # a flag that cannot be looked for counts as missing
+                there = keep and self._ports.artifacts.size(stop_flag_key(run.key)) is not None
+            return lanes, there or False not in [self._put(run, lane, why) for lane, why in flags]
+
+        return partial(apart, self._ports, "stop.flag_failed", put, (lanes, False), run=run.key)
 
     def _put(self, run: Run, lane: int | None, why: str) -> bool:
         """Write the flag; return whether that succeeded."""

@@ -134,8 +134,7 @@ DECLARED = "run.declared_lost"
 
 def declared(tx: Connection, live: Iterable[Run]) -> dict[str, tuple[int, str]]:
     """Return (end of the charge, reason) of live runs that a person declared as ended, by run ID."""
-    result = {}
-    for run in live:
-        for event in events.tail(tx, limit=1, kinds=[DECLARED], subject=run.key):
-            result[run.key] = int(event.data["ended"]), f"lost, says {event.by}: {event.data['why']}"
-    return result
+    return {
+        event.subject: (int(event.data["ended"]), f"lost, says {event.by}: {event.data['why']}")
+        for event in events.latest(tx, [run.key for run in live], DECLARED)
+    }

@@ -281,7 +281,10 @@ def _jobs_to_list(runs: Sequence[Run], observation: Observation, stored: LiveJob
     wanted: set[str] = set()
     for run in runs:
         with observation.isolated(run.key):
-            may_end = run.key in stored.declared or _may_end(run, observation, now)
+            silent = run.key not in observation.sightings
+            silent = silent and (isinstance(run.state, Submitting) or now > run.held_until)
+            reported = any((run.key, lane.index) in observation.results for lane in run.lanes)
+            may_end = run.key in stored.declared or silent or reported or _is_ended(run, observation)
             for lane in (lane for lane in run.lanes if lane.outcome is None):
                 report = observation.results.get((run.key, lane.index)) or observation.heartbeats.get(
                     (run.key, lane.index)
@@ -290,14 +293,6 @@ def _jobs_to_list(runs: Sequence[Run], observation: Observation, stored: LiveJob
                 if may_end or (step is not None and step > stored.steps.get(lane.job, -1)):
                     wanted.add(lane.job)
     return sorted(wanted)
-
-
-def _may_end(run: Run, observation: Observation, now: int) -> bool:
-    """Whether the run or one of its lanes may end in this cycle: by its end, a final report, or a missing sighting."""
-    silent = run.key not in observation.sightings and (isinstance(run.state, Submitting) or now > run.held_until)
-    return (
-        silent or _is_ended(run, observation) or any((run.key, lane.index) in observation.results for lane in run.lanes)
-    )
 
 
 def read_manifests(

@@ -62,7 +62,7 @@ def lacks_parent(tx: Connection, record: JobRecord) -> ParentUnusable | None:
 
 def _suspected(tx: Connection) -> set[str]:
     """Return the checkpoints that a session could not start from and that are not verified yet."""
-    return {condition.subject for condition in conditions.standing(tx, conditions.SUSPECTED)}
+    return set(conditions.reasons(tx, conditions.SUSPECTED))
 
 
 def _candidates(tx: Connection, start: StartFrom) -> Iterator[Manifest]:

@@ -56,8 +56,8 @@ class Suspects:
         """
         ports = self._ports
         with ports.database.read() as tx:
-            suspected = [condition.subject for condition in conditions.standing(tx, SUSPECTED)]
-            records = [record for key in suspected if (record := checkpoints.find(tx, key)) is not None]
+            found = [checkpoints.find(tx, key) for key in conditions.reasons(tx, SUSPECTED)]
+        records = [record for record in found if record is not None]
         work = {
             record.manifest.key: partial(
                 apart, ports, "checkpoint.unverified", partial(_damage, ports.artifacts, record), None,

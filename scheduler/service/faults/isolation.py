@@ -175,9 +175,7 @@ class Poisoned:
 def poisoned_runs(tx: Connection, kind: str = POISONED) -> dict[str, str]:
     """Return the runs that had a fault when last handled, with the error."""
     handled = {run.key for run in runs.live(tx)} | watched.keys(tx)
-    return {
-        condition.subject: condition.why for condition in conditions.standing(tx, kind) if condition.subject in handled
-    }
+    return {key: why for key, why in conditions.reasons(tx, kind).items() if key in handled}
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -213,20 +211,16 @@ def told_before(tx: Connection, snapshot: Snapshot) -> LeftOut:
     """Return the jobs on hold and the closed pools with which planning failed."""
     held = {view.name for view in snapshot.jobs if isinstance(view.blocked, HeldByPerson)}
     return LeftOut(
-        {
-            condition.subject: condition.why
-            for condition in conditions.standing(tx, JOB_POISONED)
-            if condition.subject in held
-        },
+        {name: why for name, why in conditions.reasons(tx, JOB_POISONED).items() if name in held},
         {closure.pool: closure.why for closure in limits.standing(tx) if closure.cause is Cause.PLANNING},
     )
 
 
 def planned_again(tx: Connection, names: Collection[str], now: int) -> None:
     """Close the condition of the jobs with which planning succeeded; writes the event ``job.mended``."""
-    for condition in conditions.standing(tx, JOB_POISONED):
-        if condition.subject in names:
-            events.append(tx, JOB_RECOVERED, condition.subject, now)
+    for name in conditions.reasons(tx, JOB_POISONED):
+        if name in names:
+            events.append(tx, JOB_RECOVERED, name, now)
 
 
 def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, LeftOut]:
@@ -300,7 +294,7 @@ def wait_for_person(ports: Ports, left_out: LeftOut, now: int) -> None:
                 held = arrows.ask_hold(state, BY, reason, now)
                 jobs.change_state(tx, name, state, held, "hold", now, BY, why=reason)
                 conditions.put(tx, JOB_POISONED, name, at=now, why=reason)
-            elif any(condition.subject == name for condition in conditions.standing(tx, JOB_POISONED)):
+            elif name in conditions.reasons(tx, JOB_POISONED):
                 continue
             else:
                 events.append(tx, JOB_POISONED, name, now, why=reason, trains=isinstance(state, Active))

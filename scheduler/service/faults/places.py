@@ -95,7 +95,7 @@ class Places:
         """Record which platforms answered the query for sessions, and which did not."""
         if self._told_silent is None:
             with self._ports.database.read() as tx:
-                self._told_silent = {condition.subject for condition in conditions.standing(tx, SILENT)}
+                self._told_silent = set(conditions.reasons(tx, SILENT))
         refused = {pool: error for pool, error in troubles.items() if isinstance(error, Misconfigured | Stumbled)}
         back = [
             pool for pool in answered if self._silent_since.pop(pool, None) is not None or pool in self._told_silent

@@ -80,17 +80,12 @@ def read_books(ports: Ports, pools: Iterable[str]) -> set[str]:
 
     The others are closed, or have not answered yet: their books are entered when they do.
     """
-    wanted = list(pools)
-    kept = {name: ports.platforms[name] for name in wanted if _keeps_books(ports, name)}
+    wanted, able = set(pools), {name: platform.capabilities for name, platform in ports.platforms.items()}
+    kept = {name for name in wanted & able.keys() if able[name].reports_quota or able[name].tells_price}
     read_at = ports.calls.gather("quota", {name: partial(_read_one, ports, name) for name in sorted(kept)})
     fresh = ports.clock.now() - at_least(ports.clock, READ_EVERY_SECONDS, _FRESH_WALL_SECONDS)
     readable = {name for name, at in read_at.items() if at is not None and at >= fresh}
-    return readable | (set(wanted) - kept.keys())
-
-
-def _keeps_books(ports: Ports, pool: str) -> bool:
-    platform = ports.platforms.get(pool)
-    return platform is not None and (platform.capabilities.reports_quota or platform.capabilities.tells_price)
+    return readable | (wanted - kept)
 
 
 def _read_one(ports: Ports, name: str) -> int | None:
@@ -363,7 +358,8 @@ def _unchecked(ports: Ports, pool: str, now: int) -> Sequence[Run]:
             and run.state.started is not None
             and run.state.at <= now - _SETTLED_SECONDS
         ]
-        return [run for run in over if not events.tail(tx, limit=1, kinds=[_CHECKED], subject=run.key)]
+        checked = {event.subject for event in events.latest(tx, [run.key for run in over], _CHECKED)}
+    return [run for run in over if run.key not in checked]
 
 
 def _settle(ports: Ports, run: Run, session: Observed, now: int) -> None:

@@ -116,7 +116,7 @@ def pull(database: Database, artifacts: BlobStore, manifest: Manifest, target: P
     Raises Refusal, StoreError, OSError.
     """
     with database.read() as tx:
-        digest = trees.code_of_attempt(tx, manifest.job, manifest.attempt)
+        digest, _ = trees.of_attempt(tx, manifest.job, manifest.attempt)
     if digest is None:
         return None
     if target.exists():

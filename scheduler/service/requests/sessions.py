@@ -110,12 +110,8 @@ def declare_lost(tx: Connection, lost_run: DeclaredLost, proof: str, now: int, b
 
 def unreachable(tx: Connection, run: Run) -> str:
     """Return why a run's session cannot be reached now; "" where nothing is known of that."""
-    open_ones = [*conditions.standing(tx, conditions.RUN_UNCLEAR), *conditions.standing(tx, conditions.RUN_POISONED)]
-    for condition in open_ones:
-        if condition.subject == run.key:
-            return condition.why
-    silent = {condition.subject: condition.why for condition in conditions.standing(tx, conditions.SILENT)}
-    return silent.get(run.pool, "")
+    reasons = conditions.reasons(tx, conditions.RUN_POISONED) | conditions.reasons(tx, conditions.RUN_UNCLEAR)
+    return reasons.get(run.key, conditions.reasons(tx, conditions.SILENT).get(run.pool, ""))
 
 
 def log_pieces(platform: Platform, key: str, offset: int = 0) -> Iterator[bytes]:

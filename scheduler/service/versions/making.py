@@ -29,6 +29,7 @@ def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, 
     mixture = record.spec.mixture
     began = generations.of_attempt(tx, manifest.job, manifest.attempt)
     parent = versions.of_checkpoint(tx, began.parent_key) if began and began.parent_key else None
+    code, lock = trees.of_attempt(tx, manifest.job, manifest.attempt)
     version = Version(
         model=manifest.job,
         number=0,
@@ -38,8 +39,8 @@ def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, 
         state="candidate",
         why="",
         created_at=now,
-        code=trees.code_of_attempt(tx, manifest.job, manifest.attempt),
-        environment=trees.lock_of_attempt(tx, manifest.job, manifest.attempt),
+        code=code,
+        environment=lock,
         corpus=mixture.corpus or None if mixture else None,
         mixture=f"{mixture.extra_share:.0%} of {mixture.domain} on top" if mixture and mixture.domain else None,
         parent=began.parent if began else None,
