@@ -111,11 +111,6 @@ class App:
         return open_store(settings.kind, settings.root, settings.options)
 
     @cached_property
-    def artifacts_root(self) -> Path:
-        """The artifact store's folder on this machine: the store itself, or where data are made for it."""
-        return self.settings.artifacts.root
-
-    @cached_property
     def pools(self) -> dict[str, Pool]:
         """The enabled pools by name."""
         return {pool.name: _pool(pool) for pool in self.settings.pools if pool.enabled}
@@ -164,13 +159,10 @@ class App:
             clock=self.clock.payload_clock(),
             store_kind=self.settings.artifacts.kind,
             open_store=lambda: self.artifacts,
-            hidden=self._hidden,
+            # What no session on this machine may see.
+            hidden=lambda: private_places(self.settings, self.redact.places, self.database.path, os.environ),
             accounts=partial(accounts, self.settings, os.environ, pool.platform),
         )
-
-    def _hidden(self) -> list[Path]:
-        """Return what no session on this machine may see."""
-        return private_places(self.settings, self.redact.places, self.database.path, os.environ)
 
     @cached_property
     def bundle(self) -> Path:
@@ -205,7 +197,7 @@ class App:
 
         corpus = self.settings.corpus
         return TrainingData(
-            self.artifacts_root,
+            self.settings.artifacts.root,
             CorpusRecipe(
                 sources=tuple(corpus.sources),
                 held_out_fraction=corpus.held_out_fraction,

@@ -130,7 +130,9 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
                 held=entry.kind is EntryKind.HOLD,
                 price_microdollars_per_hour=entry.price_microdollars_per_hour,
                 run=entry.run,
-                exact=entry.run is not None and not corrected and _has_exact_times(entry, filled),
+                # Only if the platform reported the times: missing ones are filled in from the hold or the writing.
+                # Reported ones that equal these count as missing, which only makes admission stricter.
+                exact=entry.run is not None and not corrected and not {entry.start, entry.end} & {*filled, entry.at},
                 devices=entry.devices,
                 waited=entry.run is not None and not entry.credit and entry.end <= began,
             )
@@ -138,15 +140,6 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
             if entry.end > entry.start
         )
     return {pool: tuple(sorted(rows, key=_by_start)) for pool, rows in charges.items()}
-
-
-def _has_exact_times(entry: LedgerEntry, filled: set[int]) -> bool:
-    """Return whether the platform reported the entry's times.
-
-    Missing times are filled in from the hold or the time of writing. Reported times that are equal to these count as
-    missing, which only makes admission stricter.
-    """
-    return not {entry.start, entry.end} & {*filled, entry.at}
 
 
 def corrections(charges: Iterable[Charge], start: int, end: int) -> list[tuple[int, int, bool]]:

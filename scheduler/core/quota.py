@@ -210,7 +210,10 @@ def longest(
     """
     match quota:
         case RollingQuota():
-            return _longest_rolling(quota, charges, start, cap_seconds, limit_at(quota, start, observed), devices)
+            span, limit = quota.span_seconds, limit_at(quota, start, observed)
+            near = [charge for charge in charges if charge.end > start - span]
+            metered, pace = RunningTotal(near, by_device=quota.by_device), devices if quota.by_device else 1
+            return longest_rolling(metered, rolling_edges(near, span), start, cap_seconds, span, limit, pace)
         case FirstUseQuota():
             edges = {edge for one in observed if one.quota == quota.name for edge in (one.start, one.end)}
             return longest_first_use(
@@ -235,36 +238,24 @@ def _longest_calendar(
     end = start + cap
     for window in quota.calendar.windows(start, end):
         limit = limit_at(quota, max(window.start, start), observed)
-        free = _free_seconds(quota, charges, window, limit, price) // devices
+        if isinstance(quota, CalendarQuota):
+            free = max(0, limit - charged_within(quota, charges, window))
+        else:  # each run's cost is rounded up, so the division rounds down
+            free = max(0, limit - cost_within(charges, window)) * 3_600 // price if price > 0 else window.seconds
+        free //= devices
         if free < window.overlap(start, end):
             return max(window.start, start) + free - start
     return cap
 
 
-def _free_seconds(
-    quota: CalendarQuota | MoneyQuota, charges: Sequence[Charge], window: Window, limit: int, price: int
-) -> int:
-    if isinstance(quota, CalendarQuota):
-        return max(0, limit - charged_within(quota, charges, window))
-    if price <= 0:
-        return window.seconds
-    # Each run's cost is rounded up, so the division rounds down.
-    return max(0, limit - cost_within(charges, window)) * 3_600 // price
-
-
-def _opened_spans(quota: FirstUseQuota, charges: Sequence[Charge]) -> list[Window]:
-    """Return the spans that ``charges`` open, if they were used at exactly the recorded times."""
-    spans: list[Window] = []
-    for charge in sorted((charge for charge in charges if charge.sign > 0), key=lambda charge: charge.start):
-        opens = max(charge.start, spans[-1].end) if spans else charge.start
-        while opens < charge.end:
-            spans.append(Window(opens, opens + quota.span_seconds))
-            opens = spans[-1].end
-    return spans
-
-
 def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
-    spans = [span for span in _opened_spans(quota, charges) if span.start < end and span.end > start]
+    opened: list[Window] = []  # by charges, if they were used at exactly the recorded times
+    for charge in sorted((charge for charge in charges if charge.sign > 0), key=lambda charge: charge.start):
+        opens = max(charge.start, opened[-1].end) if opened else charge.start
+        while opens < charge.end:
+            opened.append(Window(opens, opens + quota.span_seconds))
+            opens = opened[-1].end
+    spans = [span for span in opened if span.start < end and span.end > start]
     covered = start
     for span in spans:
         if span.start > covered:
@@ -273,17 +264,6 @@ def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: i
     if covered < end:
         spans.append(Window(covered, covered + quota.span_seconds))
     return sorted(spans)
-
-
-def _longest_rolling(
-    quota: RollingQuota, charges: Sequence[Charge], start: int, cap: int, limit: int, devices: int
-) -> int:
-    near = [charge for charge in charges if charge.end > start - quota.span_seconds]
-    metered = RunningTotal(near, by_device=quota.by_device)
-    pace = devices if quota.by_device else 1
-    return longest_rolling(
-        metered, rolling_edges(near, quota.span_seconds), start, cap, quota.span_seconds, limit, pace
-    )
 
 
 def rolling_edges(charges: Sequence[Charge], span: int) -> list[int]:

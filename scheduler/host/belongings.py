@@ -46,12 +46,13 @@ class Belongings:
 
 def look(environ: Mapping[str, str], home: Path, local_time: Path = Path("/etc/localtime")) -> Belongings:
     """Look around; no network is used but the cluster's own, where Slurm is installed."""
+    mail = _answer(_ASK_MAIL).strip()
     return Belongings(
         gpus_of(_answer(_ASK_GPUS)),
         _kaggle(environ, home),
         _aws(environ, home),
         _zone(local_time),
-        _mail(),
+        mail if _MAIL.fullmatch(mail) else "",
         _slurm(environ),
     )
 
@@ -111,8 +112,3 @@ def _zone(local_time: Path) -> str:
     except (OSError, ValueError, ZoneInfoNotFoundError):
         return "UTC"
     return "UTC" if name == "Etc/UTC" else name
-
-
-def _mail() -> str:
-    address = _answer(_ASK_MAIL).strip()
-    return address if _MAIL.fullmatch(address) else ""

@@ -102,7 +102,10 @@ def install_steps(place: Installation, *, start: bool) -> list[Step]:
     steps += _credentials(place)
     sysusers, tmpfiles = _system_files()
     if not place.user:
-        steps += [FileWrite(sysusers, _filled(place, "sysusers.conf")), FileWrite(tmpfiles, _tmpfiles(place))]
+        missing = [path for path in place.writable if not place.at(path).exists()]  # folders of the settings
+        folders = "".join(f"d {path} 0700 uff-scheduler uff-scheduler\n" for path in missing)
+        steps.append(FileWrite(sysusers, _filled(place, "sysusers.conf")))
+        steps.append(FileWrite(tmpfiles, _filled(place, "tmpfiles.conf") + folders))
     if place.root != Path("/"):
         return steps  # an image has no manager to talk to: its own enables and starts the units
     if not place.user:
@@ -210,13 +213,6 @@ def _drop_in(place: Installation, unit: str) -> Path:
 
 def _system_files() -> tuple[Path, Path]:
     return Path("/etc/sysusers.d/uff-scheduler.conf"), Path("/etc/tmpfiles.d/uff-scheduler.conf")
-
-
-def _tmpfiles(place: Installation) -> str:
-    """Return the shipped lines, and one for each folder of the settings that is not there yet."""
-    missing = [path for path in place.writable if not place.at(path).exists()]
-    lines = [f"d {path} 0700 uff-scheduler uff-scheduler\n" for path in missing]
-    return _filled(place, "tmpfiles.conf") + "".join(lines)
 
 
 def _filled(place: Installation, name: str) -> str:

@@ -91,7 +91,16 @@ def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
         due_at = _write_report(ports, mailing, due_at, now)
     quiet = mailing.quiet is not None and any(now in hours for hours in mailing.quiet.windows(now, now + 1))
     if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not quiet:
-        _write_alerts(ports, mailing, planned[ALERTS], read, now)
+        with ports.database.read() as tx:
+            recent = events_since(tx, planned[ALERTS])
+            newest = events.newest_id(tx)
+        news = alerts_in(recent, read)
+        with ports.write() as tx:
+            for channel in mailing.channels if news else ():
+                body = redacted(letter_about(news), ports.redact)
+                outbox.add(tx, ALERTS, str(planned[ALERTS]), channel, body, now)
+            due.set_due(tx, ALERTS, now)
+            set_read(tx, ALERTS, newest)
 
 
 def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int | None:
@@ -117,15 +126,3 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
         due.set_due(tx, WEEKLY, following)
         due.forget(tx, REPORT_AGAIN)
     return following
-
-
-def _write_alerts(ports: Ports, mailing: Mailing, since: int, read: int, now: int) -> None:
-    with ports.database.read() as tx:
-        recent = events_since(tx, since)
-        newest = events.newest_id(tx)
-    news = alerts_in(recent, read)
-    with ports.write() as tx:
-        for channel in mailing.channels if news else ():
-            outbox.add(tx, ALERTS, str(since), channel, redacted(letter_about(news), ports.redact), now)
-        due.set_due(tx, ALERTS, now)
-        set_read(tx, ALERTS, newest)

@@ -181,16 +181,11 @@ def stand_in_for_kaggle(base: dict[str, Any], folder: Path, proxy: str) -> None:
     ]
     for pool in base["pools"]:
         if proxy and pool.get("platform") == _KAGGLE:
-            _show_credentials(pool["options"])
-
-
-def _show_credentials(options: Mapping[str, str]) -> None:
-    """Show our credentials to somebody else's server. One that gives no answer just now may do so later."""
-    try:
-        checkup(_KAGGLE, options, os.environ, clock.real_now(), probe=False)["credentials"]()
-    except Misconfigured as error:
-        remedy = f". {error.remedy}" if error.remedy else ""
-        raise Refusal("--kaggle-proxy", f"{error.why}{remedy}") from None
+            try:  # somebody else's server sees our credentials; one that gives no answer just now may do so later
+                checkup(_KAGGLE, pool["options"], os.environ, clock.real_now(), probe=False)["credentials"]()
+            except Misconfigured as error:
+                remedy = f". {error.remedy}" if error.remedy else ""
+                raise Refusal("--kaggle-proxy", f"{error.why}{remedy}") from None
 
 
 def _kaggle_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
@@ -259,7 +254,10 @@ def stand_in_for_aws(base: dict[str, Any], folder: Path, endpoint: str) -> None:
         base["artifacts"]["options"]["prefix"] = f"{prefix}store/"
         # Names of training jobs are never free again, so those of another rehearsal must not be met.
         base["daemon"] = {**base.get("daemon", {}), "launch_prefix": f"uff-{prefix[10:14]}"}
-        _read_bucket(base["artifacts"]["options"], folder)
+        try:  # the bucket can be read, before anything is given up for it
+            list(open_store("s3", folder / "state" / "artifacts", base["artifacts"]["options"]).keys("corpus/"))
+        except StoreError as error:
+            raise StoreError("open", f"bucket {first['bucket']}", error.why, error.remedy) from error
 
 
 def keeps_bucket(rehearsal: Rehearsal, base: Mapping[str, Any]) -> bool:
@@ -301,14 +299,6 @@ def _options(named: Mapping[str, str], access: Mapping[str, str], prefix: str) -
     if prefix:
         options["prefix"] = f"{options.get('prefix', '')}{prefix}"
     return options
-
-
-def _read_bucket(options: Mapping[str, str], folder: Path) -> None:
-    """See that the bucket can be read, before anything is given up for it."""
-    try:
-        list(open_store("s3", folder / "state" / "artifacts", options).keys("corpus/"))
-    except StoreError as error:
-        raise StoreError("open", f"bucket {options['bucket']}", error.why, error.remedy) from error
 
 
 def _write_credentials(file: Path) -> None:

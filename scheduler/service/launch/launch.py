@@ -243,19 +243,14 @@ def launch_all(ports: Ports, reserved: Sequence[Run], news: LaunchNews) -> None:
 
     ``news`` are added to, also after this has returned.
     """
-    submitted = [order for run in reserved if (order := _submit_alone(ports, run)) is not None]
-    ports.calls.gather("launch", {run.key: partial(_launch_one, ports, run, order, news) for run, order in submitted})
-
-
-def _submit_alone(ports: Ports, run: Run) -> tuple[Run, LaunchOrder] | None:
-    """Submit one run; if that fails as it must not, nothing was sent anywhere, and its jobs wait for a person."""
+    submitted: list[tuple[Run, LaunchOrder]] = []
     faults: dict[str, str] = {}
-    submitted: tuple[Run, LaunchOrder] | None = None
-    with isolated(faults, run.key):
-        submitted = _submit(ports, run)
-    if run.key in faults:
-        _cannot_be_launched(ports, run, faults[run.key])
-    return submitted
+    for run in reserved:
+        with isolated(faults, run.key):
+            submitted.append(_submit(ports, run))
+        if run.key in faults:  # as it must not be: nothing was sent anywhere, and its jobs wait for a person
+            _cannot_be_launched(ports, run, faults[run.key])
+    ports.calls.gather("launch", {run.key: partial(_launch_one, ports, run, order, news) for run, order in submitted})
 
 
 def _cannot_be_launched(ports: Ports, run: Run, reason: str) -> None:

@@ -36,6 +36,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
 
     ``chain`` says how long a lane that ended waits for the next job, and which devices are free; None: no orders.
     """
+    device = pool.options.get("expected_device")  # pools that name none are not checked: CPU rehearsals have none
     return {
         "format": FORMAT,
         "run": run.key,
@@ -47,7 +48,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "mtbf_seconds": pool.mtbf_seconds,
         "store": dict(store),
         "image": specs[run.lanes[0].job].image,  # of all of them: others have a session of their own
-        "expected_devices": _expected_devices(pool, run),
+        "expected_devices": {"count": pool.held_devices(run.devices), "name": device} if device else None,
         "chain": chain,
         "lanes": [
             {
@@ -59,12 +60,6 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
             for lane in run.lanes
         ],
     }
-
-
-def _expected_devices(pool: Pool, run: Run) -> dict[str, Any] | None:
-    """Only pools that name a device to insist on are checked: CPU rehearsals have none."""
-    name = pool.options.get("expected_device")
-    return {"count": pool.held_devices(run.devices), "name": name} if name else None
 
 
 def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str], data: str) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from functools import partial
 from sqlalchemy import Connection
 
 from platforms.base import (
-    HourPrice,
     Misconfigured,
     Observed,
     PlatformError,
@@ -92,7 +91,11 @@ def _read_one(ports: Ports, name: str) -> int | None:
     """Read and enter the books of one pool; return when they were entered, None for books that cannot be read."""
     try:
         readings, price = border.books(ports, name)
-        _known_price(ports, name, price)
+        pool = ports.pools[name]
+        in_money = any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
+        if price is None and not pool.price_microdollars_per_hour and in_money:
+            why, remedy = "the platform does not tell what an hour costs", "Set price_per_hour of the pool"
+            raise Unreachable(pool.platform, "read the price", why, remedy)
     except PlatformError as error:
         now = ports.clock.now()
         ports.log.warning("quota.unreadable", pool=name, why=str(error))
@@ -108,24 +111,15 @@ def _read_one(ports: Ports, name: str) -> int | None:
         if closed is not None and closed.of_quota_reading:
             limits.open_pool(tx, name, now)
         if price is not None:
-            prices.note(tx, ports.pools[name], price.microdollars, price.source, now)
+            prices.note(tx, pool, price.microdollars, price.source, now)
         for reading in readings:
             enter = _enter_shared if reading.shared else _enter
-            enter(ports, tx, ports.pools[name], reading, now)
+            enter(ports, tx, pool, reading, now)
         if not any(reading.shared for reading in readings):
-            limits.forget(tx, name, _shared_source(ports.pools[name]), now)
+            limits.forget(tx, name, _shared_source(pool), now)
     for reading in readings:
-        _ask_to_leave(ports, ports.pools[name], reading, now)
+        _ask_to_leave(ports, pool, reading, now)
     return now
-
-
-def _known_price(ports: Ports, name: str, price: HourPrice | None) -> None:
-    """Raise Unreachable when a pool's budget is in money and the price of its hours is unknown."""
-    pool = ports.pools[name]
-    in_money = any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
-    if price is None and not pool.price_microdollars_per_hour and in_money:
-        why, remedy = "the platform does not tell what an hour costs", "Set price_per_hour of the pool"
-        raise Unreachable(pool.platform, "read the price", why, remedy)
 
 
 def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> None:
@@ -286,10 +280,13 @@ def book_waits(
     a wait that began before ``window``, the earlier part is booked in full where the pool is known to bill waits.
     """
     booked = {charge.run: charge.start for charge in reversed(charges) if charge.waited}  # from when on
+    oldest = min(window.start, since)
+    entries = ledger.entries(tx, since=oldest, pool=pool.name)
+    charged = {entry.run for entry in entries if entry.kind is EntryKind.SPEND and entry.at >= since}
     waits = {
         run.key: (run.planned_start, booked.get(run.key, run.state.started))
-        for run in _charged_since(tx, pool, window, since)
-        if isinstance(run.state, Ended) and run.state.started is not None
+        for run in runs.since(tx, oldest)
+        if run.key in charged and isinstance(run.state, Ended) and run.state.started is not None
     }
     inside = {key: window.overlap(*wait) for key, wait in waits.items() if wait[1] > wait[0]}
     unbooked, total = min(max(0, difference), sum(inside.values())), sum(inside.values())
@@ -310,14 +307,6 @@ def book_waits(
     for key, start, end in intervals:
         ledger.adjust(tx, pool.name, key, [(start, end, False)], now, price, evidence)
     return unbooked
-
-
-def _charged_since(tx: Connection, pool: Pool, window: Window, since: int) -> list[Run]:
-    """Return the pool's runs that were charged from ``since`` on, whenever they ran."""
-    oldest = min(window.start, since)
-    entries = ledger.entries(tx, since=oldest, pool=pool.name)
-    charged = {entry.run for entry in entries if entry.kind is EntryKind.SPEND and entry.at >= since}
-    return [run for run in runs.since(tx, oldest) if run.key in charged]
 
 
 # Bills that come late: what a platform says of a session's time an hour after its end is held against our books.

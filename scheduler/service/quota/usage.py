@@ -19,7 +19,7 @@ from scheduler.core.quota import (
     current_quotas,
     usage,
 )
-from scheduler.core.window import EVER, Window
+from scheduler.core.window import EVER
 from scheduler.store import ledger, limits
 
 
@@ -44,7 +44,11 @@ def meters_of(
 
 def _meter(pool: str, quota: Quota, charges: Sequence[Charge], now: int, observed: Sequence[ObservedLimit]) -> Meter:
     used = usage(quota, charges, now, observed)
-    source, as_of = _provenance(quota, now, observed)
+    source, as_of = quota.source, quota.as_of
+    covering = [one for one in observed if one.quota == quota.name and one.start <= now < one.end]
+    if newest := max(covering, key=lambda one: one.at, default=None):
+        source, as_of = newest.source, datetime.fromtimestamp(newest.at, UTC).date().isoformat()
+    waits = [charge for charge in charges if charge.waited]
     return Meter(
         pool=pool,
         quota=quota.name,
@@ -58,13 +62,8 @@ def _meter(pool: str, quota: Quota, charges: Sequence[Charge], now: int, observe
         resets_at=_resets_at(quota, charges, used.window.end, now),
         source=source,
         as_of=as_of,
-        waited=_waited(quota, charges, used.window),
+        waited=(cost_within if isinstance(quota, MoneyQuota) else seconds_within)(waits, used.window),
     )
-
-
-def _waited(quota: Quota, charges: Sequence[Charge], window: Window) -> int:
-    waits = [charge for charge in charges if charge.waited]
-    return cost_within(waits, window) if isinstance(quota, MoneyQuota) else seconds_within(waits, window)
 
 
 def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> int | None:
@@ -78,11 +77,3 @@ def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> i
             return end if opened else None
         case _:
             return None if end == EVER.end else end
-
-
-def _provenance(quota: Quota, now: int, observed: Sequence[ObservedLimit]) -> tuple[str, str]:
-    covering = [one for one in observed if one.quota == quota.name and one.start <= now < one.end]
-    if not covering:
-        return quota.source, quota.as_of
-    newest = max(covering, key=lambda one: one.at)
-    return newest.source, datetime.fromtimestamp(newest.at, UTC).date().isoformat()

@@ -222,7 +222,8 @@ def _changed(
     except IllegalArrow:
         state = type(record.state).__name__.lower()
         raise Refusal(f"cannot {verb} {name}", f"it is {state}", f"See: schedctl queue show {name}") from None
-    jobs.change_state(tx, name, record.state, new, verb, now, by, **({"why": why} if why else {}))
+    detail = {"why": why} if why else {}
+    jobs.change_state(tx, name, record.state, new, verb, now, by, **detail)
     if fresh:
         jobs.note_failures(tx, name, 0)
     return jobs.get(tx, name)

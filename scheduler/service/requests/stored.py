@@ -25,6 +25,8 @@ from scheduler.service.requests import code, environment, inputs
 from scheduler.service.requests.inputs import folder_of
 from scheduler.store.engine import Database
 
+_LOCKED_BY = ("pools", "image", "image_python", "environment")  # beside the file of requirements
+
 
 class StoredPlaces(Protocol):
     """Where it is kept, and the pools whose Python its packages are locked for."""
@@ -95,8 +97,10 @@ def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec
             evaluation = replace(evaluation, test_set=measure_input(evaluation.test_set))
         packages = spec.requirements
         if packages is not None:
-            earlier = next((one for one in measured if _same_packages(one, spec)), None)
-            packages = earlier.requirements if earlier else environment.locked(spec, packages, pools)[0]
+            alike = [one for one in measured if all(getattr(one, name) == getattr(spec, name) for name in _LOCKED_BY)]
+            earlier = (one.requirements for one in alike if one.requirements)
+            same = next((one for one in earlier if one.source == packages.source), None)
+            packages = same or environment.locked(spec, packages, pools)[0]
         measured.append(
             replace(
                 spec,
@@ -107,14 +111,6 @@ def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec
             )
         )
     return measured
-
-
-def _same_packages(one: JobSpec, other: JobSpec) -> bool:
-    if one.requirements is None or other.requirements is None:
-        return False
-    names = ("pools", "image", "image_python", "environment")
-    same_file = one.requirements.source == other.requirements.source
-    return same_file and all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def fingerprint(specs: Sequence[JobSpec]) -> str:
