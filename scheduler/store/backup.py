@@ -19,9 +19,8 @@ from scheduler.store.engine import Database
 from scheduler.store.errors import (
     DatabaseBusy,
     DatabaseCorrupt,
-    DatabaseMissing,
-    DatabaseNewer,
     StoreFailure,
+    newer_database,
     translated,
 )
 from scheduler.store.schema import REVISIONS
@@ -62,11 +61,11 @@ def backup(db: Database, target: Path) -> None:
 def restore(source: Path, target: Path) -> None:
     """Put the backup ``source`` (SQLite) in place of the database file ``target``, once it is found whole.
 
-    Refuses while any program has ``target`` open. Raises DatabaseMissing, DatabaseCorrupt, DatabaseNewer,
-    DatabaseBusy or another StoreFailure.
+    Refuses while any program has ``target`` open. Raises StoreFailure, DatabaseBusy and DatabaseCorrupt
+    among them.
     """
     if not source.is_file():
-        raise DatabaseMissing("no backup", str(source), "there is no such file", "Give the path of a backup")
+        raise StoreFailure("no backup", str(source), "there is no such file", "Give the path of a backup")
     with _failures_told(source):
         try:
             _check(source)
@@ -113,7 +112,7 @@ def _check(path: Path) -> None:
             raise BackupFailed(str(path), "it is not a database of ours", "Give the path of a backup")
         (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     if revision not in REVISIONS:
-        raise DatabaseNewer(str(path), revision, REVISIONS[-1])
+        raise newer_database(str(path), revision, REVISIONS[-1])
 
 
 def _retire(target: Path) -> None:

@@ -34,11 +34,8 @@ from scheduler.store import checkpoints, codec, plan_json
 from scheduler.store.errors import (
     CORRUPT_REMEDY,
     DatabaseCorrupt,
-    DatabaseMissing,
-    DatabaseNewer,
-    DatabaseOlder,
-    DatabaseUnreachable,
     StoreFailure,
+    newer_database,
     translated,
 )
 from scheduler.store.schema import REVISIONS, metadata
@@ -179,15 +176,15 @@ def open_database(
     """Return a database that is there, readable and of exactly our schema revision.
 
     ``create`` makes a missing one; a ``read_only`` one refuses every write. A writer that hangs is let go after the
-    daemons' lease at the latest, so that another can take over. Raises DatabaseMissing, DatabaseOlder,
-    DatabaseNewer, DatabaseCorrupt or another StoreFailure. Opening is cheap: damage inside tables is found by
+    daemons' lease at the latest, so that another can take over. Raises StoreFailure: missing, older, newer, damaged.
+    Opening is cheap: damage inside tables is found by
     :func:`scheduler.store.verify.verify`.
     """
     database = Database(url, silent_seconds=min(SILENT_SECONDS, lease_seconds), read_only=read_only)
     path = database.path
     if path is not None and (not path.exists() or path.stat().st_size == 0):
         if not create:
-            raise DatabaseMissing("no database", str(path), "there is no such file", "Run `schedctl init`")
+            raise StoreFailure("no database", str(path), "there is no such file", "Run `schedctl init`")
         upgrade(url)
     try:
         with database.read() as tx:
@@ -205,7 +202,7 @@ def open_database(
 def upgrade(url: str) -> tuple[str | None, str]:
     """Bring a database to our schema revision, making a missing file; return the revisions before and after.
 
-    All or nothing: it is one transaction. Raises DatabaseNewer, DatabaseCorrupt or another StoreFailure.
+    All or nothing: it is one transaction. Raises StoreFailure.
     """
     from alembic import command  # before the transaction: on some machines that takes seconds
     from alembic.config import Config
@@ -252,9 +249,10 @@ def revision(tx: Connection, where: str) -> str | None:
 
 def _check_revision(where: str, version: str | None) -> None:
     if version is None or version in REVISIONS[:-1]:
-        raise DatabaseOlder(where, version, REVISIONS[-1])
+        why = f"its schema is at {version or 'nothing'}, this version needs {REVISIONS[-1]}"
+        raise StoreFailure("database is older", where, why, "Run `schedctl db upgrade`")
     if version != REVISIONS[-1]:
-        raise DatabaseNewer(where, version, REVISIONS[-1])
+        raise newer_database(where, version, REVISIONS[-1])
 
 
 def _make_folder(folder: Path) -> None:
@@ -262,7 +260,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         why = error.strerror or str(error)
-        raise DatabaseUnreachable("no folder for the database", str(folder), why, "Make it, or give another") from None
+        raise StoreFailure("no folder for the database", str(folder), why, "Make it, or give another") from None
 
 
 def _parsed(url: str) -> URL:

@@ -3,8 +3,8 @@
 ::
 
     StoreFailure
-      DatabaseMissing  DatabaseOlder  DatabaseNewer  DatabaseCorrupt  DatabaseReadOnly
-      DatabaseFull  DatabaseBusy  DatabaseUnreachable
+      DatabaseCorrupt
+      DatabaseBusy
       Refused      a unique index, a check or a trigger said no
       Stale        a guarded write found another state
       Fenced       another daemon holds the lease
@@ -31,49 +31,19 @@ class StoreFailure(UserError):
         super().__init__(what, why, remedy, where)
 
 
-class DatabaseMissing(StoreFailure):
-    """There is no database."""
-
-
-class DatabaseOlder(StoreFailure):
-    """The schema is of an older version; ``actual`` is None when there is none yet."""
-
-    def __init__(self, where: str, actual: str | None, expected: str) -> None:
-        why = f"its schema is at {actual or 'nothing'}, this version needs {expected}"
-        super().__init__("database is older", where, why, "Run `schedctl db upgrade`")
-        self.actual = actual
-        self.expected = expected
-
-
-class DatabaseNewer(StoreFailure):
-    """The schema was made by a newer version."""
-
-    def __init__(self, where: str, actual: str, expected: str) -> None:
-        why = f"its schema is at {actual}, this version knows {expected} and before"
-        remedy = "Install the newer version again, or restore a backup made before its upgrade"
-        super().__init__("database is newer", where, why, remedy)
-        self.actual = actual
-        self.expected = expected
+def newer_database(where: str, actual: str, expected: str) -> StoreFailure:
+    """Return the failure of a schema that a newer version made."""
+    why = f"its schema is at {actual}, this version knows {expected} and before"
+    remedy = "Install the newer version again, or restore a backup made before its upgrade"
+    return StoreFailure("database is newer", where, why, remedy)
 
 
 class DatabaseCorrupt(StoreFailure):
     """The file is no database, or not whole."""
 
 
-class DatabaseReadOnly(StoreFailure):
-    """Nothing can be written."""
-
-
-class DatabaseFull(StoreFailure):
-    """The disk is full; what was committed is safe."""
-
-
 class DatabaseBusy(StoreFailure):
     """Another program holds the write lock for longer than we wait."""
-
-
-class DatabaseUnreachable(StoreFailure):
-    """The file or the server cannot be reached."""
 
 
 class Refused(StoreFailure):
@@ -86,8 +56,6 @@ class Stale(StoreFailure):
     def __init__(self, subject: str, expected: str, actual: str) -> None:
         why = f"expected {expected}, found {actual}"
         super().__init__("stale write", subject, why, "Load it again and decide again")
-        self.expected = expected
-        self.actual = actual
 
 
 class Fenced(StoreFailure):
@@ -123,24 +91,24 @@ def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFail
     # "SQLITE_IOERR_SHMSIZE" and "SQLITE_BUSY_SNAPSHOT" are kinds of IOERR and BUSY.
     match name.split("_")[1] if "_" in name else "":
         case "FULL":
-            return DatabaseFull("disk full", where, why, _FULL_REMEDY)
+            return StoreFailure("disk full", where, why, _FULL_REMEDY)
         case "IOERR" if _is_full(path):
-            return DatabaseFull("disk full", where, why, _FULL_REMEDY)
+            return StoreFailure("disk full", where, why, _FULL_REMEDY)
         case "IOERR":
-            return DatabaseUnreachable("disk error", where, why, "Check the disk and the system log")
+            return StoreFailure("disk error", where, why, "Check the disk and the system log")
         case "BUSY" | "LOCKED":
             return DatabaseBusy("database is locked", where, why, _BUSY_REMEDY)
         case "READONLY":
-            return DatabaseReadOnly("database is read-only", where, why, _READ_ONLY_REMEDY)
+            return StoreFailure("database is read-only", where, why, _READ_ONLY_REMEDY)
         case "CORRUPT" | "NOTADB":
             return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
         case "ERROR" if str(error).startswith("no such table"):  # its revision is ours, so it had one
             return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
         case "CANTOPEN" | "PERM" | "AUTH":
             if path is not None and path.exists() and not os.access(path.parent, os.W_OK):
-                return DatabaseReadOnly("database is read-only", where, why, _READ_ONLY_REMEDY)
+                return StoreFailure("database is read-only", where, why, _READ_ONLY_REMEDY)
             remedy = "Check that it is a file, and that its user may read and write it"
-            return DatabaseUnreachable("database cannot be opened", where, why, remedy)
+            return StoreFailure("database cannot be opened", where, why, remedy)
         case _:
             return None
 
@@ -161,26 +129,22 @@ def _of_postgresql(error: Any, cause: BaseException | None, where: str) -> Store
     why = f"{_words(cause)} ({state})" if state else _words(cause)
     match state:
         case "53100":
-            return DatabaseFull("disk full", where, why, _FULL_REMEDY)
+            return StoreFailure("disk full", where, why, _FULL_REMEDY)
         case "25006":
-            return DatabaseReadOnly("database is read-only", where, why, "Connect to the primary server")
+            return StoreFailure("database is read-only", where, why, "Connect to the primary server")
         case "55P03" | "40001" | "40P01":
             return DatabaseBusy("database is locked", where, why, _BUSY_REMEDY)
         case "XX001" | "XX002" | "42P01":
             return DatabaseCorrupt("database is damaged", where, why, "Restore the newest backup (docs/service.md)")
         case "3D000":
-            return DatabaseMissing("no database", where, why, "Create it with `createdb`")
+            return StoreFailure("no database", where, why, "Create it with `createdb`")
     unreachable = not state and type(cause).__name__ == "OperationalError"
     if unreachable or state[:2] in {"08", "28", "53", "57"} or getattr(error, "connection_invalidated", False):
         remedy = "Check that the server runs and that the URL, the user and the password are right"
-        return _missing(where, why) or DatabaseUnreachable("database server cannot be used", where, why, remedy)
-    return None
-
-
-def _missing(where: str, why: str) -> DatabaseMissing | None:
-    # A failed connection attempt carries no SQLSTATE, only the server's words.
-    if 'database "' in why and "does not exist" in why:
-        return DatabaseMissing("no database", where, why, "Create it with `createdb`")
+        # A failed connection attempt carries no SQLSTATE, only the server's words.
+        if 'database "' in why and "does not exist" in why:
+            return StoreFailure("no database", where, why, "Create it with `createdb`")
+        return StoreFailure("database server cannot be used", where, why, remedy)
     return None
 
 

@@ -14,7 +14,7 @@ from jobs.spec import JobSpec, Mixture
 from scheduler.core.run import Ended, Outcome, Reserved
 from scheduler.store import checkpoints, events, jobs, ledger, listing, outbox, plans, runs
 from scheduler.store.engine import open_database, upgrade
-from scheduler.store.errors import DatabaseOlder
+from scheduler.store.errors import StoreFailure
 from scheduler.store.schema import REVISIONS
 from scheduler.store.verify import verify
 
@@ -45,7 +45,7 @@ def test_every_release_that_changed_the_schema_left_a_database() -> None:
 
 def test_it_is_not_opened_before_it_is_upgraded(old: Path) -> None:
     before = rows_of(old)
-    with pytest.raises(DatabaseOlder, match="schedctl db upgrade"):
+    with pytest.raises(StoreFailure, match="schedctl db upgrade"):
         open_database(f"sqlite:///{old}")
     assert rows_of(old) == before
 

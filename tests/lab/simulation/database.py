@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from scheduler.store.engine import Database, upgrade
-from scheduler.store.errors import DatabaseBusy, DatabaseUnreachable
+from scheduler.store.errors import DatabaseBusy, StoreFailure
 from tests.lab.simulation.faults import Fate
 from tests.lab.simulation.prepared import PreparingConnection
 
@@ -76,7 +76,7 @@ class SimulatedDatabase(FastDatabase):
             if faults is not None and faults.point("commit <", outside=False) is Fate.ERROR:
                 raise DatabaseBusy("database is locked", self.where, "injected", "Try again")
         if faults is not None and faults.point("commit >") is Fate.ERROR:
-            raise DatabaseUnreachable("database server cannot be used", self.where, "injected", "Try again")
+            raise StoreFailure("database server cannot be used", self.where, "injected", "Try again")
 
 
 class Laboratory:
