@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -428,7 +429,7 @@ class Settings(BaseSettings):
         """Return the file or variable that set a dotted key, or the table or list around it."""
         return origin(key, self._origins)
 
-    @property
+    @cached_property
     def files(self) -> list[Path]:
         """The files in which anything was set."""
         return sorted({Path(name) for name in self._origins.values() if name.endswith(".toml")})

@@ -102,11 +102,11 @@ def _look(
     ports: Ports, tx: Connection, run: Run, unopened: Collection[str], now: int, *, news: bool
 ) -> tuple[list[Lane], list[Slot]] | None:
     """Return the lanes of a session whose orders may not be there, and its slots; None if it takes no orders now."""
+    if not news and all(lane.outcome is None and lane.begun_at is None for lane in run.lanes):
+        return None
     platform = ports.platforms.get(run.pool)
     able = platform is not None and platform.capabilities.takes_orders and run.pool in ports.pools
     if not able or run.pool in unopened or not isinstance(run.state, Running):
-        return None
-    if not news and all(lane.outcome is None and lane.begun_at is None for lane in run.lanes):
         return None
     reports = runs.heartbeats(tx, [run.key])
     free = {run.key: _free_lanes(tx, run) if news else []}
