@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class Precondition(StrEnum):
-    """What a launch waits for. A value in an event or a plan is never renamed."""
+    """What a launch waits for. A value in an event or a plan is never renamed.
 
-    DATA = "data"
-    INPUTS = "inputs"
-    PACKAGES = "packages"
-    PLATFORM = "platform"
-    QUOTA_READING = "quota_reading"
-    PARENT = "parent"
-    ROOM = "room"
-    TIME = "time"
-    CLEANING = "cleaning"
-    REQUEST = "request"
+    ``words`` is the end of a sentence; ``comes_by_itself`` says whether the daemon's own work will meet it.
+    """
 
-    @property
-    def words(self) -> str:
-        """The precondition as the end of a sentence."""
-        return _WORDS[self]
+    words: str
+    comes_by_itself: bool
 
-    @property
-    def comes_by_itself(self) -> bool:
-        """Whether the daemon's own work will meet it."""
-        return self in {
-            Precondition.DATA,
-            Precondition.INPUTS,
-            Precondition.PACKAGES,
-            Precondition.PLATFORM,
-            Precondition.QUOTA_READING,
-            Precondition.CLEANING,
-        }
+    def __new__(cls, name: str, words: str = "", *by_itself: bool) -> Self:
+        """Return the member of a stored name."""
+        member = str.__new__(cls, name)
+        member._value_, member.words, member.comes_by_itself = name, words, any(by_itself)
+        return member
 
-
-_WORDS = {
-    Precondition.DATA: "its training data is not made yet",
-    Precondition.INPUTS: "its inputs are not in the artifact store yet",
-    Precondition.PACKAGES: "its packages are not in the artifact store yet",
-    Precondition.PLATFORM: "the platform of the pool is not opened yet",
-    Precondition.QUOTA_READING: "the quota of the pool has not been read",
-    Precondition.PARENT: "no checkpoint is left that it can start from",
-    Precondition.ROOM: "the pool has less room than was planned",
-    Precondition.TIME: "less than half of the planned session was left",
-    Precondition.CLEANING: "old checkpoints of it are being deleted",
-    Precondition.REQUEST: "a secret or the artifact store failed when the launch was prepared",
-}
+    DATA = "data", "its training data is not made yet", True
+    INPUTS = "inputs", "its inputs are not in the artifact store yet", True
+    PACKAGES = "packages", "its packages are not in the artifact store yet", True
+    PLATFORM = "platform", "the platform of the pool is not opened yet", True
+    QUOTA_READING = "quota_reading", "the quota of the pool has not been read", True
+    PARENT = "parent", "no checkpoint is left that it can start from"
+    ROOM = "room", "the pool has less room than was planned"
+    TIME = "time", "less than half of the planned session was left"
+    CLEANING = "cleaning", "old checkpoints of it are being deleted", True
+    REQUEST = "request", "a secret or the artifact store failed when the launch was prepared"

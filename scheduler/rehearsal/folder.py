@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.problem import Refusal
+from platforms.plain_file import write_whole
 
 _MARKER = "rehearsal.toml"
 
@@ -152,6 +153,4 @@ def write_settings(rehearsal: Rehearsal, document: Mapping[str, Any]) -> None:
     """Write the rehearsal's settings file; a crash leaves the old one or the new one."""
     import tomli_w
 
-    fresh = rehearsal.folder / f"{_MARKER}.new"
-    fresh.write_text(tomli_w.dumps(document))
-    fresh.replace(rehearsal.config)
+    write_whole(rehearsal.config, tomli_w.dumps(document))

@@ -162,7 +162,9 @@ class Database:
             if self.path is not None:
                 return list(islice(find_in_file(str(self.path)), most))
             with self._reader.connect() as tx:
-                return list(islice(find_in_server(tx), most))
+                rows = ((table, row) for table in metadata.sorted_tables for row in tx.execute(select(table)))
+                damage = (one for table, row in rows for one in _judged(table, row._asdict()))
+                return list(islice(damage, most))
         except (DBAPIError, sqlite3.Error) as error:
             failure = translated(error, self.where, self.path)
             if failure is None:
@@ -380,13 +382,6 @@ def _unreadable(connection: sqlite3.Connection) -> str:
             raise
         return str(error)
     return ""
-
-
-def find_in_server(tx: Connection) -> Iterator[Damage]:
-    """Yield the damage of a database whose server guards the types, row by row."""
-    for table in metadata.sorted_tables:
-        for row in tx.execute(select(table)):
-            yield from _judged(table, row._asdict())
 
 
 def _decoded(data: bytes) -> str | _Undecodable:

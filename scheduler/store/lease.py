@@ -14,6 +14,7 @@ from typing import Self
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, literal_column, select, update
 
+from platforms.plain_file import write_whole
 from scheduler.store.engine import Database
 from scheduler.store.errors import Fenced, StoreFailure
 from scheduler.store.schema import lease as table
@@ -81,9 +82,7 @@ def holder_of(state_dir: Path) -> str:
         instance = ""
     if not instance:
         instance = os.urandom(8).hex()
-        fresh = path.with_name(f".{_INSTANCE}.new")
-        fresh.write_text(f"{instance}\n")
-        fresh.replace(path)
+        write_whole(path, f"{instance}\n")
     return f"{socket.gethostname()}:{state_dir.resolve()} {instance}-{_BOOT.read_text().strip()[:8]}"
 
 

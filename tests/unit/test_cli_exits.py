@@ -49,7 +49,7 @@ INNER = {
     "scheduler.cli.parts.top_view._Left",
     "scheduler.service.outside.child_process.ChildFailed",
     "scheduler.store.codec._OtherType",
-    "scheduler.service.versions.reading.NoScores",
+    "scheduler.service.versions.look.NoScores",
     "scheduler.store.columns.WrongType",
     "scheduler.web.actors.ActionRefused",
 }

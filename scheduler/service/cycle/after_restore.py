@@ -21,7 +21,7 @@ from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.job import Queued
 from scheduler.core.run import Lane, Reserved, Run, launch_key
-from scheduler.service.facts.late_checkpoints import record_late
+from scheduler.service.facts.observe import record_late
 from scheduler.service.launch.lanes import noted_lanes
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports

@@ -21,9 +21,8 @@ from platforms.base import Observed, PlatformError, Refused, SessionState
 from scheduler.core.run import Run
 from scheduler.core.window import HOUR
 from scheduler.service.facts.apply import LINGERS_SECONDS
-from scheduler.service.facts.late_checkpoints import record_late
 from scheduler.service.facts.observation import Observation
-from scheduler.service.facts.observe import read_report
+from scheduler.service.facts.observe import read_report, record_late
 from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.launch.lanes import put_stop_flag, stop_flag_key
 from scheduler.service.outside import border

@@ -6,18 +6,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
+from sqlalchemy import Connection
+
 from jobs.lane_report import LaneReport
 from jobs.payload.bounds import Rejection, Unfit
 from jobs.payload.store.manifest import BadManifest, Manifest, parse_manifest, split_key
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from platforms.base import Observed, PlatformError, Refused, SessionState, StopChannel, Unfinished
+from scheduler.core import job as arrows
+from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.reconcile import Sighting, SightingState, StopWay
-from scheduler.core.run import Lane, Reserved, Run, Submitting, Wait
+from scheduler.core.run import Lane, Reserved, Run, Running, Submitting, Wait, stop
+from scheduler.service.facts.apply import apply
 from scheduler.service.facts.homecoming import Homecoming
 from scheduler.service.facts.observation import REFUSED_AT_ONCE, LiveJobs, Observation
 from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
+from scheduler.store import checkpoints, jobs, runs
 
 _REPORT_BYTES = 1 << 20
 _MANIFESTS_AT_ONCE = 1_000  # of one job; no session writes so many between two cycles
@@ -372,3 +378,40 @@ def missing_components(ports: Ports, manifest: Manifest) -> str:
         if size != component.bytes:
             return f"component {component.name} has {size} bytes instead of {component.bytes}"
     return ""
+
+
+# Late checkpoints: found when a run is over for the books, after a restore or when a session was given up too early.
+#
+# No run is left that would close its jobs with what is found, so a job whose target is among it is finished here.
+def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) -> bool:
+    """Record the checkpoints of these jobs that are not known yet; False when the store did not tell them all.
+
+    ``ahead`` is how many attempts of each there may have been that our books forgot.
+
+    Raises Fenced and other StoreFailures.
+    """
+    with ports.database.read() as tx:
+        stored_keys = checkpoints.keys(tx, names)
+    observation = Observation()
+    read_manifests(ports, sorted(names), stored_keys, observation, ahead)
+    border.Complaints(ports).tell(observation.refused, names, now)
+    if observation.manifests or observation.bad:
+        with ports.write() as tx:
+            apply(ports, tx, [], observation, [], now)
+            for name in sorted({manifest.job for manifest in observation.manifests}):
+                _finish_late(tx, name, now)
+    return observation.listed == set(names)
+
+
+def _finish_late(tx: Connection, name: str, now: int) -> None:
+    """Finish a job that reached its target. A session that trains it further for nothing is asked to leave."""
+    job = jobs.find(tx, name)
+    if job is None or job.done_step < job.spec.target_step:
+        return
+    if isinstance(job.state, Queued | Held | Failed):
+        jobs.change_state(tx, name, job.state, arrows.finish(job.state, now), "finish", now)
+    elif isinstance(job.state, Active):
+        run = runs.get(tx, job.state.run)
+        if isinstance(run.state, Running) and all(lane.job == name or lane.outcome for lane in run.lanes):
+            why = f"{name} reached its target in an earlier session"
+            runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)

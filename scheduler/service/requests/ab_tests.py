@@ -18,7 +18,7 @@ from scheduler.core.window import DAY, Calendar
 from scheduler.judge.comparison import comparison_finding
 from scheduler.judge.judgement import Finding
 from scheduler.service.outside.ports import Ports
-from scheduler.service.versions.reading import NoScores, scores_of
+from scheduler.service.versions.look import NoScores, scores_of
 from scheduler.store import evaluations, jobs, versions
 
 ARMS = ("a", "b")

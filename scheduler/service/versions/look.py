@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,26 +10,35 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from jobs.payload.store.manifest import Manifest, split_key
+from jobs.payload.scorers.items import BadItems, ItemSet, read_items
+from jobs.payload.store.listing import BadListing
+from jobs.payload.store.manifest import Manifest, blob_key, sha256_file, split_key
+from jobs.payload.store.tree import fetch_tree, remove_tree, tree_prefix
 from jobs.problem import Refusal
-from jobs.spec import TEST_SET, JobSpec
+from jobs.scores import SCORES_BYTES_MAX, Scores, ScoresError, read_scores
+from jobs.spec import TEST_SET, Input, JobSpec
 from jobs.spec import Evaluation as Wanted
-from platforms.artifacts.base import StoreError
+from platforms.artifacts.base import BlobStore, Missing, StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
 from scheduler.core.version import OF_VERDICT
 from scheduler.judge.judgement import Judgement
 from scheduler.service.faults.isolation import apart, why
+from scheduler.service.launch.inputs import KIND, bring
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.force import promote_by_itself
 from scheduler.service.versions.making import evaluate, gates_digest, version_of
-from scheduler.service.versions.reading import NoScores, scores_of
-from scheduler.store import checkpoints, evaluations, events, jobs, versions
+from scheduler.store import checkpoints, evaluations, events, jobs, trees, versions
 from scheduler.store.errors import Refused, Stale, StoreFailure
 from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.jobs import JobRecord
 from scheduler.store.versions import Version
 
+SCORES = "output/scores.jsonl"  # where a command that is run whole leaves it
 _Saved = tuple[str | None, Wanted | None, int, int]
+
+
+class NoScores(Exception):
+    """An evaluation left nothing that can be judged; the message says what is wrong and what to do."""
 
 
 class ModelSync:
@@ -323,3 +333,70 @@ def case_of(tx: Connection, evaluation: EvaluationJob) -> JudgedCase | None:
     if compared.state == "failed":
         raise NoScores(f"there is nothing to compare with: {in_force.name} could not be scored: {compared.error}")
     return JudgedCase(evaluation, version, record.spec, in_force, compared)
+
+
+# An evaluation's scores and its test set, out of the artifact store and through the border.
+class _Fetching:
+    """An artifact store as trees are fetched from it."""
+
+    def __init__(self, artifacts: BlobStore) -> None:
+        self._artifacts = artifacts
+
+    def fetch(self, key: str, target: Path) -> str:
+        self._artifacts.fetch(key, target)
+        return sha256_file(target)
+
+
+def scores_of(ports: Ports, evaluation: EvaluationJob, version: Version) -> Scores:
+    """Return what an evaluation says of a version. Raises NoScores, and StoreError where nothing can be told yet."""
+    with ports.database.read() as tx:
+        record = jobs.find(tx, evaluation.job)
+        saved = checkpoints.find(tx, record.checkpoint) if record is not None and record.checkpoint else None
+    test_set = next((one for one in record.spec.inputs if one.name == TEST_SET), None) if record else None
+    if saved is None or test_set is None:
+        raise NoScores(f"{evaluation.job} left no output. See its log: schedctl queue show {evaluation.job}")
+    with tempfile.TemporaryDirectory(prefix="schedctl-scores-") as folder:
+        scratch = Path(folder)
+        try:
+            items = _items_of(ports, test_set, scratch / "set")
+            scores = _fetched(ports.artifacts, saved.manifest, scratch / "scores.jsonl")
+            with scores.open("rb") as stream:
+                expected = {"model": version.model, "checkpoint": version.digest, "test_set": items.digest}
+                return read_scores(stream, **expected, items=items.items)
+        except (ScoresError, BadItems, BadListing) as error:
+            raise NoScores(str(error)) from None
+        finally:
+            remove_tree(scratch / "set")
+
+
+def _items_of(ports: Ports, test_set: Input, target: Path) -> ItemSet:
+    """Return the items of a test set: the one file of JSON lines in its folder."""
+    digest = test_set.digest
+    if test_set.kind != KIND:
+        bring(ports, test_set)
+        with ports.database.read() as tx:
+            digest = trees.copies(tx)[test_set.digest]
+    fetch_tree(_Fetching(ports.artifacts), tree_prefix(KIND, digest), target)
+    files = sorted(target.glob("*.jsonl"))
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files[:5]) or "none"
+        raise NoScores(f"the test set {test_set.source} must have one file of JSON lines (.jsonl), and has: {names}")
+    return read_items(files[0])
+
+
+def _fetched(artifacts: BlobStore, manifest: Manifest, target: Path) -> Path:
+    component = next((part for part in manifest.components if part.name == SCORES), None)
+    if component is None:
+        raise NoScores(
+            f"{manifest.job} wrote no {Path(SCORES).name}. Let its command leave it in the folder that "
+            f"SCHED_OUTPUT_DIR names; see its log: schedctl runs logs {manifest.run}"
+        )
+    if component.bytes > SCORES_BYTES_MAX:
+        raise NoScores(f"its scores have {component.bytes:,} bytes, at most {SCORES_BYTES_MAX:,} are read")
+    try:
+        artifacts.fetch(blob_key(manifest.job, component.sha256), target)
+    except Missing:
+        raise NoScores(f"the scores of {manifest.job} are gone from the artifact store. Evaluate it again") from None
+    if sha256_file(target) != component.sha256:
+        raise NoScores(f"the scores of {manifest.job} are damaged in the artifact store. Evaluate it again")
+    return target
