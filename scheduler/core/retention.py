@@ -71,33 +71,27 @@ def verdicts(
     )
     newest = {state.key: rank for rank, state in enumerate(good[: rule.newest], start=1)}
     milestones = _milestones(good, target_step, rule.milestones)
-    result = {}
-    for state in saved:
+
+    def verdict(state: SavedState) -> tuple[bool, str]:
         if state.pinned:
-            result[state.key] = RetentionVerdict(stays=True, why="pinned")
-        elif state.key == resumes_from:
-            result[state.key] = RetentionVerdict(stays=True, why="the job goes on from it")
-        elif state.key in needed:
-            result[state.key] = RetentionVerdict(stays=True, why=needed[state.key])
-        elif state.fenced:
-            result[state.key] = RetentionVerdict(stays=False, why="from before the job was restarted")
-        elif not state.good and now < state.seen_at + rule.damaged_seconds:
-            result[state.key] = RetentionVerdict(stays=True, why=f"damaged, kept for a look: {state.why}")
-        elif not state.good:
-            result[state.key] = RetentionVerdict(stays=False, why=f"damaged: {state.why}")
-        elif state.key in newest:
-            result[state.key] = RetentionVerdict(
-                stays=True, why=f"number {newest[state.key]} of the newest {rule.newest}"
-            )
-        elif state.key in milestones:
-            result[state.key] = RetentionVerdict(
-                stays=True, why=f"the first past {milestones[state.key]} of the target"
-            )
-        else:
-            result[state.key] = RetentionVerdict(
-                stays=False, why=f"{len(newest)} newer ones are good, and it is no milestone"
-            )
-    return result
+            return True, "pinned"
+        if state.key == resumes_from:
+            return True, "the job goes on from it"
+        if state.key in needed:
+            return True, needed[state.key]
+        if state.fenced:
+            return False, "from before the job was restarted"
+        if not state.good and now < state.seen_at + rule.damaged_seconds:
+            return True, f"damaged, kept for a look: {state.why}"
+        if not state.good:
+            return False, f"damaged: {state.why}"
+        if state.key in newest:
+            return True, f"number {newest[state.key]} of the newest {rule.newest}"
+        if state.key in milestones:
+            return True, f"the first past {milestones[state.key]} of the target"
+        return False, f"{len(newest)} newer ones are good, and it is no milestone"
+
+    return {state.key: RetentionVerdict(*verdict(state)) for state in saved}
 
 
 def may_be_read(saved: Sequence[SavedState], run: str, launched_at: int, candidates: int) -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -28,52 +28,48 @@ _EVENTS_AT_ONCE = 500
 _LINES_MAX = 20
 _WHY_MAX = 200
 _SURPRISE_SECONDS = 600
-_WORDS = {
-    "quota.orphan_suspected": "the account was used by something that is not ours",
-    WRONG_DEVICE: "it gave another accelerator than it promises and is closed for a while; no job is blamed",
-    NEVER_BEGAN: "its session ended before the command had begun, and it is closed for a while; no job is blamed",
-    "session.offered": "a session waits for a person to take it",
-    "session.late": "a session ran after it had been given up, and what it was billed is booked",
-    "session.lost": "what a session left did not come home",
-    "session.orphan": "a session of ours runs that no run names, and its time is not settled",
-    "quota.adjusted": "the platform counts otherwise than our books",
-    "job.stalled": "its session burnt hours for nothing and was ended",
-    "job.crashes": "two sessions in a row failed within a minute of their start",
-    "job.fail": "the job failed",
-    "job.park": "the job is held until a person releases it",
-    "checkpoint.quarantined": "a checkpoint is damaged",
-    "daemon.started": "the daemon started",
-    "report.failed": "the weekly report could not be made",
-    RAISED: "needs a person",
-}
-_COMMANDS = {
-    "quota.orphan_suspected": "schedctl runs list --pool {}",
-    WRONG_DEVICE: "schedctl pools open {}",
-    "session.offered": "schedctl handover claim {}",
-    "session.late": "schedctl runs show {}",
-    "session.lost": "schedctl runs show {}",
-    "session.orphan": "schedctl doctor",
-    "quota.adjusted": "schedctl quota",
-    "job.stalled": "schedctl queue show {}",
-    "job.fail": "schedctl queue show {}",
-    "job.park": "schedctl queue show {}",
-    "checkpoint.quarantined": "schedctl checkpoints verify",
-    "daemon.started": "schedctl status",
-    "report.failed": "schedctl report weekly",
+
+
+class _Alert(NamedTuple):
+    """What an event tells, the command to begin with, and what a need that tells the same is called."""
+
+    words: str
+    command: str = ""
+    need: str = ""
+
+
+_JOB, _RUN = "schedctl queue show {}", "schedctl runs show {}"
+_DEVICE = "it gave another accelerator than it promises and is closed for a while; no job is blamed"
+_ALERTS = {
+    "quota.orphan_suspected": _Alert(
+        "the account was used by something that is not ours", "schedctl runs list --pool {}", "use by others suspected"
+    ),
+    WRONG_DEVICE: _Alert(_DEVICE, "schedctl pools open {}", "wrong accelerator"),
+    NEVER_BEGAN: _Alert(
+        "its session ended before the command had begun, and it is closed for a while; no job is blamed"
+    ),
+    "session.offered": _Alert(
+        "a session waits for a person to take it", "schedctl handover claim {}", "session offered"
+    ),
+    "session.late": _Alert("a session ran after it had been given up, and what it was billed is booked", _RUN),
+    "session.lost": _Alert("what a session left did not come home", _RUN),
+    "session.orphan": _Alert(
+        "a session of ours runs that no run names, and its time is not settled",
+        "schedctl doctor",
+        "session without a run",
+    ),
+    "quota.adjusted": _Alert("the platform counts otherwise than our books", "schedctl quota"),
+    "job.stalled": _Alert("its session burnt hours for nothing and was ended", _JOB),
+    "job.crashes": _Alert("two sessions in a row failed within a minute of their start"),
+    "job.fail": _Alert("the job failed", _JOB, "job failed"),
+    "job.park": _Alert("the job is held until a person releases it", _JOB, "job held"),
+    "checkpoint.quarantined": _Alert("a checkpoint is damaged", "schedctl checkpoints verify", "checkpoint damaged"),
+    "daemon.started": _Alert("the daemon started", "schedctl status"),
+    "report.failed": _Alert("the weekly report could not be made", "schedctl report weekly", "report not made"),
+    RAISED: _Alert("needs a person"),
 }
 # What rules tell besides; other kinds of events are named as they are.
 _ALSO = {"job.finish": "the job is done", "run.accept": "its session began", "run.end": "its session ended"}
-# What an event tells that a need tells as well.
-_TELLS = {
-    WRONG_DEVICE: "wrong accelerator",
-    "job.fail": "job failed",
-    "job.park": "job held",
-    "quota.orphan_suspected": "use by others suspected",
-    "checkpoint.quarantined": "checkpoint damaged",
-    "session.orphan": "session without a run",
-    "session.offered": "session offered",
-    "report.failed": "report not made",
-}
 RULES = "rules"
 _READ = "{}-read"  # of a reader of the event log: the id of the newest event that it has read, kept among what is due
 _BEGINS = ("daemon.started", "daemon.reloaded")
@@ -87,7 +83,7 @@ def events_since(tx: Connection, since: int) -> list[Event]:
     instant = since - _TOLD_ONCE_SECONDS
     limit = _EVENTS_AT_ONCE
     while True:
-        recent = events.tail(tx, limit=limit, kinds=_WORDS)
+        recent = events.tail(tx, limit=limit, kinds=_ALERTS)
         if len(recent) < limit or recent[0].at < instant:
             return recent
         limit *= 4
@@ -101,7 +97,7 @@ def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
     """
     data: dict[tuple[str, str], int] = {}
     news = []
-    happened = {(_TELLS.get(event.kind), event.subject) for event in recent}
+    happened = {(_alert_of(event).need, event.subject) for event in recent}
     for event in recent:
         if event.kind == "quota.adjusted" and abs(event.data.get("seconds", 0)) < _SURPRISE_SECONDS:
             continue
@@ -128,12 +124,14 @@ def lines_about(news: Sequence[Event]) -> list[str]:
 
 
 def _line(event: Event) -> str:
-    words = (
-        str(event.data.get("what"))
-        if event.kind == RAISED
-        else _WORDS.get(event.kind) or _ALSO.get(event.kind, event.kind)
-    )
-    return f"{_printable(event.subject)}: {_printable(words)}"
+    return f"{_printable(event.subject)}: {_printable(_alert_of(event).words)}"
+
+
+def _alert_of(event: Event) -> _Alert:
+    if event.kind == RAISED:
+        return _Alert(str(event.data.get("what")), str(event.data.get("next")))
+    alert = _ALERTS.get(event.kind) or _Alert(_ALSO.get(event.kind, event.kind))
+    return alert._replace(command=alert.command.format(event.subject))
 
 
 def _why(event: Event) -> str:
@@ -143,9 +141,7 @@ def _why(event: Event) -> str:
     if not reason and "seconds" in event.data:
         reason = f"{event.data['seconds'] / 3_600:+.2f} h"
     line = _printable(str(reason or ""))[:_WHY_MAX].strip()
-    command = (
-        str(event.data.get("next")) if event.kind == RAISED else _COMMANDS.get(event.kind, "").format(event.subject)
-    )
+    command = _alert_of(event).command
     return f"{line}{'. ' * bool(line)}Begin with: {_printable(command)}" if command else line
 
 

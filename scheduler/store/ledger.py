@@ -36,8 +36,6 @@ _COUNT = select(func.count()).select_from(ledger)
 _touching = select(ledger.c.run).where(ledger.c.ends_at > bindparam("since"), ledger.c.run.is_not(None))
 # A hold without its spend would count in full, so all entries of a run are read together. Both sides have an index.
 _SINCE = _ALL.where(ledger.c.run.in_(_touching) | (ledger.c.run.is_(None) & (ledger.c.ends_at > bindparam("since"))))
-_ALL_OF_POOL = _ALL.where(ledger.c.pool == bindparam("pool"))
-_SINCE_OF_POOL = _SINCE.where(ledger.c.pool == bindparam("pool"))
 _NEVER = 1 << 62
 # Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
 LOOK_BACK_SECONDS = 33 * DAY
@@ -82,12 +80,10 @@ def entries(tx: Connection, since: int | None = None, pool: str | None = None) -
 
     ``since`` keeps the runs that have an entry ending after it, each with all of its entries.
     """
-    if pool is None:
-        rows = tx.execute(_ALL) if since is None else tx.execute(_SINCE, {"since": since})
-    elif since is None:
-        rows = tx.execute(_ALL_OF_POOL, {"pool": pool})
-    else:
-        rows = tx.execute(_SINCE_OF_POOL, {"since": since, "pool": pool})
+    query = _ALL if since is None else _SINCE
+    if pool is not None:
+        query = query.where(ledger.c.pool == pool)
+    rows = tx.execute(query, {} if since is None else {"since": since})
     return [_entry(tuple(row)) for row in rows]
 
 

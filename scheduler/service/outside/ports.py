@@ -45,11 +45,11 @@ class EventLog(Protocol):
         """Something failed that should not be able to; the traceback is added."""
 
 
-class Opening(Protocol):
-    """Makes sure that a pool's platform can be used; see LatePlatform.open."""
+Opening = Callable[..., str]
+"""Makes sure that a pool's platform can be used; see LatePlatform.open.
 
-    def __call__(self, *, reload: bool = False) -> str:
-        """Return a word that changes when the platform was made of something else. Raises PlatformError."""
+It returns a word that changes when the platform was made of something else, and takes ``reload``. Raises PlatformError.
+"""
 
 
 def no_account() -> Published:

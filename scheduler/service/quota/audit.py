@@ -30,7 +30,8 @@ from scheduler.core.ledger import Charge, EntryKind, corrections, device_seconds
 from scheduler.core.plan import Placement
 from scheduler.core.pool import Pool
 from scheduler.core.quota import ACCOUNT, CalendarQuota, MoneyQuota, ObservedLimit
-from scheduler.core.run import Ended, Run, Running, Stopping, stop
+from scheduler.core.run import Ended, Run, Running, stop
+from scheduler.core.spans import started_of
 from scheduler.core.window import DAY, EVER, Window
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
@@ -172,7 +173,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
         since = _hidden_since(recent, looked_at, now) - settled_seconds(ports.clock)
         difference -= book_waits(tx, pool, charges, reading, window, difference, since, now)
     if difference > 0:  # the holds of live sessions count the time that they waited
-        difference = max(0, difference - sum(window.overlap(run.planned_start, _began(run)) for run in live))
+        difference = max(0, difference - sum(window.overlap(run.planned_start, started_of(run)) for run in live))
     if difference == 0 or (not settled and difference <= tolerated):
         return
     alarming = difference > at_least(ports.clock, _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS)
@@ -204,7 +205,7 @@ def _enter_shared(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReadin
     window = next((quota.calendar.window_at(now) for quota in declared), EVER)
     charges = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     live = [run for run in runs.live(tx) if run.pool == pool.name]
-    ours = sum(pool.places_of(run.devices) * max(0, run.held_until - max(now, _began(run))) for run in live)
+    ours = sum(pool.places_of(run.devices) * max(0, run.held_until - max(now, started_of(run))) for run in live)
     left = reading.limit_seconds - reading.used_seconds - max(0, reading.reserved_seconds - ours)
     limit = max(0, left + explained_seconds(charges, live, window, now, by_device=bool(pool.device_counts)))
     earlier = [one.limit for one in limits.observed(tx).get(pool.name, ()) if one.quota == ACCOUNT and now < one.end]
@@ -224,7 +225,9 @@ def explained_seconds(
 ) -> int:
     """Return the seconds in ``window`` that our books explain: what is settled, and what live sessions ran so far."""
     settled = (charge for charge in charges if not charge.held)
-    ran = sum((run.devices if by_device else 1) * window.overlap(_began(run), min(now, run.held_until)) for run in live)
+    ran = sum(
+        (run.devices if by_device else 1) * window.overlap(started_of(run), min(now, run.held_until)) for run in live
+    )
     return ran + (device_seconds_within if by_device else seconds_within)(settled, window)
 
 
@@ -240,10 +243,6 @@ def _hidden_since(recent: Iterable[Run], looked_at: int, now: int) -> int:
         if run.planned_start <= looked_at and not (isinstance(run.state, Ended) and run.state.at <= looked_at)
     )
     return min(looked_at, now - 2 * READ_EVERY_SECONDS, *hiding)
-
-
-def _began(run: Run) -> int:
-    return run.state.started if isinstance(run.state, Running | Stopping) else run.planned_start
 
 
 def _counted_by(pool: Pool, reading: QuotaReading, now: int) -> tuple[str, Window] | None:

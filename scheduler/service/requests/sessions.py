@@ -14,6 +14,7 @@ from platforms.base import Platform
 from scheduler.core import run as arrows
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Reserved, Run, Running, Stopping, Submitting
+from scheduler.core.spans import started_of
 from scheduler.service.facts.observation import DECLARED
 from scheduler.service.launch.lanes import put_stop_flag
 from scheduler.store import conditions, events, runs, watched
@@ -85,7 +86,7 @@ def lost(tx: Connection, key: str, ended: int | None, now: int) -> DeclaredLost:
         raise Refusal(f"{key} has ended, {run.state.outcome}", remedy=f"See: schedctl runs show {key}")
     if isinstance(run.state, Reserved):
         raise Refusal(f"{key} was never sent anywhere", remedy="Try again in a minute")
-    began = run.state.started if isinstance(run.state, Running | Stopping) else run.planned_start
+    began = started_of(run)
     if ended is not None:
         if not began <= ended <= now:
             raise Refusal(f"{key} cannot have ended then: it began at {show(began)}, and nothing ends after now")
