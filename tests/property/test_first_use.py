@@ -126,6 +126,13 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
 @example([Charge(-8, -6, held=True), Charge(-5, -2), Charge(-1, 2), Charge(0, 1), Charge(6, 7)], 6, 1, 2)
 @example([Charge(-8, -5, held=True), Charge(-8, -5, exact=False), Charge(6, 9)], -2, 2, 4)
 @example([Charge(-7, -6, exact=False), Charge(2, 3), Charge(7, 9, exact=False)], 8, 2, 2)
+@example([Charge(-7, -6), Charge(-7, -6, sign=0, exact=False), Charge(-9, -7, held=True), Charge(-2, 0)], 4, 2, 1)
+@example(
+    [Charge(-5, -1), Charge(-8, -6, exact=False), Charge(1, 2, sign=0, exact=False), Charge(-6, -3), Charge(4, 8)],
+    10,
+    5,
+    2,
+)
 def test_a_session_is_as_long_as_every_possible_truth_allows(
     charges: list[Charge], start: int, cap: int, limit: int
 ) -> None:
