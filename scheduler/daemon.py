@@ -435,22 +435,18 @@ class Daemon:
             return
         try:
             self._lease = leases.renew(self.app.database, self._lease, self.app.settings.daemon.lease_seconds)
-            self._note_cycle(self._lease.epoch)
+            if self._cycled_at is not None:  # with the lease: a cycle may come many times a second
+                # Everybody sees when the next cycle is due.
+                at = self._cycled_at + self.app.settings.daemon.cycle_seconds
+                with self.app.database.write() as tx:
+                    leases.fence(tx, self._lease.epoch)
+                    due.set_due(tx, due.CYCLE, at)
             self._renewed = True
         except Fenced as error:
             self._give_up(LostLeadership(str(error)))
         except StoreFailure as error:
             self._renewed = False
             self.log.error("lease.not_renewed", why=str(error))
-
-    def _note_cycle(self, epoch: int) -> None:
-        """Tell everybody when the next cycle is due; with the lease, because a cycle may come many times a second."""
-        if self._cycled_at is None:
-            return
-        at = self._cycled_at + self.app.settings.daemon.cycle_seconds
-        with self.app.database.write() as tx:
-            leases.fence(tx, epoch)
-            due.set_due(tx, due.CYCLE, at)
 
     def _give_up(self, failure: BaseException) -> None:
         self.log.error("daemon.giving_up", why=str(failure))

@@ -352,24 +352,5 @@ def show(instant: int, zone: str = "UTC") -> str:
     return datetime.fromtimestamp(instant, UTC).astimezone(ZoneInfo(zone)).strftime("%a %d %b %H:%M %Z")
 
 
-_KINDS: tuple[type[Reason], ...] = (
-    HeldByPerson,
-    BadDefinition,
-    SecretMissing,
-    ParentUnusable,
-    CannotLaunch,
-    NotReleased,
-    GateClosed,
-    AwaitsVerdict,
-    NoAllowedPool,
-    DoesNotFit,
-    DeadlineUnreachable,
-    QuotaEmpty,
-    PoolClosed,
-    ConcurrencyFull,
-    DevicesTaken,
-    LeftoverTooShort,
-    Outbid,
-    NotItsTurn,
-)
-_BY_CODE: dict[str, type[Reason]] = {kind.code: kind for kind in _KINDS}
+# Slots have each class made twice: the later one counts.
+_BY_CODE: dict[str, type[Reason]] = {kind.code: kind for kind in Reason.__subclasses__()}

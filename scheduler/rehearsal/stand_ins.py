@@ -271,7 +271,12 @@ def _aws_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
     pools = _pools_on(app, credentials, "endpoint")
     if not pools:
         return None
-    _write_credentials(credentials)
+    # The emulator looks at no credentials: with these a person's own are never sent to it. They are random:
+    # what is a secret is hidden everywhere, and no word that people read may be one.
+    key, secret = f"AKIA{secrets.token_hex(8).upper()}", secrets.token_hex(20)
+    descriptor = os.open(credentials, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
     options = pools[0].options
     figures = {
         "--port": options["endpoint"].rpartition(":")[2],
@@ -299,14 +304,3 @@ def _options(named: Mapping[str, str], access: Mapping[str, str], prefix: str) -
     if prefix:
         options["prefix"] = f"{options.get('prefix', '')}{prefix}"
     return options
-
-
-def _write_credentials(file: Path) -> None:
-    """Make credentials for the emulator, which looks at none, so that a person's own are never sent to it.
-
-    They are random: what is a secret is hidden everywhere, and no word that people read may be one.
-    """
-    key, secret = f"AKIA{secrets.token_hex(8).upper()}", secrets.token_hex(20)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")

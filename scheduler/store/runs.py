@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -276,17 +277,12 @@ def _runs(rows: Iterable[Row[Any]]) -> list[Run]:
 def _built(rows: tuple[Row[Any], ...]) -> tuple[Run, ...]:
     # One cycle reads the live runs five times and more, and between two cycles most of them stay as they are.
     result: list[Run] = []
-    for _, group in groupby(rows, key=_key):
+    for _, group in groupby(rows, key=attrgetter("key")):
         members = list(group)
         first = members[0]
         state = codec.run_state(first.state, first.state_detail)
         result.append(codec.record_of(Run, first, lanes=tuple(map(_lane, members)), state=state, wait=None))
     return tuple(result)
-
-
-def _key(row: Row[Any]) -> str:
-    key: str = row.key
-    return key
 
 
 def _lane(row: Row[Any]) -> Lane:

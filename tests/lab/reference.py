@@ -214,7 +214,7 @@ def _class_rows(old: str) -> Iterator[str]:
 def _reason_rows() -> Iterator[str]:
     yield from ("| code | the job waits because | fields |", "|---|---|---|")
     shared = [entry.name for entry in fields(reasons.Reason)]
-    for kind in reasons._KINDS:
+    for kind in reasons._BY_CODE.values():
         first = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
         names = [entry.name for entry in fields(kind) if entry.name not in shared]
         yield f"| `{kind.code}` | {first.replace('``', '`')} | {', '.join(f'`{name}`' for name in names)} |"

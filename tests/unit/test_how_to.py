@@ -79,4 +79,4 @@ def test_every_reason_to_wait_has_a_remedy_in_troubleshooting(repository: Path) 
         r"^\| (`.*`) \| (.+) \|$", text.partition("## Reasons to wait")[2].partition("\n## ")[0], re.MULTILINE
     )
     named = {code for codes, _ in rows for code in re.findall(r"`(\w+)`", codes)}
-    assert named == {kind.code for kind in reasons._KINDS}
+    assert named == {kind.code for kind in reasons._BY_CODE.values()}

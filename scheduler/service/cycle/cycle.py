@@ -324,7 +324,12 @@ class Cycle:
         patience = _PLAN_AT_LEAST_EVERY_SECONDS if as_planned else _PLAN_AGAIN_SECONDS
         changes = [at for at in (result.changes_at, self._postponements.next_end(now)) if at is not None]
         self.plan_at = now if again else min([*later, *changes, now + patience])
-        self._planned_event = self._after_launch(newest) if reserved and as_planned else newest
+        self._planned_event = newest
+        if reserved and as_planned:  # the plan knows a launch that went as planned, and no more of what happened since
+            with ports.database.read() as tx:
+                kinds = events.kinds_after(tx, newest, _EVENTS_MAX)
+            if kinds and all(kind in _AS_PLANNED for _, kind in kinds):
+                self._planned_event = kinds[-1][0]
 
     def _wanted_plan(self, now: int) -> Callable[[], _Planned] | None:
         """Return how a plan is made, without what no plan can be made with; None while the current plan holds."""
@@ -357,13 +362,6 @@ class Cycle:
             return _Planned(plan, left_out, newest, planned, next_change(plannable))
 
         return make
-
-    def _after_launch(self, newest: int) -> int:
-        """Return up to which event the plan knows what happened: past a launch that went as planned, but no further."""
-        with self._ports.database.read() as tx:
-            kinds = events.kinds_after(tx, newest, _EVENTS_MAX)
-        as_planned = kinds and all(kind in _AS_PLANNED for _, kind in kinds)
-        return kinds[-1][0] if as_planned else newest
 
 
 # Why sessions wait in their platforms' queues and when they are to start, kept for plans and people.

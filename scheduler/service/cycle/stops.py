@@ -67,7 +67,13 @@ class Stops:
         that slept or whose clock was set would end sessions too early.
         """
         stopping = [run for run in live if isinstance(run.state, Stopping)]
-        self._keep_time(live, stopping, now)
+        elapsed = self._ports.clock.elapsed()
+        ends = {run.key: (run.deadline, elapsed + max(0, run.deadline - now)) for run in live}
+        before = self._ends
+        self._ends = {
+            key: before[key] if key in before and before[key][0] == end[0] else end for key, end in ends.items()
+        }
+        self._since = {run.key: self._since.get(run.key, elapsed) for run in stopping}
         ended: dict[str, Callable[[], None]] = {}
         asks: list[AskStop | Finish] = []
         for step in steps:
@@ -94,26 +100,15 @@ class Stops:
         """Add the work that ends a session to ``ended``; return the stop that comes first, if it has time left."""
         sighting = observed.sightings.get(step.run.key)
         channel = sighting.stop_channel if sighting is not None else "store"
-        if channel == "none" or self._had_its_time(step.run, now):  # without a stop channel it would not save anything
+        # After its deadline or stop, and the grace period. Without a stop channel it would not save anything.
+        key, elapsed = step.run.key, self._ports.clock.elapsed()
+        since = self._ends[key][1] if now > step.run.deadline else self._since.get(key, elapsed)
+        if channel == "none" or elapsed >= since + self._ports.policy.grace_seconds:
             ended[step.run.key] = self._ending(step.run, now, force=True)
             return []
         if channel == "platform":
             ended[step.run.key] = self._ending(step.run, now, force=False)
         return [AskStop(step.run, None, step.why)]
-
-    def _keep_time(self, live: Sequence[Run], stopping: Sequence[Run], now: int) -> None:
-        elapsed = self._ports.clock.elapsed()
-        ends = {run.key: (run.deadline, elapsed + max(0, run.deadline - now)) for run in live}
-        before = self._ends
-        self._ends = {
-            key: before[key] if key in before and before[key][0] == end[0] else end for key, end in ends.items()
-        }
-        self._since = {run.key: self._since.get(run.key, elapsed) for run in stopping}
-
-    def _had_its_time(self, run: Run, now: int) -> bool:
-        """Return whether a session may be ended by force: its deadline or stop, and the grace period, have passed."""
-        since = self._ends[run.key][1] if now > run.deadline else self._since.get(run.key, self._ports.clock.elapsed())
-        return self._ports.clock.elapsed() >= since + self._ports.policy.grace_seconds
 
     def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
         """Return the work that ends a session; a fault of it stays with the run."""

@@ -48,10 +48,13 @@ def deploy_now(deployer: Deployer, version: Version, target: str, by: str, why: 
 def _carry(deployer: Deployer, number: int) -> Deployment:
     with deployer.read() as tx:
         deployment = deployments.get(tx, number)
+        in_force = versions.in_force(tx, deployment.model)
+    # The daemon wrote it down for a version that is not promoted any more.
+    unwanted = deployment.by == DAEMON and (in_force is None or in_force.number != deployment.number)
     if deployment.state != "intended":
         return deployment
     try:
-        if _unwanted(deployer, deployment):
+        if unwanted:
             return _take_back(deployer, deployment)
         done, digest = _bring(deployer, deployment)
     except (TargetBusy, TargetUnreachable):
@@ -63,15 +66,6 @@ def _carry(deployer: Deployer, number: int) -> Deployment:
                 tx, deployment, deployer.now(), deployer.redact(f"{error.why}. {error.remedy}".strip())
             )
     return _record(deployer, deployment, done, digest)
-
-
-def _unwanted(deployer: Deployer, wanted: Deployment) -> bool:
-    """Return whether the daemon wrote it down for a version that is not promoted any more."""
-    if wanted.by != DAEMON:
-        return False
-    with deployer.read() as tx:
-        in_force = versions.in_force(tx, wanted.model)
-    return in_force is None or in_force.number != wanted.number
 
 
 def _take_back(deployer: Deployer, unwanted: Deployment) -> Deployment:

@@ -64,6 +64,9 @@ def gather(
     closures, paused = limits.closures(tx), limits.paused(tx)
     if paused is not None:
         closures = dict.fromkeys(pools, (None, paused.why))
+    # A closure without an end is asked again a day from now.
+    ends = {name: now + DAY if until is None else until for name, (until, _) in closures.items()}
+    closed_until = {name: until for name, until in ends.items() if until > now}
     planned_lanes = {lane.job: run.key for run in live for lane in run.lanes if lane.outcome is None}
     views = []
     finished: dict[str, float] = {}
@@ -107,7 +110,7 @@ def gather(
                 charges=(*charges.get(name, ()), *possible.get(name, ())),
                 live=tuple(lives[name]),
                 observed=observed.get(name, ()),
-                closed_until=_closed_until(closures, name, now),
+                closed_until=closed_until.get(name),
                 closed_why=closures[name][1] if name in closures else "",
             )
             for name, pool in sorted(pools.items())
@@ -165,14 +168,6 @@ def _awaits_verdict(tx: Connection, record: JobRecord, gated: Collection[str]) -
         return None  # before its first checkpoint it waits for that
     newest = next(reversed(versions.everything(tx, start.parent)), None)
     return AwaitsVerdict(start.parent, newest.name if newest else "", newest.state if newest else "")
-
-
-def _closed_until(closures: Mapping[str, tuple[int | None, str]], pool: str, now: int) -> int | None:
-    """Return until when a pool is closed; a closure without an end is asked again a day from now."""
-    if pool not in closures:
-        return None
-    until = closures[pool][0]
-    return now + DAY if until is None else until if until > now else None
 
 
 def _live_run(run: Run) -> LiveRun:

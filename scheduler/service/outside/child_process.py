@@ -58,7 +58,9 @@ class ChildHost:
             done, answer = pickle.load(child.stdout)  # noqa: S301 - written by our own child
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             self.rest()
-            how = f"did not answer in {seconds:g} s and was ended" if hung.is_set() else _ending(child.returncode)
+            status = child.returncode
+            how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            how = f"did not answer in {seconds:g} s and was ended" if hung.is_set() else how
             raise ChildFailed(f"{self._name} {how}") from error
         finally:
             timer.cancel()
@@ -111,10 +113,6 @@ def serve(answer: Callable[[Any], object]) -> None:
                 reply = (False, f"{type(error).__name__}: {error}")
             pickle.dump(reply, answers)
             answers.flush()
-
-
-def _ending(status: int) -> str:
-    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

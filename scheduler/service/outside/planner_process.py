@@ -47,19 +47,17 @@ class PlannerHost:
                     raise
                 try:
                     return self._request(snapshot, incumbent)
-                except ChildFailed as error:
-                    return self._plain(snapshot, incumbent, str(error))
+                except (
+                    ChildFailed
+                ) as error:  # here, with little memory and no solver: training goes on, people are told
+                    from scheduler.planner.planner import Planner
+
+                    plain = Planner(replace(self._options, linear=False, search_steps=0))
+                    plan = plain.plan(snapshot, incumbent)
+                    return replace(plan, warnings=(f"{error}; planned by the plain dispatcher", *plan.warnings))
 
     def _request(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         return loaded(self.child.ask((self._options, snapshot, incumbent), self._patience_seconds))
-
-    def _plain(self, snapshot: Snapshot, incumbent: Plan | None, why: str) -> Plan:
-        """Plan here, with little memory and no solver: training goes on, and people are told."""
-        from scheduler.planner.planner import Planner
-
-        plain = replace(self._options, linear=False, search_steps=0)
-        plan = Planner(plain).plan(snapshot, incumbent)
-        return replace(plan, warnings=(f"{why}; planned by the plain dispatcher", *plan.warnings))
 
     def close(self) -> None:
         """End the child for good, also one that is at work: then who asked gets ChildFailed."""
