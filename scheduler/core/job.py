@@ -35,6 +35,8 @@ class IllegalArrow(Refusal, ValueError):
     def __init__(self, arrow: str, state: object) -> None:
         place = f"of a version that is {state}" if isinstance(state, str) else f"from {type(state).__name__}"
         super().__init__(f"{arrow} is not possible {place}")
+        self.arrow = arrow
+        self.state = state
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,6 @@ _PoolSession = tuple[str, "Observed"]  # pool and session
 _NotedLanes = dict[int, tuple[str, int]]  # job and attempt by lane
 
 
-def is_wanted(ports: Ports) -> bool:
-    """Return whether the database was restored and the missing runs have not been searched for yet."""
-    with ports.database.read() as tx:
-        return due.RESTORED in due.next_due(tx)
-
-
 def catch_up(ports: Ports, now: int) -> bool:
     """Record the runs that are found; return whether the search is complete.
 

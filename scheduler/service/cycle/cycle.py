@@ -23,7 +23,7 @@ from scheduler.core.reconcile import Facts, Finish, Sighting, Step, reconcile
 from scheduler.core.run import Run, Running, Wait, stop
 from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import HOUR
-from scheduler.service.cycle.after_restore import catch_up, is_wanted
+from scheduler.service.cycle.after_restore import catch_up
 from scheduler.service.cycle.late_sessions import LateSessions
 from scheduler.service.cycle.stops import Stops, StuckLanes
 from scheduler.service.deploy.look import Deployments
@@ -57,7 +57,7 @@ from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.retention import sweep_ended
 from scheduler.service.versions.look import ModelSync
 from scheduler.service.versions.watching import Watches
-from scheduler.store import checkpoints, events, jobs, plans, queue_waits, runs, watched
+from scheduler.store import checkpoints, due, events, jobs, plans, queue_waits, runs, watched
 from scheduler.store.conditions import RUN_UNCLEAR
 from scheduler.store.watched import Watched
 
@@ -146,7 +146,8 @@ class Cycle:
     def _may_plan(self, now: int) -> bool:
         """Whether the books know all that was launched: after a restore not before what the backup forgot is found."""
         if self._looks_back is None:
-            self._looks_back = is_wanted(self._ports)
+            with self._ports.database.read() as tx:  # restored, and the missing runs were not searched for yet
+                self._looks_back = due.RESTORED in due.next_due(tx)
         if self._looks_back:
             done = self._ports.calls.gather("catch up", {"": partial(catch_up, self._ports, now)})
             self._looks_back = not done.get("", False)

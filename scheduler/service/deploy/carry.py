@@ -6,12 +6,13 @@ left alone. So a process that finds an intended deployment that is not being car
 
 from __future__ import annotations
 
+import shutil
 from typing import assert_never
 
 from platforms.targets.base import Deployed, DeployOutcome, TargetBusy, TargetError, TargetUnreachable
 from scheduler.core.deployment import Deployment
 from scheduler.service.deploy.deployer import Deployer
-from scheduler.service.deploy.release_files import forget_releases, probe_of_version, release_of
+from scheduler.service.deploy.release_files import probe_of_version, release_of
 from scheduler.service.outside.calls import tell
 from scheduler.store import checkpoints, deployments, versions
 from scheduler.store.versions import Version
@@ -98,7 +99,7 @@ def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
 def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
     now, detail = deployer.now(), deployer.redact(done.detail)
     evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": detail, "digest": digest}
-    forget_releases(deployer.staging(wanted.target), wanted.model)
+    shutil.rmtree(deployer.staging(wanted.target) / wanted.model, ignore_errors=True)  # its target has what was fetched
     with deployer.write() as tx:
         match done.outcome:
             case DeployOutcome.SERVING:

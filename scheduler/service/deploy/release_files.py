@@ -90,8 +90,3 @@ def fetch_part(artifacts: BlobStore, version: Version, job: str, component: Comp
 def served_parts(manifest: Manifest) -> list[Component]:
     """Return the files of a checkpoint that leave the house."""
     return [component for component in manifest.components if leaves(component.name)]
-
-
-def forget_releases(folder: Path, model: str) -> None:
-    """Remove what was fetched of a model below ``folder``: its target has it."""
-    shutil.rmtree(folder / model, ignore_errors=True)

@@ -83,15 +83,9 @@ def report(
     refused = list(refusals)
     began, latest = run.planned_start - CLOCKS_SECONDS, now + CLOCKS_SECONDS
     ranges = {
-        "started_at": (began, latest),
-        "ended_at": (began, latest),
-        "at": (began, latest),
-        "setup_seconds": (0, latest - run.planned_start),
-        "checkpoint_seconds": (0, latest - run.planned_start),
-        "trained_seconds": (0, latest - run.planned_start),
-        "step": (0, target_step),
-        "checkpoint_step": (0, target_step),
-        "restored_step": (0, target_step),
+        **dict.fromkeys(("started_at", "ended_at", "at"), (began, latest)),
+        **dict.fromkeys(("setup_seconds", "checkpoint_seconds", "trained_seconds"), (0, latest - run.planned_start)),
+        **dict.fromkeys(("step", "checkpoint_step", "restored_step"), (0, target_step)),
     }
     unfit: dict[str, Any] = {}
     for name, (low, high) in ranges.items():
@@ -202,16 +196,8 @@ def observed(answer: Any, key: str, launched: int, now: int) -> tuple[Observed, 
     if not isinstance(state, SessionState) or state is SessionState.UNCLEAR:
         raise Unfit(f"{brief(answer.state)} is no state of a session")
     stop_channel: Any = answer.stop_channel
-    reader = Reader(
-        {
-            "started": answer.started,
-            "ended": answer.ended,
-            "remote_id": answer.remote_id,
-            "detail": answer.detail,
-            "price": answer.price_microdollars_per_hour,
-            "deadline": answer.deadline,
-        }
-    )
+    same = {name: getattr(answer, name) for name in ("started", "ended", "remote_id", "detail", "deadline")}
+    reader = Reader({**same, "price": answer.price_microdollars_per_hour})
     runs = answer.state is SessionState.RUNNING
     latest = now + CLOCKS_SECONDS
     started = reader.read("started", whole, launched - CLOCKS_SECONDS, latest)

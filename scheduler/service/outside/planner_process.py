@@ -47,9 +47,8 @@ class PlannerHost:
                     raise
                 try:
                     return self._request(snapshot, incumbent)
-                except (
-                    ChildFailed
-                ) as error:  # here, with little memory and no solver: training goes on, people are told
+                except ChildFailed as error:
+                    # Here, with little memory and no solver: training goes on, and people are told.
                     from scheduler.planner.planner import Planner
 
                     plain = Planner(replace(self._options, linear=False, search_steps=0))
