@@ -155,7 +155,7 @@ def records(kind: type[T], rows: Iterable[Row[Any]]) -> list[T]:
     return [record_of(kind, row) for row in rows]
 
 
-def found(kind: type[T], rows: Result[Any]) -> T | None:
+def single(kind: type[T], rows: Result[Any]) -> T | None:
     """Return the dataclass of the only row, or None where there is none."""
     row = rows.one_or_none()
     return None if row is None else record_of(kind, row)

@@ -69,12 +69,12 @@ def get(tx: Connection, number: int) -> Deployment:
 
 def serving(tx: Connection, model: str, target: str) -> Deployment | None:
     """Return what serves at a target, or None."""
-    return codec.found(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "serving"}))
+    return codec.single(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "serving"}))
 
 
 def intended(tx: Connection, model: str, target: str) -> Deployment | None:
     """Return what is on its way to a target, or None; after a crash no process may be working on it."""
-    return codec.found(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "intended"}))
+    return codec.single(Deployment, tx.execute(_THERE, {"model": model, "target": target, "state": "intended"}))
 
 
 def live(tx: Connection) -> list[Deployment]:

@@ -120,7 +120,7 @@ def of_version(tx: Connection, version: Version) -> list[EvaluationJob]:
 
 def of_job(tx: Connection, job: str) -> EvaluationJob | None:
     """Return the evaluation that a job is, or None."""
-    return codec.found(EvaluationJob, tx.execute(_OF_JOB, {"job": job}))
+    return codec.single(EvaluationJob, tx.execute(_OF_JOB, {"job": job}))
 
 
 def alike(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
@@ -156,7 +156,7 @@ def verdicts_between(tx: Connection, start: int, end: int) -> list[StoredVerdict
 def same_verdict(tx: Connection, version: Version, gates_digest: str, set_digest: str) -> StoredVerdict | None:
     """Return what these gates said of a version on this set, or None when they were not asked yet."""
     where = {**_key(version), "gates": gates_digest, "test_set": set_digest}
-    return codec.found(StoredVerdict, tx.execute(_SAME, where))
+    return codec.single(StoredVerdict, tx.execute(_SAME, where))
 
 
 def uses(tx: Connection, set_digest: str) -> int:

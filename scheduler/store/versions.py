@@ -89,7 +89,7 @@ def add(tx: Connection, version: Version, now: int, by: str) -> Version:
 
 def find(tx: Connection, model: str, number: int) -> Version | None:
     """Return one version, or None when there is none."""
-    return codec.found(Version, tx.execute(_ONE, {"model": model, "number": number}))
+    return codec.single(Version, tx.execute(_ONE, {"model": model, "number": number}))
 
 
 def get(tx: Connection, model: str, number: int) -> Version:
@@ -113,12 +113,12 @@ def of_checkpoint(tx: Connection, key: str) -> Version | None:
 
 def of_digest(tx: Connection, model: str, digest: str) -> Version | None:
     """Return the version of a model that holds what a digest names, or None."""
-    return codec.found(Version, tx.execute(_OF_DIGEST, {"model": model, "digest": digest}))
+    return codec.single(Version, tx.execute(_OF_DIGEST, {"model": model, "digest": digest}))
 
 
 def newest_accepted(tx: Connection, model: str) -> Version | None:
     """Return the accepted version of the highest number, or None."""
-    return codec.found(Version, tx.execute(_NEWEST_ACCEPTED, {"model": model}))
+    return codec.single(Version, tx.execute(_NEWEST_ACCEPTED, {"model": model}))
 
 
 def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: str = "daemon", **data: Any) -> Version:

@@ -56,8 +56,8 @@ class Suspects:
         """
         ports = self._ports
         with ports.database.read() as tx:
-            found = [checkpoints.find(tx, key) for key in conditions.reasons(tx, SUSPECTED)]
-        records = [record for record in found if record is not None]
+            suspects = [checkpoints.find(tx, key) for key in conditions.reasons(tx, SUSPECTED)]
+        records = [record for record in suspects if record is not None]
         work = {
             record.manifest.key: partial(
                 apart, ports, "checkpoint.unverified", partial(_damage, ports.artifacts, record), None,
