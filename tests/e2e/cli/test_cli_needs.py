@@ -26,7 +26,7 @@ from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.core.window import DAY, WEEK, Calendar
 from scheduler.daemon import status_line
 from scheduler.notify.mail import Mailing, mail
-from scheduler.notify.rules import _TELLS
+from scheduler.notify.rules import _ALERTS
 from scheduler.service.faults.isolation import JOB_POISONED, POISONED, RECOVERED
 from scheduler.service.versions import force
 from scheduler.store import checkpoints, deployments, due, evaluations, events, jobs, limits, outbox, runs, versions
@@ -347,7 +347,9 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
             assert need.remedy in place
         cut += f"{about}: " not in told  # a letter has twenty lines and says how many more there are
         if f"{about}: " in told:
-            assert need.remedy in told or what in _TELLS.values() or f"{about}: {what}" not in told
+            assert (
+                need.remedy in told or what in {one.need for one in _ALERTS.values()} or f"{about}: {what}" not in told
+            )
         assert any(what in line and need.remedy in line for line in said)
     assert cut == 0 or f"and {cut} more" in told
     assert len(said) == len(found)
