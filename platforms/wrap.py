@@ -7,15 +7,15 @@ the next cycle; a launch without an answer is the daemon's to find again by key.
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from platforms.artifacts.base import BlobStore
 from platforms.base import (
     Capabilities,
+    Extends,
     HourPrice,
     LaunchRequest,
     Misconfigured,
@@ -33,8 +33,8 @@ _TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})  # may move mu
 _TRANSFER_FACTOR = 10  # they get this many times as long
 
 
-class Wrapper(ABC):
-    """Passes every call on through ``_call``, which a subclass overrides."""
+class Wrapper:
+    """Passes every call on through ``_call``, which a subclass may override."""
 
     def __init__(self, inner: Platform, platform: str) -> None:
         self._wrapped = inner
@@ -82,9 +82,14 @@ class Wrapper(ABC):
         """See Platform.sweep."""
         return self._call("sweep", partial(self._inner.sweep, over, now))
 
-    @abstractmethod
+    def extend(self, key: str, deadline: int, now: int) -> None:
+        """See Extends.extend."""
+        self._call("extend", partial(cast("Extends", self._inner).extend, key, deadline, now))
+
     def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
         """Make one call of the port, named ``action``, in the wrapper's way."""
+        del action
+        return call()
 
 
 class Guarded(Wrapper):
@@ -230,7 +235,3 @@ class LatePlatform(Wrapper):
                 raise Misconfigured(self._platform, "load", why, "See: schedctl doctor") from error
             self._made_of = mark
         return self._adapter, mark
-
-    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
-        del action
-        return call()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from platforms.base import LaunchRequest, Platform, Refused, Unreachable
-from platforms.wrap import Guarded
+from platforms.wrap import Guarded, LatePlatform
 from tests.lab.fake import FakeCloud, FakePlatform
 
 NOW = 1_000_000
@@ -114,6 +114,21 @@ def test_no_call_is_repeated(act: Callable[[Platform], object]) -> None:
     with pytest.raises(Unreachable):
         act(Guarded(flaky, "fake", **QUIET))
     assert len(flaky.calls) == 1
+
+
+def test_a_deadline_moves_through_every_wrapper() -> None:
+    moved: list[tuple[str, int, int]] = []
+
+    class Extended(FakePlatform):
+        """Notes the deadlines that it is told."""
+
+        def extend(self, key: str, deadline: int, now: int) -> None:
+            """See Extends.extend."""
+            moved.append((key, deadline, now))
+
+    late = LatePlatform("fake", lambda: Extended(FakeCloud()), lambda: "same")
+    Guarded(late, "fake", **QUIET).extend("one", NOW + 60, NOW)
+    assert moved == [("one", NOW + 60, NOW)]
 
 
 def test_all_wrappers_together_keep_the_capabilities() -> None:
