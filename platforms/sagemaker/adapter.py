@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from platforms.artifacts.s3.client import code_of
 from platforms.artifacts.s3.store import S3Store
 from platforms.base import (
     Capabilities,
@@ -325,7 +326,7 @@ class SageMakerPlatform(Platform):
         try:
             description: Mapping[str, Any] = self._jobs.describe_training_job(TrainingJobName=key)
         except ClientError as error:
-            if answers.code_of(error) in answers.MISSING:
+            if code_of(error) in answers.MISSING:
                 return None
             raise
         if lack := lacking(description, key):  # something on the way answered in AWS's place
@@ -340,7 +341,7 @@ class SageMakerPlatform(Platform):
         try:
             self._jobs.stop_training_job(TrainingJobName=key)
         except ClientError as error:
-            if answers.code_of(error) not in answers.MISSING:  # among them: it is over already
+            if code_of(error) not in answers.MISSING:  # among them: it is over already
                 raise
 
     def _delete(self, key: str) -> None:
@@ -349,7 +350,7 @@ class SageMakerPlatform(Platform):
         try:
             self._jobs.delete_training_job(TrainingJobName=key)
         except ClientError as error:
-            if answers.code_of(error) not in answers.MISSING | answers.DENIED | answers.UNKNOWN:
+            if code_of(error) not in answers.MISSING | answers.DENIED | answers.UNKNOWN:
                 raise
 
     def _learn(self, description: Mapping[str, Any], session: Observed) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.payload.bounds import INSTANT_MAX, digits
 from platforms.artifacts.base import StoreError, StoreUnreachable
+from platforms.artifacts.s3.client import code_of
 from platforms.base import InQueue, Misconfigured, Observed, PlatformError, Refused, SessionState, Unreachable
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def read_logs(client: Any, job: str, offset: int, limit_bytes: int) -> Iterator[
             if piece:
                 yield piece
     except ClientError as error:
-        if error.response.get("Error", {}).get("Code") != "ResourceNotFoundException":
+        if code_of(error) != "ResourceNotFoundException":
             raise
 
 
@@ -202,11 +203,6 @@ def _lines(client: Any, job: str) -> Iterator[bytes]:
 def _started(stream: str) -> tuple[int, str]:
     """A stream is named ``<job>/algo-<n>-<epoch>``."""
     return (digits(stream.rpartition("-")[2], INSTANT_MAX) or 0, stream)
-
-
-def code_of(error: ClientError) -> str:
-    """Return AWS's own word for an error."""
-    return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def is_refusal(error: Exception, operation: str) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from jobs.payload.deadline import header_date
+from platforms.artifacts.s3.client import code_of
 from platforms.base import Checked, check_clock
 from platforms.sagemaker import answers
 from platforms.sagemaker.request import ECR
@@ -79,9 +80,9 @@ def _role(settings: SageMakerSettings) -> Checked:
         try:
             role = _client(settings, "iam").get_role(RoleName=name)["Role"]
         except ClientError as error:
-            if answers.code_of(error) == "NoSuchEntity":
+            if code_of(error) == "NoSuchEntity":
                 return Checked("bad", f"there is no role {name}", "Create it from docs/iam, or correct the option role")
-            if answers.code_of(error) in answers.DENIED:
+            if code_of(error) in answers.DENIED:
                 return Checked("warning", "not checked: the daemon may not read roles", "Nothing, if jobs start")
             raise
     trusted = str(role.get("AssumeRolePolicyDocument", ""))
@@ -97,7 +98,7 @@ def _jobs(settings: SageMakerSettings) -> Checked:
         try:
             _client(settings, "sagemaker").describe_training_job(TrainingJobName=_NOBODY)
         except ClientError as error:
-            if answers.code_of(error) not in answers.MISSING:
+            if code_of(error) not in answers.MISSING:
                 raise
     return Checked("ok", "can be described")
 
@@ -113,7 +114,7 @@ def _quota(settings: SageMakerSettings) -> Checked:
             pages = _client(settings, "service-quotas").get_paginator("list_service_quotas")
             listed = [quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]]
         except ClientError as error:
-            if answers.code_of(error) not in answers.DENIED:
+            if code_of(error) not in answers.DENIED:
                 raise
             listing = f"not checked for {', '.join(settings.instance_types)}: new accounts have 0"
             remedy = f"See Service Quotas, Amazon SageMaker, '<type> for {use}', or grant docs/iam/doctor.json"

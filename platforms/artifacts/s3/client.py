@@ -170,7 +170,7 @@ def _loader() -> Any:
 
 # What S3 answers when it does not do what it was asked, in the words of the store.
 def code_of(error: ClientError) -> str:
-    """Return S3's own word for an error."""
+    """Return AWS's own word for an error."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
