@@ -25,11 +25,13 @@ _MEANT: dict[str, str] = {
     "cost": "costs, usage, billing, sreport, cost-report, spend, money",
     "quota": "quotas, limits, budget, kaggle quota",
     "events": "get events, event, audit",
-    "checkpoints list": "artifacts, artifact, checkpoint, artifact list",
+    "checkpoints list": "artifacts, artifact, checkpoint, ckpt, ckpts, artifact list",
     "queue show JOB": "job JOB, describe, describe job, describe jobs, get jobs JOB, get job JOB, show, show job, "
-    "inspect, info, job show, job status, scontrol show job, queue describe, queue status, queue info, queue get",
+    "inspect, info, job show, job status, scontrol show job, eta, progress, queue describe, queue status, queue info, "
+    "queue get",
     "plan explain JOB": "why, explain, queue why, queue explain",
     "plan show": "next, schedule, sprio",
+    "plan diff": "diff",
     "logs JOB": "log, attach, tail, job logs, queue logs, queue log, runs log, run logs, daemon logs JOB",
     "top": "watch, htop, monitor",
     "submit SCRIPT": "launch, run, train, exec, sbatch, srun, start, queue submit, queue run, queue launch, job submit",
@@ -48,19 +50,22 @@ _MEANT: dict[str, str] = {
     "backup DIR": "db dump, snapshot, backup create",
     "checkpoints pull JOB DIR": "pull, download, cp, export, artifact get, artifact download",
     "models promote MODEL@N": "promote, deploy",
-    "report weekly": "reports, report show, report list, summary",
+    "report weekly": "reports, email, mail, report show, report list, summary",
     "config show report": "report recipients, report config",
-    "doctor": "check, health, diagnose",
+    "doctor": "check, health, diagnose, ping, test",
+    "init": "setup, configure",
     "db upgrade": "migrate, db migrate, upgrade",
-    "config show": "settings, config list, config get, config view",
+    "config show": "settings, env, config list, config get, config view",
     "!settings are a file | Edit {config}, then: schedctl config check": "config edit, config set, pools add, "
     "pools create, pools edit",
     "!systemd does it | Use: systemctl restart uff-scheduler": "service restart, service start, service reload, "
     "daemon restart, restart",
     "!systemd does it | Use: journalctl -e -u uff-scheduler": "service logs, service log, service journal, daemon logs",
     "!platforms have credentials instead of a login | See: docs/kaggle.md, docs/sagemaker.md. To check them: "
-    "schedctl doctor": "login, auth, auth login, whoami, configure",
+    "schedctl doctor": "login, auth, auth login, whoami",
     "!the manual page was removed | See: schedctl --help, schedctl COMMAND --help, docs/reference/commands.md": "man",
+    "!it is removed as it was installed | See: docs/how-to.md, Uninstall": "uninstall",
+    "!the status page has them | See: docs/how-to.md, Show metrics in Grafana": "metrics, prometheus, grafana",
     "!a person does it, with the daemon stopped | See: docs/service.md, Back up and restore": "restore, backup restore",
 }
 _NOT_OFFERED = ("queue remove", "queue hold", "cancel", "pause")  # they stop work
