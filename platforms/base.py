@@ -325,3 +325,6 @@ class Platform(Protocol):
 
         A key that is not in ``over`` is never touched, nor one whose session waits or runs. Idempotent.
         """
+
+
+Adapter = Platform  # plugins that were written for 0.2.0 inherit from it by this name
