@@ -30,8 +30,7 @@ from scheduler import clock, line
 from scheduler.app import App
 from scheduler.core.run import Run, Running
 from scheduler.core.window import WEEK
-from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.cycle.endings import tell_endings
+from scheduler.service.cycle.cycle import Cycle, tell_endings
 from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import EventLog, Ports
 from scheduler.service.requests.one_account import require_one_account

@@ -16,12 +16,12 @@ from platforms.targets.base import DeployOutcome, TargetContext, TargetUnreachab
 from scheduler.core.deployment import DeploymentRule
 from scheduler.core.plan import Plan
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.deploy.carry import DAEMON, carry_out
 from scheduler.service.deploy.deployer import Deployer
-from scheduler.service.deploy.look import Deployments
+from scheduler.service.deploy.look import Deployments, carry_out
 from scheduler.service.outside.ports import Ports, ServedAt
 from scheduler.service.versions.watching import read_watch, take_back
 from scheduler.store import checkpoints, deployments, events
+from scheduler.store.deployments import DAEMON
 from scheduler.store.engine import Database
 from tests.lab.clocks import HandClock
 from tests.lab.releases import WEIGHTS, weights

@@ -14,8 +14,7 @@ from scheduler.core.pool import Pool
 from scheduler.core.run import Outcome
 from scheduler.core.snapshot import Snapshot
 from scheduler.report.week import to_json, week_of
-from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.cycle.endings import tell_endings
+from scheduler.service.cycle.cycle import Cycle, tell_endings
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.store import events, jobs, limits, runs

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -20,19 +21,18 @@ from scheduler.core.job import Active, Wish
 from scheduler.core.plan import Plan
 from scheduler.core.quota import RollingQuota, rolling_edges, windows
 from scheduler.core.reconcile import Facts, Finish, Sighting, Step, reconcile
-from scheduler.core.run import Run, Running, Wait, stop
+from scheduler.core.run import CONSEQUENCES, Outcome, Run, Running, Wait, stop
 from scheduler.core.snapshot import PoolView, Snapshot
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.after_restore import catch_up
 from scheduler.service.cycle.late_sessions import LateSessions
 from scheduler.service.cycle.stops import Stops, StuckLanes
 from scheduler.service.deploy.look import Deployments
-from scheduler.service.facts.apply import apply
+from scheduler.service.facts.apply import apply, extend
 from scheduler.service.facts.homecoming import Homecoming
 from scheduler.service.facts.observation import LiveJobs, Observation, declared
 from scheduler.service.facts.observe import observe
 from scheduler.service.facts.snapshot import gather
-from scheduler.service.facts.spans import extend
 from scheduler.service.facts.verification import Suspects
 from scheduler.service.faults.isolation import (
     CLEAR,
@@ -59,6 +59,7 @@ from scheduler.service.versions.look import ModelSync
 from scheduler.service.versions.watching import Watches
 from scheduler.store import checkpoints, due, events, jobs, plans, queue_waits, runs, watched
 from scheduler.store.conditions import RUN_UNCLEAR
+from scheduler.store.events import Event
 from scheduler.store.watched import Watched
 
 _PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned is due
@@ -67,6 +68,11 @@ _PLAN_AGAIN_SECONDS = 600  # something due could not be launched
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
 _AWAITED = ("data", "inputs", "wheels", "quota", "components")  # for these launches wait: one came, a plan is made
 _EVENTS_MAX = 200
+_AT_ONCE = 500
+_GOOD = frozenset({Outcome.FINISHED, Outcome.YIELDED, Outcome.CANCELLED})
+_RUNS = frozenset(f"run.end_{outcome}" for outcome in Outcome)
+_JOBS = frozenset({"job.finish", "job.fail", "job.park", "job.hold", "job.cancel", "job.release", "job.requeue"})
+_BAD_STATES = frozenset({"failed", "held"})
 # An expected start moves with each pass of a scheduler. It is stored again if it moved by this or a tenth of the wait.
 _TENTH = 10
 _MOVED_SECONDS, _MOVED_WALL_SECONDS = 600, 2.0
@@ -451,3 +457,56 @@ def _openings(view: PoolView, now: int, until: int) -> Iterator[int]:
             yield from rolling_edges(view.charges, quota.span_seconds)
         else:
             yield from (window.start for window in windows(quota, view.charges, now, until))
+
+
+# Endings: the log says when and why sessions and jobs end, at warning level when it went badly.
+#
+# It is read from the event log, after what happened was committed: a line is never about something rolled back.
+def tell_endings(ports: Ports, after: int) -> int:
+    """Log what ended after the event ``after``; return the newest event that was looked at."""
+    with ports.database.read() as tx:
+        newest = events.newest_id(tx)
+        if newest == after:
+            return after
+        ended = events.tail(tx, after, _AT_ONCE, _RUNS | _JOBS)
+        lines = [line for event in ended for line in _lines(tx, event)]
+    for badly, text, fields in lines:
+        (ports.log.warning if badly else ports.log.info)(text, **fields)
+    return ended[-1].id if len(ended) == _AT_ONCE else newest
+
+
+def _lines(tx: Connection, event: Event) -> list[tuple[bool, str, dict[str, Any]]]:
+    """Return (whether it went badly, what is said, its fields)."""
+    state = event.data.get("to") or {}
+    if event.kind in _RUNS:
+        outcome = Outcome(event.kind.removeprefix("run.end_"))
+        run, started = runs.get(tx, event.subject), state.get("started")
+        fields = {
+            "run": run.key,
+            "pool": run.pool,
+            "outcome": str(outcome),
+            "why": event.data.get("why", ""),
+            "seconds": 0 if started is None else state["at"] - started,
+            "jobs": {lane.job: f"{lane.outcome or ''} {lane.message}".strip() for lane in run.lanes},
+        }
+        return [(outcome not in _GOOD, "session.ended", fields)]
+    return [_of_job(state, event)] if state.get("state") != "active" else []
+
+
+def _of_job(state: Mapping[str, Any], event: Event) -> tuple[bool, str, dict[str, Any]]:
+    name = str(state.get("state"))
+    fields: dict[str, Any] = {"job": event.subject, "by": state.get("by") or event.by}
+    why = ": ".join(str(state[part]) for part in ("why", "message") if state.get(part))
+    fields |= {"why": why} if why else {}
+    if run := event.data.get("run"):
+        fields["run"] = run
+    if name != "queued":
+        # What people ask for is not bad news to them.
+        return name in _BAD_STATES and event.by == "daemon", f"job.{name}", fields
+    outcome = event.data.get("outcome")
+    badly = outcome is not None and CONSEQUENCES[Outcome(outcome)].counts_as_failure
+    if outcome is not None:
+        fields["outcome"] = outcome
+    if state.get("retry_at") is not None:
+        fields["retry_at"] = state["retry_at"]
+    return badly, "job.queued", fields

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import assert_never
+from functools import partial
+from typing import assert_never, cast
 
 from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
 from jobs.payload.store.manifest import Manifest, split_key
+from platforms.base import Extends, PlatformError
 from scheduler.core import job as arrows
 from scheduler.core import run as run_arrows
+from scheduler.core.admission import room
 from scheduler.core.backoff import retry_delay
 from scheduler.core.blame import BURNT, hold_reason, last_line
 from scheduler.core.job import Active, Queued
@@ -22,13 +25,14 @@ from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Lane, Outcome
 from scheduler.core.spans import Begin, Postpone
 from scheduler.core.throughput import PRIOR_SIGMA, Sample, learn, one_device_speed
 from scheduler.core.window import DAY, HOUR
-from scheduler.service.facts import early_stops, spans
+from scheduler.service.facts import early_stops
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.places import NEVER_BEGAN, rest
 from scheduler.service.faults.places import WRONG_DEVICE as POOL_WRONG_DEVICE
+from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
-from scheduler.store import checkpoints, events, generations, jobs, ledger, prices, rates, runs, series, watched
+from scheduler.store import checkpoints, events, generations, jobs, ledger, limits, prices, rates, runs, series, watched
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.store.training_data import note as note_training_data
@@ -76,9 +80,9 @@ def _carry_out(ports: Ports, tx: Connection, step: Step, now: int) -> None:
             accepted = run_arrows.accept(run.state, remote_id, started)
             runs.change_state(tx, run.key, run.state, accepted, "accept", now, found_by_key=True)
         case Postpone():
-            spans.postpone(ports, tx, step, now)
+            postpone(ports, tx, step, now)
         case Begin():
-            spans.begin(tx, step, now)
+            _move(tx, step.run, step.started, step.deadline, now, started=step.started)
         case CloseLane(run=run, end=end):
             close_lane(ports, tx, run, end, now)
         case Finish():
@@ -366,3 +370,62 @@ def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: 
                 jobs.change_state(tx, lane.job, record.state, parked, "park", now, run=run.key)
         close_lane(ports, tx, run, end, now)
     _finish(ports, tx, Finish(run, Outcome.REJECTED, None, now, (), why), now)
+
+
+# A run's deadline and its hold move, with a session that waits or that began late.
+def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
+    """Move a waiting run's hold to where it ends if it starts soon; ask it to leave when its pool has no room then."""
+    run, pool = step.run, ports.pools.get(step.run.pool)
+    if step.deadline == run.deadline:
+        return
+    starts = now, step.deadline - step.length_seconds
+    why = "" if pool is None else _no_room(tx, run, pool, step.length_seconds, starts)
+    if why and isinstance(run.state, Running):
+        why = f"it waited in its platform's queue past its hours, and {why} leaves no more: its job waits again"
+        runs.change_state(tx, run.key, run.state, run_arrows.stop(run.state, why, now), "stop", now)
+        return
+    _move(tx, run, now, step.deadline, now)
+
+
+def extend(ports: Ports, steps: Sequence[Step], now: int) -> None:
+    """Tell platforms the deadlines that waiting sessions have now; only what is held by then is granted."""
+    wanted = {step.run.key: step for step in steps if isinstance(step, Postpone)}
+    if not wanted:
+        return
+    with ports.database.read() as tx:
+        granted = [run for key in wanted if isinstance((run := runs.get(tx, key)).state, Running)]
+    ports.calls.gather("extend", {run.key: partial(_extend, ports, run, now) for run in granted})
+
+
+def _extend(ports: Ports, run: Run, now: int) -> None:
+    platform = cast("Extends", ports.platforms[run.pool])
+    try:
+        border.call(run.pool, "extend", lambda: platform.extend(run.key, run.deadline, now))
+    except PlatformError as error:  # it keeps the deadline it had, and is reported again
+        ports.log.warning("extend.failed", run=run.key, why=str(error))
+
+
+def _move(tx: Connection, run: Run, start: int, deadline: int, now: int, *, started: int | None = None) -> None:
+    held_until = deadline + run.held_until - run.deadline
+    state = run.state if started is None else run_arrows.begin(run.state, started)
+    runs.move(tx, run, state, deadline, held_until, now)
+    if held_until != run.held_until:
+        price = next((entry.price_microdollars_per_hour for entry in ledger.of_runs(tx, [run.key])), 0)
+        why = "it waits in its platform's queue" if started is None else "it began later than planned"
+        ledger.hold(tx, replace(run, held_until=held_until), now, price, why, min(start, held_until))
+
+
+def _no_room(tx: Connection, run: Run, pool: Pool, length_seconds: int, starts: tuple[int, ...]) -> str:
+    """Return what leaves no room for a session that begins at one of these instants; "" when there is room."""
+    pool = prices.priced(tx, {pool.name: pool})[pool.name]
+    booked = ledger.charges(tx, starts[0] - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
+    possible = watched.possible_charges(tx).get(pool.name, ())
+    charges = [charge for charge in (*booked, *possible) if charge.run != run.key]
+    others = [other for other in runs.live(tx) if other.pool == pool.name and other.key != run.key]
+    ends = [other.held_until for other in others for _ in range(pool.places_of(other.devices))]
+    observed = limits.observed(tx).get(pool.name, ())
+    for start in starts:
+        admitted = room(pool, charges, ends, start, observed, run.devices)
+        if admitted.seconds < length_seconds + run.held_until - run.deadline:
+            return admitted.limited_by
+    return ""

@@ -15,8 +15,8 @@ from platforms.artifacts.base import BlobStore
 from platforms.targets.base import Served, TargetError
 from scheduler.core.deployment import Deployment
 from scheduler.core.version import split_version
-from scheduler.service.deploy.carry import deploy_now
 from scheduler.service.deploy.deployer import Deployer
+from scheduler.service.deploy.look import deploy_now
 from scheduler.service.requests.checkpoint_files import choose
 from scheduler.service.versions import force, making
 from scheduler.service.versions.item_set import set_for
