@@ -17,8 +17,8 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Outcome
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.facts.homecoming import PATIENCE_SECONDS, Homecoming
 from scheduler.service.facts.observation import LiveJobs, Observation
+from scheduler.service.facts.observe import PATIENCE_SECONDS, Homecoming
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, runs
 from scheduler.store.engine import Database

@@ -24,7 +24,7 @@ from jobs.payload.store.tree import LIMITS, fetch_tree, remove_tree, tree_prefix
 from platforms.artifacts.base import Grant, StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.core.retention import DAY
-from scheduler.service.launch.trees import put_tree
+from scheduler.service.launch.inputs import put_tree
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.retention import retain_trees
 from scheduler.store import trees

@@ -29,9 +29,8 @@ from scheduler.service.cycle.late_sessions import LateSessions
 from scheduler.service.cycle.stops import Stops, StuckLanes
 from scheduler.service.deploy.look import Deployments
 from scheduler.service.facts.apply import apply, extend
-from scheduler.service.facts.homecoming import Homecoming
 from scheduler.service.facts.observation import LiveJobs, Observation, declared
-from scheduler.service.facts.observe import observe
+from scheduler.service.facts.observe import Homecoming, observe
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.facts.verification import Suspects
 from scheduler.service.faults.isolation import (

@@ -28,7 +28,7 @@ from scheduler.core.reasons import ParentUnusable
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts.apply import reject
-from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.overheads import Overheads, patience, quiet_seconds
 from scheduler.service.facts.parents import choose_parent, pinned_parent
 from scheduler.service.facts.snapshot import gives_secrets
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
@@ -38,7 +38,6 @@ from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.lanes import note_lanes, stop_flag_key
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.launch.packages import package_trees, with_packages
-from scheduler.service.launch.patience import patience, quiet_seconds
 from scheduler.service.launch.training_data import with_data
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports

@@ -15,7 +15,7 @@ from jobs.spec import JobSpec, Requirements
 from platforms.artifacts.base import BlobStore
 from platforms.image import Image, has_lock, image_of, options_for
 from scheduler.core.pool import Pool
-from scheduler.service.launch.trees import drop_damaged
+from scheduler.service.launch.inputs import drop_damaged
 from scheduler.store import jobs, trees
 from scheduler.store.engine import Database
 from scheduler.store.jobs import JobRecord

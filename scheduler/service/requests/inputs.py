@@ -19,8 +19,7 @@ from jobs.payload.store.tree import LIMITS, tree_prefix
 from jobs.spec import TEST_SET, Input, JobSpec
 from platforms.artifacts.base import BlobStore
 from platforms.base import Published
-from scheduler.service.launch.inputs import KIND, note
-from scheduler.service.launch.trees import drop_damaged, put_tree
+from scheduler.service.launch.inputs import KIND, drop_damaged, note, put_tree
 from scheduler.service.outside.ports import no_account
 from scheduler.store import jobs, trees
 from scheduler.store.engine import Database

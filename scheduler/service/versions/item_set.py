@@ -15,8 +15,7 @@ from jobs.payload.bounds import read_json
 from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, TEST_SET, Input, JobSpec
 from platforms.artifacts.base import BlobStore
-from scheduler.service.launch.inputs import KIND
-from scheduler.service.launch.trees import put_tree
+from scheduler.service.launch.inputs import KIND, put_tree
 from scheduler.store.engine import Database
 
 ITEMS = 300  # of a corpus; a person who wants more, or others, names a file of items
