@@ -62,7 +62,8 @@ def hold_reason(end: LaneEnd, failures: int, earlier: Sequence[Lane], same_error
             if lane.outcome is Outcome.FINISHED:
                 break
             continue  # a refused, preempted or stopped session shows neither success nor failure
-        if _alike(end, lane):
+        same = fingerprint(end.error_class, end.message) == fingerprint(lane.error_class, lane.message)
+        if lane.error_class in BURNT if end.error_class in BURNT else same:
             alike += 1
         elif end.error_class not in BURNT:
             break
@@ -75,9 +76,3 @@ def hold_reason(end: LaneEnd, failures: int, earlier: Sequence[Lane], same_error
     if not same_error or alike < same_error:
         return ""
     return f"{alike} sessions in a row ended in the same error ({end.error_class}), with no progress between: {error}"
-
-
-def _alike(end: LaneEnd, lane: Lane) -> bool:
-    if end.error_class in BURNT:
-        return lane.error_class in BURNT
-    return fingerprint(end.error_class, end.message) == fingerprint(lane.error_class, lane.message)

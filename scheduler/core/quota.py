@@ -350,10 +350,6 @@ class Uses:
     certain: Sequence[Interval]
     possible: Sequence[Interval]
 
-    def since(self, start: int) -> Uses:
-        """Return the uses from ``start`` on."""
-        return Uses(_since(self.certain, start), _since(self.possible, start))
-
 
 def openings(
     uses: Uses, span: int, idle: Sequence[Instants], until: int = _NEVER
@@ -415,7 +411,8 @@ def longest_first_use(
     forgotten = span if first < start - BOOKS_SECONDS + span else 0
     unused = first - 1
     before, idle = openings(uses, span, [(unused, unused + forgotten)], start)
-    check = _ExcessCheck(charges, start, span, limit_at, edges, uses.since(start), before, idle)
+    uses = Uses(_since(uses.certain, start), _since(uses.possible, start))
+    check = _ExcessCheck(charges, start, span, limit_at, edges, uses, before, idle)
     low, high = 0, min(cap, span)
     length, halves = high, True
     while low < high:

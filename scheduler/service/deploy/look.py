@@ -26,15 +26,10 @@ _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
 
 def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]:
     """Return what is due or waits at the automatic targets now."""
-    in_force = {
-        model: promoted.number for model in _models(tx) if (promoted := versions.in_force(tx, model)) is not None
-    }
+    models = sorted({version.model for version in versions.everything(tx)})
+    in_force = {model: promoted.number for model in models if (promoted := versions.in_force(tx, model)) is not None}
     rows = [row for model in in_force for row in deployments.of_model(tx, model)]
     return decide([at.rule for at in deployer.targets.values()], in_force, rows, deployments.resumed(tx), now)
-
-
-def _models(tx: Connection) -> list[str]:
-    return sorted({version.model for version in versions.everything(tx)})
 
 
 def _settled(tx: Connection, deployer: Deployer) -> list[Deployment]:

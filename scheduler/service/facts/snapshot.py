@@ -10,25 +10,39 @@ from sqlalchemy import Connection
 
 from config.errors import ConfigError
 from jobs.cycle import coming
-from jobs.spec import EVALUATE, Gate, JobSpec
+from jobs.payload.store.manifest import Manifest
+from jobs.spec import EVALUATE, Gate, JobSpec, StartFrom
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.blame import last_line
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.pool import Pool
 from scheduler.core.quota import current_quotas
-from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, Reason, SecretMissing
+from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, ParentUnusable, Reason, SecretMissing
 from scheduler.core.run import Ended, Run, Running, Stopping
 from scheduler.core.snapshot import Arrivals, HourShare, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.facts.overheads import Overheads
-from scheduler.service.facts.parents import lacks_parent
 from scheduler.service.faults.isolation import isolated
-from scheduler.store import generations, jobs, ledger, limits, prices, queue_waits, rates, runs, versions, watched
+from scheduler.store import (
+    checkpoints,
+    conditions,
+    generations,
+    jobs,
+    ledger,
+    limits,
+    prices,
+    queue_waits,
+    rates,
+    runs,
+    versions,
+    watched,
+)
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 
+_TOLERANCE = 1e-9  # steps, as the planner counts the gate's
 _LEFT_OVER = 0.04  # of its model's weight is an evaluation's, while it has time
 
 
@@ -209,7 +223,10 @@ def job_view(
             pass
     allowed = [name for name in pools if not spec.pools or name in spec.pools]
     if spec.requirements is not None:
-        allowed = [name for name in allowed if _locked_for(spec, pools[name])]
+        lock = spec.requirements  # before they are locked, they may be for every pool
+        options = {name: options_for(spec, pools[name].platform, pools[name].options) for name in allowed}
+        if lock.digest:
+            allowed = [name for name in allowed if has_lock(pools[name].platform, options[name], lock.targets)]
         if not allowed and blocked is None:
             why = f"its requirements are locked for no pool that it may use; schedctl queue update {spec.name} does it"
             blocked = BadDefinition(spec.name, why)
@@ -242,13 +259,6 @@ def job_view(
         misfit=misfit(spec, [pools[name] for name in allowed]),
         kind=spec.sweep or spec.name,
     )
-
-
-def _locked_for(spec: JobSpec, pool: Pool) -> bool:
-    """Before they are locked, they may be for every pool."""
-    wanted = spec.requirements
-    options = options_for(spec, pool.platform, pool.options)
-    return wanted is None or not wanted.digest or has_lock(pool.platform, options, wanted.targets)
 
 
 def lacks_secrets(spec: JobSpec, pool: Pool, read_secret: Callable[[str], object]) -> SecretMissing | None:
@@ -378,3 +388,63 @@ def hour_shares(tx: Connection, records: Iterable[JobRecord]) -> dict[str, HourS
         total = sum(seconds.values())
         result |= {member: HourShare(name, part, seconds[member], total) for member, part in parts.items() if part > 0}
     return result
+
+
+# Parents: from whose weights a job begins, chosen among the checkpoints that no session of it has refused.
+def pinned_parent(tx: Connection, record: JobRecord) -> Manifest | None:
+    """Return the checkpoint that was chosen for a job; None before that, and once it turned out to be damaged."""
+    generation = generations.current(tx, record.spec.name)
+    if generation is None or generation.parent_key is None:
+        return None
+    saved = checkpoints.find(tx, generation.parent_key)
+    return saved.manifest if saved is not None and saved.state == "good" else None
+
+
+def choose_parent(tx: Connection, record: JobRecord, start: StartFrom) -> Manifest | ParentUnusable:
+    """Return the checkpoint that a job starts from: the one chosen before, else the newest; or why there is none.
+
+    None that a session could not start from is given to anybody before it is verified.
+    """
+    suspected, pinned = _suspected(tx), pinned_parent(tx, record)
+    if pinned is not None and pinned.key in suspected:
+        return ParentUnusable(start.parent, pinned.step, "the one that was chosen is being verified")
+    if pinned is not None:
+        return pinned
+    if record.spec.role == EVALUATE:  # of one checkpoint and no other
+        return ParentUnusable(start.parent, 0, "the checkpoint that it evaluates is damaged")
+    step = max(1, math.ceil(start.gate.fraction * jobs.get(tx, start.parent).spec.target_step - _TOLERANCE))
+    generation = generations.current(tx, record.spec.name)
+    refused = suspected.union(generation.refused if generation else ())
+    newest = next((manifest for manifest in _candidates(tx, start) if manifest.key not in refused), None)
+    if newest is None or newest.step < step:
+        why = "its sessions could not start from those there are" if refused else "there is none"
+        return ParentUnusable(start.parent, step, why)
+    return newest
+
+
+def lacks_parent(tx: Connection, record: JobRecord) -> ParentUnusable | None:
+    """Return why a queued job has no checkpoint to start from though its gate is passed; None where it needs none."""
+    start = record.spec.start_from
+    if start is None or record.checkpoint is not None or not isinstance(record.state, Queued):
+        return None
+    parent = jobs.find(tx, start.parent)
+    if parent is None or parent.done_step < start.gate.fraction * parent.spec.target_step - _TOLERANCE:
+        return None  # it waits at its gate
+    choice = choose_parent(tx, record, start)
+    return choice if isinstance(choice, ParentUnusable) else None
+
+
+def _suspected(tx: Connection) -> set[str]:
+    """Return the checkpoints that a session could not start from and that are not verified yet."""
+    return set(conditions.reasons(tx, conditions.SUSPECTED))
+
+
+def _candidates(tx: Connection, start: StartFrom) -> Iterator[Manifest]:
+    """Yield what a job may start from, the best first: of a parent with gates the newest version that was accepted."""
+    if start.at == "accepted" and jobs.get(tx, start.parent).spec.gates:
+        accepted = versions.newest_accepted(tx, start.parent)
+        saved = checkpoints.find(tx, accepted.checkpoint) if accepted else None
+        candidates = [saved] if saved is not None and saved.state == "good" else []
+    else:
+        candidates = checkpoints.newest(tx, start.parent)
+    yield from (one.manifest for one in candidates)

@@ -29,8 +29,7 @@ from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts.apply import reject
 from scheduler.service.facts.overheads import Overheads, patience, quiet_seconds
-from scheduler.service.facts.parents import choose_parent, pinned_parent
-from scheduler.service.facts.snapshot import gives_secrets
+from scheduler.service.facts.snapshot import choose_parent, gives_secrets, pinned_parent
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import QUOTA_DENIED, let_in, refused_by, rest
 from scheduler.service.faults.postponements import LaunchNews, Obstacle

@@ -14,7 +14,7 @@ from scheduler.core.ledger import EntryKind
 from scheduler.core.reconcile import Finish, ForceStop, reconcile
 from scheduler.core.run import Reserved, Running, Stopping, Submitting
 from scheduler.service.cycle import cycle, late_sessions, stops
-from scheduler.service.facts import apply, early_stops, observation, observe, parents, verification
+from scheduler.service.facts import apply, early_stops, observation, observe, snapshot, verification
 from scheduler.service.faults.postponements import Postponements
 from scheduler.service.launch import launch
 from scheduler.service.quota import audit
@@ -375,7 +375,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("endless patience", "no session is ended for burning hours", launch, "patience", _empty),
     Mutant("jobs blamed", "a wrong accelerator is held against the job", apply, "_blames_pool", _no),
     Mutant("never postponed", "plans keep what cannot be launched", Postponements, "applied", _as_it_is, first_seed=49),
-    Mutant("parent again", "a refused parent is given to the next child", parents, "_suspected", _empty),
+    Mutant("parent again", "a refused parent is given to the next child", snapshot, "_suspected", _empty),
     Mutant("parent unread", "a refused parent is never verified", verification.Suspects, "look", _silent),
     Mutant("jobs pay for places", "a session that never trained is a failure", cycle, "reconcile", _facts(begun=_ALL)),
     Mutant("hold stays behind", "a session that began late holds hours that are past", apply, "_move", _silent),
