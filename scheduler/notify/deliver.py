@@ -324,8 +324,11 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
             continue  # one that does not answer keeps the others waiting once in a round, not once for each message
         if channel is None:
             continue  # of a channel no longer configured: it waits until it is again
-        if letter is not waiting[0] and not _still_waits(ports, letter):
-            continue
+        if letter is not waiting[0]:  # those before it took long: is it still unsent?
+            with ports.database.read() as tx:
+                lease.fence(tx, ports.epoch)
+                if not outbox.waits(tx, letter.id):
+                    continue
         try:
             # What was written before a value became a secret, or by an older version, is looked at once more.
             left_out = channel.send(f"{letter.kind}-{letter.period}", redacted(letter.body, ports.redact))
@@ -344,13 +347,6 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
         ports.log.info("letter.sent", kind=letter.kind, period=letter.period, channel=letter.channel)
         if left_out:
             ports.log.warning("letter.incomplete", kind=letter.kind, channel=letter.channel, why=left_out)
-
-
-def _still_waits(ports: Ports, letter: OutboxMessage) -> bool:
-    """Return whether it is still unsent although the messages before it took long. Raises Fenced."""
-    with ports.database.read() as tx:
-        lease.fence(tx, ports.epoch)
-        return outbox.waits(tx, letter.id)
 
 
 def _failed(ports: Ports, letter: OutboxMessage, error: DeliveryFailed, now: int) -> None:

@@ -86,7 +86,11 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
     signs: dict[str, _Signs] = {}
     for one in mine:
         with isolated_run(faults, one.run.key):
-            _ask_to_leave(ports, one.run.key)
+            try:  # its stop flag, if it is missing
+                if ports.artifacts.size(stop_flag_key(one.run.key)) is None:
+                    put_stop_flag(ports.artifacts, one.run.key, "the run is over in the books of the scheduler")
+            except StoreError as error:
+                ports.log.warning("stop.flag_failed", run=one.run.key, why=str(error))
             signs[one.run.key] = _listen(ports, one, now)
     try:
         sightings, refused = border.find(ports, pool, {one.run.key: one.run.planned_start for one in mine})
@@ -105,15 +109,6 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
                 with ports.write() as tx:
                     watched.remove(tx, one.run.key)
     return faults
-
-
-def _ask_to_leave(ports: Ports, key: str) -> None:
-    """Write the session's stop flag if it is missing."""
-    try:
-        if ports.artifacts.size(stop_flag_key(key)) is None:
-            put_stop_flag(ports.artifacts, key, "the run is over in the books of the scheduler")
-    except StoreError as error:
-        ports.log.warning("stop.flag_failed", run=key, why=str(error))
 
 
 def _settle(ports: Ports, one: Watched, sighting: Observed, signs: _Signs, now: int) -> None:

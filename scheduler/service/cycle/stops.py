@@ -213,7 +213,13 @@ class StuckLanes:
                 if isinstance(run.state, Running) and (lanes := self._stuck(run, now)):
                     stuck[run.key] = lanes
         self._record({(key, lane): why for key, lanes in stuck.items() for lane, why in lanes.items()}, live, now)
-        return [ask for run in live if run.key in stuck for ask in _asks(run, stuck[run.key])]
+        asks: list[AskStop] = []
+        for run, lanes in ((run, stuck[run.key]) for run in live if run.key in stuck):
+            if len(lanes) == sum(lane.outcome is None for lane in run.lanes):
+                asks.append(AskStop(run, None, "; ".join(sorted(set(lanes.values())))))
+            else:
+                asks += [AskStop(run, index, why) for index, why in lanes.items()]
+        return asks
 
     def judged(self, results: Mapping[_Lane, LaneReport]) -> dict[_Lane, LaneReport]:
         """Return final reports; those of stalled lanes that saved nothing are changed to failed with class stalled."""
@@ -278,9 +284,3 @@ class StuckLanes:
             )
         limit: int | None = bounds["no_progress_seconds" if reports else "first_progress_seconds"]
         return limit
-
-
-def _asks(run: Run, stuck: Mapping[int, str]) -> list[AskStop]:
-    if len(stuck) == sum(lane.outcome is None for lane in run.lanes):
-        return [AskStop(run, None, "; ".join(sorted(set(stuck.values()))))]
-    return [AskStop(run, index, why) for index, why in stuck.items()]

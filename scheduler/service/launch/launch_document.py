@@ -68,7 +68,8 @@ def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str],
         "job": spec.name,
         "attempt": lane.attempt,
         "devices": list(lane.devices),
-        "seed": spec.seed or _seed(spec.name),
+        # Fixed by its name, so that every run of a job continues the same random stream.
+        "seed": spec.seed or int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:4], "big"),
         "target_step": spec.target_step,
         "command": list(spec.command),
         "environment": dict(spec.environment),
@@ -82,8 +83,3 @@ def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str],
         "closing_seconds": overhead.closing_seconds,
         "restore": list(restore),
     }
-
-
-def _seed(name: str) -> int:
-    """A job's seed is fixed by its name, so that every run of it continues the same random stream."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
