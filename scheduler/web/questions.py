@@ -63,39 +63,8 @@ from scheduler.views.overview import PoolNow, daemon_health, pools_now
 from scheduler.views.plan_history import compare
 from scheduler.views.share_now import share_now
 from scheduler.views.verdict import sentence, verdict
-from scheduler.web.shapes import (
-    PAGE_ROWS,
-    EventRow,
-    Events,
-    FinishChange,
-    Health,
-    Instant,
-    JobDetail,
-    JobRow,
-    JobState,
-    Ledger,
-    Models,
-    Name,
-    NewestPlan,
-    Page,
-    PlanDifference,
-    PlanWeek,
-    Position,
-    Queue,
-    Quotas,
-    Rows,
-    RunDetail,
-    RunRow,
-    Runs,
-    SessionRow,
-    Span,
-    Status,
-    Text,
-    TrainingNow,
-    TrainingRow,
-    VersionDetail,
-    paged,
-)
+from scheduler.web import shapes
+from scheduler.web.shapes import PAGE_ROWS, JobState, Name, Page, Position, Rows, Text, paged
 from scheduler.web.source import Source
 
 _JOBS_SHOWN = 12
@@ -110,13 +79,13 @@ SETTLED_SECONDS = 7 * DAY
 _DAYS_BEFORE, _HOURS_BEFORE = 3, 8
 
 
-def status(source: Source) -> Status:
+def status(source: Source) -> shapes.Status:
     """Whether the scheduler does its work, the pools, and the actions required."""
     now = source.now
     with source.read() as tx:
         leader, cycled_at, problems = scheduler_health(source, tx, now)
         plan = source.plan(tx)
-        return Status(
+        return shapes.Status(
             version=version_of("uff-scheduler"),
             now=now,
             zone=source.zone,
@@ -148,11 +117,11 @@ def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | No
     return daemon.leader, daemon.cycled_at, [*problems, *filter(None, [daemon.problem])]
 
 
-def health(source: Source) -> Health:
+def health(source: Source) -> shapes.Health:
     """Return whether the scheduler is ready. Raises StoreFailure."""
     with source.read() as tx:
         problems = scheduler_health(source, tx, source.now)[2]
-    return Health(ok=not problems, problems=problems)
+    return shapes.Health(ok=not problems, problems=problems)
 
 
 def pools(source: Source, tx: Connection, now: int) -> list[PoolNow]:
@@ -167,13 +136,13 @@ def newest_needs(source: Source, tx: Connection, now: int) -> list[Need]:
     )
 
 
-def training(source: Source) -> TrainingNow:
+def training(source: Source) -> shapes.TrainingNow:
     """How it goes in one line, and the jobs that matter most: saved and live steps, loss, speed, end."""
     with source.read() as tx:
         return training_now(source, tx, newest_needs(source, tx, source.now), source.now)
 
 
-def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int) -> TrainingNow:
+def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int) -> shapes.TrainingNow:
     """Return the jobs that train, then those that wait and those that failed or are held, and what is over."""
     active, _ = jobs.page(tx, _JOBS_SHOWN, states={"active"})
     records = list(active)
@@ -194,12 +163,12 @@ def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int
     coming, paused = {} if over else source.places(tx), limits.paused(tx) is not None
     judged = verdict(going, states, coming, needs, meters(source, tx, now), now, paused=paused)
     done = [one for one in over_now if isinstance(one.state, Done) and one.spec.role != EVALUATE]
-    return TrainingNow(
+    return shapes.TrainingNow(
         finished=job_rows(source, tx, done),
         verdict=judged,
         line=sentence(judged, now, source.zone),
         jobs=[
-            TrainingRow(**row.model_dump(), training=each)
+            shapes.TrainingRow(**row.model_dump(), training=each)
             for row, each in zip(job_rows(source, tx, records), going, strict=True)
         ],
         more=sum(count for state, count in states.items() if state != "cancelled")
@@ -209,20 +178,20 @@ def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int
 
 def queue_list(
     source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, state: JobState | None = None, name: Text = ""
-) -> Queue:
+) -> shapes.Queue:
     """The jobs in queue order with what each waits for, in one state or with a part of a name if asked."""
     with source.read() as tx:
         records, total = jobs.page(tx, rows, (page - 1) * rows, {state} if state else (), name)
         states = counts.jobs_by_state(tx)
-        return Queue(jobs=job_rows(source, tx, records), states=states, **paged(page, rows, total))
+        return shapes.Queue(jobs=job_rows(source, tx, records), states=states, **paged(page, rows, total))
 
 
-def job_rows(source: Source, tx: Connection, records: Sequence[JobRecord]) -> list[JobRow]:
+def job_rows(source: Source, tx: Connection, records: Sequence[JobRecord]) -> list[shapes.JobRow]:
     """Return jobs as the API shows them."""
-    return [JobRow(**document) for document in _rows_of(source, tx, records, listed_job_json)]
+    return [shapes.JobRow(**document) for document in _rows_of(source, tx, records, listed_job_json)]
 
 
-def queue_show(source: Source, job: Name) -> JobDetail:
+def queue_show(source: Source, job: Name) -> shapes.JobDetail:
     """All there is to know about one job: definition, losses, speeds, checkpoints, runs."""
     with source.read() as tx:
         record = jobs.get(tx, job)
@@ -244,7 +213,7 @@ def queue_show(source: Source, job: Name) -> JobDetail:
             "checkpoints": [checkpoint_json(fields) for fields in saved[:_CHECKPOINTS_SHOWN]],
             "runs": [run_json(run) for run in queue_waits.attach(tx, sessions)],
         }
-    return JobDetail.model_validate(fields)
+    return shapes.JobDetail.model_validate(fields)
 
 
 def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
@@ -284,21 +253,21 @@ def _rows_of(
 
 def runs_list(
     source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text | None = None, job: Text | None = None
-) -> Runs:
+) -> shapes.Runs:
     """The runs, newest first, of one pool or with one job if asked."""
     with source.read() as tx:
         page_of_runs, total = runs.page(tx, rows, (page - 1) * rows, pool, job)
         page_of_runs = queue_waits.attach(tx, page_of_runs)
-    return Runs(runs=[RunRow(**run_json(run)) for run in page_of_runs], **paged(page, rows, total))
+    return shapes.Runs(runs=[shapes.RunRow(**run_json(run)) for run in page_of_runs], **paged(page, rows, total))
 
 
-def runs_show(source: Source, run: Name) -> RunDetail:
+def runs_show(source: Source, run: Name) -> shapes.RunDetail:
     """One run with its lanes, their newest heartbeats, and what happened to it."""
     with source.read() as tx:
         (record,) = queue_waits.attach(tx, [runs.get(tx, run)])
         beats = runs.heartbeats(tx, [run])
         history = events.tail(tx, limit=_EVENTS_SHOWN, subject=run)
-    return RunDetail.model_validate({**run_json(record, beats), "events": history})
+    return shapes.RunDetail.model_validate({**run_json(record, beats), "events": history})
 
 
 def events_list(
@@ -307,15 +276,15 @@ def events_list(
     limit: Rows = 200,
     kinds: Annotated[list[Name], Field(max_length=50)] | None = None,
     subject: Name | None = None,
-) -> Events:
+) -> shapes.Events:
     """What happened after an event, oldest first."""
     with source.read() as tx:
         listed = events.after(tx, after, limit, kinds, subject)
         newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
     # Fewer than asked for: nothing that fits is left up to the newest.
     position = listed[-1].id if len(listed) == limit else max(newest, after)
-    rows = [EventRow.model_validate(event) for event in listed]
-    return Events(events=rows, position=position, missed_up_to=pruned if after < pruned else 0)
+    rows = [shapes.EventRow.model_validate(event) for event in listed]
+    return shapes.Events(events=rows, position=position, missed_up_to=pruned if after < pruned else 0)
 
 
 def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
@@ -340,36 +309,36 @@ def sparks(source: Source, tx: Connection, now: int) -> Mapping[tuple[str, str],
     )
 
 
-def quotas(source: Source) -> Quotas:
+def quotas(source: Source) -> shapes.Quotas:
     """Every quota of every pool, and how it is used up."""
     now = source.now
     with source.read() as tx:
         answer = {"quotas": meters(source, tx, now), "burn_down": burn_downs(source, tx, now)}
-    return Quotas.model_validate(answer)
+    return shapes.Quotas.model_validate(answer)
 
 
-def ledger_list(source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text | None = None) -> Ledger:
+def ledger_list(source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text | None = None) -> shapes.Ledger:
     """Return a page of the ledger, newest facts first, of one pool if asked."""
     with source.read() as tx:
         entries, total = ledger.page(tx, rows, (page - 1) * rows, pool)
-    return Ledger(entries=entries, **paged(page, rows, total))
+    return shapes.Ledger(entries=entries, **paged(page, rows, total))
 
 
-def plan_show(source: Source) -> NewestPlan:
+def plan_show(source: Source) -> shapes.NewestPlan:
     """The newest plan: sessions with their jobs, and why the others wait."""
     with source.read() as tx:
         plan = source.plan(tx)
 
-        def make() -> NewestPlan:
-            return NewestPlan.model_validate({"plan": None if plan is None else plan_json(plan)})
+        def make() -> shapes.NewestPlan:
+            return shapes.NewestPlan.model_validate({"plan": None if plan is None else plan_json(plan)})
 
         return source.kept("plan row", plans.newest_number(tx), make)
 
 
-def plan_week(source: Source) -> PlanWeek:
+def plan_week(source: Source) -> shapes.PlanWeek:
     """The coming week by pool and lane: sessions, gaps with their reason, what could use them, expected work."""
     with source.read() as tx:
-        return PlanWeek(week=week_ahead(source, tx))
+        return shapes.PlanWeek(week=week_ahead(source, tx))
 
 
 def week_ahead(source: Source, tx: Connection) -> ComingWeek | None:
@@ -382,36 +351,36 @@ def week_ahead(source: Source, tx: Connection) -> ComingWeek | None:
     return source.kept("week", version, lambda: coming_week(snapshot(), plan, source.zone))
 
 
-def plan_difference(source: Source, since: Instant | None = None) -> PlanDifference:
+def plan_difference(source: Source, since: shapes.Instant | None = None) -> shapes.PlanDifference:
     """What the newest plan changed of the one before, or of that of ``since`` (UTC seconds)."""
     app = source.app
     with source.read() as tx:
         version = plans.newest_number(tx)
 
-    def make() -> PlanDifference:
+    def make() -> shapes.PlanDifference:
         diff = compare(app.reading, app.pools, source.now, app.policy.horizon_seconds, since)
         finishes = [
-            FinishChange(job=change.job, before=before, after=after)
+            shapes.FinishChange(job=change.job, before=before, after=after)
             for change in diff.difference.jobs
             if (before := change.before.finish if change.before else None)
             != (after := change.after.finish if change.after else None)
         ]
         heads = {"before": diff.before, "after": diff.after}
-        return PlanDifference.model_validate({**heads, "sessions": diff.sessions, "finishes": finishes})
+        return shapes.PlanDifference.model_validate({**heads, "sessions": diff.sessions, "finishes": finishes})
 
     return source.kept(("difference", since), version, make)
 
 
-def models_list(source: Source) -> Models:
+def models_list(source: Source) -> shapes.Models:
     """Models with their versions, and which is promoted."""
     with source.read() as tx:
-        return Models(models=views.models(tx))
+        return shapes.Models(models=views.models(tx))
 
 
-def models_show(source: Source, version: Name) -> VersionDetail:
+def models_show(source: Source, version: Name) -> shapes.VersionDetail:
     """One version, such as ``ufm@3``, with its verdicts and what they rest on."""
     with source.read() as tx:
-        return VersionDetail(version=version_facts(tx, version).document())
+        return shapes.VersionDetail(version=version_facts(tx, version).document())
 
 
 def version_facts(tx: Connection, name: str) -> VersionFacts:
@@ -446,18 +415,20 @@ def timeline(source: Source, tx: Connection, span: Window, now: int) -> Timeline
     return chart_facts.timeline(tx, source.pools, source.plan(tx), span, now)
 
 
-def span(source: Source, day: date | None) -> Span:
+def span(source: Source, day: date | None) -> shapes.Span:
     """Return the sessions of seven days from ``day`` on, or of those around now."""
     now = source.now
     window = span_around(now, source.zone) if day is None else span_from(day, source.zone)
     with source.read() as tx:
         drawn = timeline(source, tx, window, now)
-    return Span(start=window.start, end=window.end, now=now, sessions=[session_row(each) for each in drawn.sessions])
+    return shapes.Span(
+        start=window.start, end=window.end, now=now, sessions=[session_row(each) for each in drawn.sessions]
+    )
 
 
-def session_row(session: TimelineSession) -> SessionRow:
+def session_row(session: TimelineSession) -> shapes.SessionRow:
     """Return a session as the API shows it."""
-    return SessionRow(
+    return shapes.SessionRow(
         pool=session.pool,
         start=session.start,
         end=session.ends,

@@ -21,15 +21,8 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable, Reason
 from scheduler.planner.model.urgency import with_urgency
+from scheduler.service.facts import snapshot as facts
 from scheduler.service.facts.overheads import Overheads
-from scheduler.service.facts.snapshot import (
-    by_fraction,
-    gives_secrets,
-    lacks_secrets,
-    load_snapshot,
-    priors_of,
-    view_of_new,
-)
 from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.gate_concerns import of_gates
@@ -172,11 +165,11 @@ def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
     from scheduler.host.doctor import trouble
 
     pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]
-    missing = [lacking for pool in pools if (lacking := lacks_secrets(spec, pool, str))]
+    missing = [lacking for pool in pools if (lacking := facts.lacks_secrets(spec, pool, str))]
     if len(missing) < len(pools):  # else it can never start, which is reported as that
         for lacking in missing:
             cli.out.warn(f"{spec.name} {lacking.sentence()}. No session of it is planned there")
-    if any(gives_secrets(pool) for pool in pools):
+    if any(facts.gives_secrets(pool) for pool in pools):
         for name in spec.secrets:
             if wrong := trouble(cli.app, name):
                 cli.out.warn(f"{spec.name} waits for its secret {name}: {wrong.why}: {wrong.file}. {wrong.remedy}")
@@ -185,7 +178,7 @@ def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
 def warn_of_job(cli: Cli, name: str) -> None:
     """Say what keeps a job of the queue from ever starting, or from being finished by its deadline."""
     with cli.app.database.read() as tx:
-        snapshot = load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds)
+        snapshot = facts.load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds)
     warn_of(cli, late(snapshot, {name}) | obstacles(snapshot, {name}))
 
 
@@ -207,14 +200,15 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
         return {}
     app, names = cli.app, {spec.name for spec in specs}
     with app.database.read() as tx:
-        snapshot = load_snapshot(tx, app.pools, cli.now, app.policy.horizon_seconds)
-        priors = priors_of(tx, app.pools)
+        snapshot = facts.load_snapshot(tx, app.pools, cli.now, app.policy.horizon_seconds)
+        priors = facts.priors_of(tx, app.pools)
     queued = [view for view in snapshot.jobs if view.name not in names]
     places = enumerate(specs, start=len(queued) + 1)
     overheads = Overheads({})
     targets = {view.name: view.target_step for view in snapshot.jobs} | {spec.name: spec.target_step for spec in specs}
     new = [
-        by_fraction(view_of_new(spec, app.pools, cli.now, place, priors, overheads), targets) for place, spec in places
+        facts.by_fraction(facts.view_of_new(spec, app.pools, cli.now, place, priors, overheads), targets)
+        for place, spec in places
     ]
     snapshot = with_urgency(replace(snapshot, jobs=(*queued, *new)))
     return late(snapshot, names) | obstacles(snapshot, names)

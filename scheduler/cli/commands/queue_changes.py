@@ -24,15 +24,8 @@ from jobs.plural import counted
 from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, TEST_SET, Code, JobSpec, Requirements
 from platforms.artifacts.base import BlobStore
+from scheduler.cli.commands import queue_add
 from scheduler.cli.commands.job_options import inputs_of
-from scheduler.cli.commands.queue_add import (
-    add_specs,
-    read_spec,
-    warn_of_gates,
-    warn_of_job,
-    warn_of_lock,
-    warn_of_secrets,
-)
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line, start_line
 from scheduler.cli.shell.command import confirm
 from scheduler.cli.shell.context import Cli
@@ -69,7 +62,7 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
     with cli.app.database.read() as tx:
         old = jobs.get(tx, name).spec
     if file is not None:
-        spec = read_spec(file, {})
+        spec = queue_add.read_spec(file, {})
     elif settings:
         spec = job_from_table(changed_table(table_of(old), settings), f"queue edit {name}")
     else:
@@ -87,11 +80,11 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
     else:
         cli.out.line(f"{name} is as it was.")
     if changed:
-        warn_of_job(cli, name)
+        queue_add.warn_of_job(cli, name)
         if "secrets" in changed:
-            warn_of_secrets(cli, record.spec)
+            queue_add.warn_of_secrets(cli, record.spec)
         if {"evaluation", "gates"} & set(changed):
-            warn_of_gates(cli, record.spec)
+            queue_add.warn_of_gates(cli, record.spec)
         if isinstance(record.state, Failed):
             cli.out.say(f"It failed before. To try again: schedctl queue retry {name}")
         cli.wake_daemon()
@@ -174,7 +167,7 @@ def clone_job(cli: Cli, name: str, settings: Sequence[str]) -> None:
     free = (f"{name[: _NAME_MAX - 4]}-{number}" for number in range(2, len(names) + 3))
     table = {**table_of(old), "name": next(other for other in free if other not in names)}
     spec = job_from_table(changed_table(table, settings), f"queue clone {name}")
-    add_specs(cli, [spec], f"queue clone {name}", kept=old)
+    queue_add.add_specs(cli, [spec], f"queue clone {name}", kept=old)
 
 
 # What a checkpoint says of how it was made, against the options of a command that would go on from it.
@@ -243,7 +236,7 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
         use = "evaluation" if spec.evaluation and one.name == TEST_SET else "session"
         cli.out.line(f"{spec.name} has {one.name} from its next {use} on: {input_line(one)}.")
     if any(one.name == TEST_SET for one in updated):
-        warn_of_gates(cli, record.spec)
+        queue_add.warn_of_gates(cli, record.spec)
     cli.wake_daemon()
 
 
@@ -289,7 +282,7 @@ def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
     record, _ = queue.edit(app.database, spec.name, replace(spec, secrets=changed.secrets), cli.now, cli.who)
     cli.out.data({"job": job_json(record), "changed": record.spec.secrets != spec.secrets})
     cli.out.line(f"{spec.name} has {listed(wanted) if wanted else 'no secrets'} from its next session on.")
-    warn_of_secrets(cli, record.spec)
+    queue_add.warn_of_secrets(cli, record.spec)
     cli.wake_daemon()
 
 
@@ -330,7 +323,7 @@ def update_job(
         cli.out.line(f"{name} has {line}.")
     for doubt in concerns.of_jobs(app.settings, [record.spec], app.bundle, "command line"):
         cli.out.warn(str(doubt))
-    warn_of_lock(cli, record.spec)
+    queue_add.warn_of_lock(cli, record.spec)
     _tell_what_follows(cli, record, same=same, same_code=same_code)
     if not same_corpus:
         _warn_of_corpus(cli, old, record)

@@ -14,20 +14,8 @@ from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import Output
-from scheduler.rehearsal import slurm_pool, stand_ins
+from scheduler.rehearsal import run, slurm_pool, stand_ins
 from scheduler.rehearsal.folder import Rehearsal, clear, reopen, stop_clock
-from scheduler.rehearsal.run import (
-    DEFAULT_EPOCH,
-    instant_of,
-    open_app,
-    prepare,
-    read_base,
-    refuse_while_running,
-    run_daemon,
-    standing_in,
-    week_figures,
-    write_week,
-)
 from scheduler.report.week import JobFigures, PoolFigures, Week, to_json
 from scheduler.views import models
 
@@ -51,7 +39,7 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
         float | None,
         typer.Option(min=1.0, max=36_000, help="Scheduled seconds in a real second: 3600, or 600 with --slurm."),
     ] = None,
-    epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = DEFAULT_EPOCH,
+    epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = run.DEFAULT_EPOCH,
     seed: Annotated[int, typer.Option(min=0, help="Added to every model's seed.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rehearsal that is in the folder.")] = False,
     kaggle_proxy: Annotated[
@@ -81,27 +69,27 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     out = out.expanduser().absolute()
     asked_at = clock.process_began()  # what --epoch tells was true before a second went by in starting
     if resume:
-        app = open_app(reopen(out))
+        app = run.open_app(reopen(out))
     else:
         # The clock starts when all is prepared, unless it is somebody else's, which runs already.
         origin = asked_at if kaggle_proxy or aws_endpoint else 0.0
         scale = scale or (slurm_pool.SCALE if slurm else _SCALE)
-        rehearsal = Rehearsal(out, instant_of(epoch), hours, scale, origin)
-        base = read_base(cli.options.config)
+        rehearsal = Rehearsal(out, run.instant_of(epoch), hours, scale, origin)
+        base = run.read_base(cli.options.config)
         if slurm:
             slurm_pool.add(base, out, scale)
         stand_ins.stand_in_for_kaggle(base, out, kaggle_proxy)
         stand_ins.stand_in_for_aws(base, out, aws_endpoint)
-        refuse_while_running(rehearsal)
+        run.refuse_while_running(rehearsal)
         clear(out)
-        app = prepare(rehearsal, base, seed)
+        app = run.prepare(rehearsal, base, seed)
     begun = reopen(out)
-    with standing_in(begun, app):
-        run_daemon(begun, app)
+    with run.standing_in(begun, app):
+        run.run_daemon(begun, app)
     stop_clock(begun, app.clock.now())
-    app = open_app(begun)
-    week = week_figures(begun, app)
-    write_week(out, week, app)
+    app = run.open_app(begun)
+    week = run.week_figures(begun, app)
+    run.write_week(out, week, app)
     output = Output(cli.options.json, cli.colour, app.settings.zone)
     output.data(to_json(week))
     show_week(output, week, out)
