@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.cli.parts.training_words import arrow, bar, short_span
+from scheduler.cli.parts.training_words import ago, arrow, bar
 from scheduler.views.verdict import Verdict, sentence
 
 NOW = 1_795_219_200  # a Saturday, 00:00 UTC
@@ -55,4 +55,10 @@ def test_bars_show_what_is_saved_and_what_is_live_beyond_it() -> None:
 
 def test_arrows_and_spans() -> None:
     assert [arrow(trend) for trend in (None, -0.1, 0.1, 0.001)] == ["", "↓", "↑", "→"]
-    assert [short_span(seconds) for seconds in (-5, 59, 60, 7_199, 2 * 86_400)] == ["0s", "59s", "1m", "1h", "2d"]
+    assert [ago(seconds) for seconds in (-5, 59, 60, 7_199, 2 * 86_400)] == [
+        "0s ago",
+        "59s ago",
+        "1m ago",
+        "1h ago",
+        "2d ago",
+    ]

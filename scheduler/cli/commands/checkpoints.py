@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +16,8 @@ from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import meant
+from scheduler.cli.shell.output import figure
 from scheduler.views.documents import checkpoint_json
-
-if TYPE_CHECKING:
-    from scheduler.store.checkpoints import CheckpointRecord
 
 app = group("Saved states: list, verify, copy, keep.", "list")
 
@@ -43,9 +42,21 @@ def list_(cli: Cli, job: OnlyJob = None) -> None:
             jobs.get(tx, job, removed=True)
         records = checkpoints.everything(tx, job)
     cli.out.data({"checkpoints": [checkpoint_json(record) for record in records]})
-    cli.out.table(
-        ("job", ">step", "state", "-->size", "->loss", "-made", "---pinned", "--key", "~why"),
-        [_row(cli, record) for record in records],
+    cli.out.listing(
+        records,
+        {
+            "job": lambda one: one.manifest.job,
+            ">step": lambda one: str(one.manifest.step),
+            "state": lambda one: one.state,
+            "-->size": lambda one: size(one.manifest.size),
+            "->loss": lambda one: figure(
+                one.manifest.metrics.get("held_out_loss", one.manifest.metrics.get("loss")), ".4f"
+            ),
+            "-made": lambda one: cli.out.moment(one.manifest.created_at),
+            "---pinned": lambda one: "yes" if one.pinned else "",
+            "--key": lambda one: one.manifest.key,
+            "~why": lambda one: one.why,
+        },
     )
     if not records:
         cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
@@ -78,19 +89,16 @@ def retention(cli: Cli, job: OnlyJob = None) -> None:
             ]
         }
     )
-    cli.out.table(
-        ("job", ">step", "verdict", "goes", "->size", "~why"),
-        [
-            (
-                one.record.manifest.job,
-                str(one.record.manifest.step),
-                "stays" if one.verdict.stays else "goes",
-                "" if one.verdict.stays else _leaves(cli, one.delete_at),
-                size(one.record.manifest.size),
-                one.verdict.why,
-            )
-            for one in judged
-        ],
+    cli.out.listing(
+        judged,
+        {
+            "job": lambda one: one.record.manifest.job,
+            ">step": lambda one: str(one.record.manifest.step),
+            "verdict": lambda one: "stays" if one.verdict.stays else "goes",
+            "goes": lambda one: "" if one.verdict.stays else cli.out.moment(one.delete_at) or "to be marked",
+            "->size": lambda one: size(one.record.manifest.size),
+            "~why": lambda one: one.verdict.why,
+        },
     )
     freed = sum(one.record.manifest.size for one in judged if not one.verdict.stays)
     cli.out.say(f"Up to {size(freed)} will be freed; components that other checkpoints share stay.")
@@ -115,25 +123,20 @@ def verify(
             if subject is None or "/" not in subject:
                 raise
             raise _no_such(tx, subject) from None
-    verdicts = []
+    checked, bad = [], []
     for verdict in verify_all(cli.app.artifacts, records):
-        verdicts.append(verdict)
-        words = "; ".join(verdict.findings)
-        cli.out.line(f"{verdict.record.manifest.key}  {'bad: ' + words if words else 'good'}")
-    bad = [verdict for verdict in verdicts if verdict.findings]
-    checked: list[dict[str, Any]] = [
-        {"key": verdict.record.manifest.key, "good": not verdict.findings, "findings": list(verdict.findings)}
-        for verdict in verdicts
-    ]
+        manifest, words = verdict.record.manifest, "; ".join(verdict.findings)
+        checked.append({"key": manifest.key, "good": not words, "findings": list(verdict.findings)})
+        bad += [manifest.job] if words else []
+        cli.out.line(f"{manifest.key}  {'bad: ' + words if words else 'good'}")
     cli.out.data({"checkpoints": checked})
     if bad:
-        job = bad[0].record.manifest.job
         raise Violations(
-            f"{len(bad)} of {len(verdicts)} checkpoints are damaged",
+            f"{len(bad)} of {len(checked)} checkpoints are damaged",
             "the next session uses the newest one that is whole",
-            f"See: schedctl checkpoints list {job}",
+            f"See: schedctl checkpoints list {bad[0]}",
         )
-    cli.out.say(f"{counted(len(verdicts), 'checkpoint')} found whole.")
+    cli.out.say(f"{counted(len(checked), 'checkpoint')} found whole.")
 
 
 @command(
@@ -195,24 +198,8 @@ def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
     cli.wake_daemon()
 
 
-def _leaves(cli: Cli, delete_at: int | None) -> str:
-    return "to be marked" if delete_at is None else cli.out.moment(delete_at)
-
-
-def _row(cli: Cli, record: CheckpointRecord) -> tuple[str, ...]:
-    manifest = record.manifest
-    loss = manifest.metrics.get("held_out_loss", manifest.metrics.get("loss"))
-    return (
-        manifest.job,
-        str(manifest.step),
-        record.state,
-        size(manifest.size),
-        "" if loss is None else f"{loss:.4f}",
-        cli.out.moment(manifest.created_at),
-        "yes" if record.pinned else "",
-        manifest.key,
-        record.why,
-    )
+def _loss(metrics: Mapping[str, float]) -> str:
+    return figure(metrics.get("held_out_loss", metrics.get("loss")), ".4f")
 
 
 def _no_such(tx: Any, key: str) -> NotFound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -112,22 +113,16 @@ def _tables(cli: Cli, manifest: CorpusManifest) -> None:
         out.table(("of the texts of", *(f"->also {name}" for name in names)), table)
     if manifest.keywords:
         out.line()
-        words = [
-            (
-                name,
-                ", ".join(f"{word} {share(count, texts)}" for word, count in sorted(counts_of.items(), key=_commonest)),
-            )
+        words = {
+            name: sorted(counts_of.items(), key=lambda one: (-one[1], one[0]))
             for name, counts_of in sorted(manifest.keywords.items())
-        ]
-        out.table(("domain", "~texts that hold its keywords"), words)
+        }
+        cells = [(name, ", ".join(f"{word} {share(count, texts)}" for word, count in by)) for name, by in words.items()]
+        out.table(("domain", "~texts that hold its keywords"), cells)
     if manifest.findings:
         out.line()
         out.table(("finding", ">times"), [(kind, f"{count:,}") for kind, count in sorted(manifest.findings.items())])
         out.say(f"Where they are: {manifest.findings_path}; what they mean: docs/corpus.md")
-
-
-def _commonest(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]
 
 
 def _both(manifest: CorpusManifest, one: str, other: str) -> str:
@@ -161,7 +156,10 @@ def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
     )
     if changes.parameters:
         cli.out.line()
-        rows = [(name, _cell_text(was), _cell_text(now)) for name, (was, now) in changes.parameters.items()]
+        rows = [
+            (name, *("" if value is None else json.dumps(value) for value in pair))
+            for name, pair in changes.parameters.items()
+        ]
         cli.out.table(("parameter", "~from", "~to"), rows)
     if changes.now_held_out:
         cli.out.say("A model that was trained on the old version knows these texts: their loss flatters it.")
@@ -208,9 +206,3 @@ def _held_out(manifest: CorpusManifest) -> str:
 def _by_source(counts: Mapping[str, int]) -> str:
     parts = ", ".join(f"{count:,} of {name}" for name, count in sorted(counts.items()))
     return f"{sum(counts.values()):,}" + (f": {parts}" if parts else "")
-
-
-def _cell_text(value: Any) -> str:
-    import json
-
-    return "" if value is None else json.dumps(value)

@@ -52,12 +52,8 @@ def resume(cli: Cli) -> None:
         before = limits.paused(tx)
         limits.open_pool(tx, limits.EVERY, cli.now, cli.who)
     cli.out.data({"paused": False, "was_paused": before is not None})
-    if before is None:
-        cli.out.line("Nothing was paused.")
-    else:
-        cli.out.line(
-            f"Resumed: new sessions start again. (Until now, since {cli.out.instant(before.at)}: {before.why}.)"
-        )
+    was = f"Until now, since {cli.out.instant(before.at)}: {before.why}." if before else ""
+    cli.out.line(f"Resumed: new sessions start again. ({was})" if before else "Nothing was paused.")
     cli.wake_daemon()
 
 

@@ -85,7 +85,7 @@ def init(
     It finds GPUs, Slurm's partitions, Kaggle's and Amazon's credentials and the zone. Settings and a database that are
     there stay.
     """
-    from config.layers import own_file
+    from config.layers import own_file, shipped
     from scheduler.host.belongings import look
     from scheduler.store.engine import upgrade
 
@@ -94,15 +94,18 @@ def init(
     written = not file.exists()
     if written:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write(file, settings_of(machine, demo=demo))
-    if demo:
-        _write_demo(file.with_name("models.toml"))
+        fresh = file.with_name(f"{file.name}.new")
+        fresh.write_text(settings_of(machine, demo=demo), encoding="utf-8")
+        fresh.replace(file)
+    if demo and not (models := file.with_name("models.toml")).exists():
+        shutil.copyfile(shipped("models.toml"), models)
     cli.options.config = file
     before, _ = upgrade(cli.paths.database_url)
     cli.out.data({"config": str(file), "written": written, "database_new": before is None, "found": asdict(machine)})
+    gpus = (f"{count} x {gpu.name}, {gpu.memory_gib:g} GiB" for gpu, count in Counter(machine.gpus).items())
     cli.out.facts(
         [
-            ("GPUs", _gpus(machine) or "none"),
+            ("GPUs", ", ".join(gpus) or "none"),
             ("Kaggle", machine.kaggle or "no credentials"),
             ("AWS", machine.aws or "no credentials"),
             ("Slurm", "; ".join(map(str, machine.slurm)) or "no cluster answers"),
@@ -180,20 +183,3 @@ def _slurm_pools(nodes: Sequence[SlurmNodes]) -> Iterator[str]:
             cap=f"{seconds // 60}m" if seconds % 3600 else f"{seconds // 3600}h",
             options=f'partition = "{partition}"' + (f', gres = "{gres}"' if gres else ""),
         )
-
-
-def _gpus(machine: Belongings) -> str:
-    return ", ".join(f"{count} x {gpu.name}, {gpu.memory_gib:g} GiB" for gpu, count in Counter(machine.gpus).items())
-
-
-def _write_demo(file: Path) -> None:
-    from config.layers import shipped
-
-    if not file.exists():
-        shutil.copyfile(shipped("models.toml"), file)
-
-
-def _write(file: Path, text: str) -> None:
-    fresh = file.with_name(f"{file.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(file)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
-from scheduler.cli.shell.output import amount, hours
+from scheduler.cli.shell.output import amount, figure, hours
 from scheduler.service.requests.models import meant, meant_exactly
 from scheduler.store.evaluations import StoredVerdict
 from scheduler.views import models
@@ -21,38 +21,36 @@ if TYPE_CHECKING:
 
     from scheduler.cli.shell.output import Output
     from scheduler.service.requests.model_export import Merge
-    from scheduler.views.models import ListedVersion, Model
+    from scheduler.views.models import Model
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
+_FIGURES = ("value", "before", "items", "clusters", "low", "high", "smallest_effect")  # of what a gate found
 _DIGEST_CHARACTERS = 16  # characters of a digest
 _WORDS_SHOWN = 100
 
 
 def show_versions(out: Output, listed: Sequence[Model]) -> bool:
     """Write the versions of models, and which of these a person must promote; return whether there are versions."""
-    rows = [_row(out, version) for one in listed for version in one.versions]
-    if rows:
-        out.table(
-            ("version", ">step", "state", "promoted", "-initialised from", "-deployed to", "--made", "~why"), rows
+    versions = [version for one in listed for version in one.versions]
+    if versions:
+        out.listing(
+            versions,
+            {
+                "version": lambda one: one.name,
+                ">step": lambda one: str(one.step),
+                "state": lambda one: one.state,
+                "promoted": lambda one: "yes" if one.in_force else "",
+                "-initialised from": lambda one: one.parent,
+                "-deployed to": lambda one: ", ".join(one.serving),
+                "--made": lambda one: out.moment(one.created_at),
+                "~why": lambda one: one.why,
+            },
         )
     for one in listed:
         if one.paused:
             remedy = f"schedctl models promote {one.name}@N"
             out.say(f"{one.name}: a version was rolled back, so a person must promote the next one: {remedy}")
-    return bool(rows)
-
-
-def _row(out: Output, version: ListedVersion) -> tuple[str, ...]:
-    return (
-        version.name,
-        str(version.step),
-        version.state,
-        "yes" if version.in_force else "",
-        version.parent,
-        ", ".join(version.serving),
-        out.moment(version.created_at),
-        version.why,
-    )
+    return bool(versions)
 
 
 def list_models(cli: Cli, name: str | None) -> None:
@@ -95,7 +93,7 @@ def compare_versions(cli: Cli, first: str, second: str) -> None:
     cli.out.data({"versions": documents, "metrics": values_by_metric})
     rows = [(key, *(_plain(document[key]) for document in documents)) for key in _COMPARED]
     rows += [("cost", *(_cost(facts.training + facts.evaluating) for facts in both))]
-    rows += [(name, *("" if value is None else f"{value:.4g}" for value in pair)) for name, pair in values.items()]
+    rows += [(name, *map(figure, pair)) for name, pair in values.items()]
     cli.out.table(("", first, second), rows)
     if metrics:
         cli.out.say("Figures of other test sets or scorers cannot be compared; a gate of kind better decides by item.")
@@ -107,6 +105,7 @@ def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str,
     ``merging``: of an adapter, one model with its base, which is the folder ``base`` or the job's input of that name.
     Raises NotFound, Refusal, StoreError, TargetError.
     """
+    from platforms.publish import publish_in_mlflow, publish_on_hub
     from scheduler.report.model_card import model_card
     from scheduler.service.requests.model_export import export, is_adapter
     from scheduler.store import checkpoints, jobs
@@ -126,7 +125,11 @@ def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str,
         with tempfile.TemporaryDirectory(prefix="schedctl-export-") as scratch:
             folder = Path(scratch) / "model"
             exported = export(*files, folder, base=home, wanted=wanted)
-            path = _published(cli, kind, folder, where, version.name, document)
+            path = (
+                publish_on_hub(folder, where, version.name, cli.app.hub_token())
+                if kind == "hf"
+                else publish_in_mlflow(folder, where, version.name, document)
+            )
     else:
         exported = export(*files, Path(place), base=home, wanted=wanted)
         path = str(Path(place).absolute())
@@ -149,15 +152,6 @@ def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
             "--merge needs --base", f"weights are added to those of the base{reason}", "Give its folder: --base DIR"
         )
     return Merge(folder, python)
-
-
-def _published(cli: Cli, kind: str, folder: Path, where: str, version: str, facts: Mapping[str, Any]) -> str:
-    """Publish an exported folder and return what names it there."""
-    from platforms.publish import publish_in_mlflow, publish_on_hub
-
-    if kind == "hf":
-        return publish_on_hub(folder, where, version, cli.app.hub_token())
-    return publish_in_mlflow(folder, where, version, facts)
 
 
 def _facts(facts: VersionFacts) -> list[tuple[str, str]]:
@@ -193,7 +187,10 @@ def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
             *("~gate", "outcome", ">value", "->before", "-->items", "--->clusters", "->low", "->high"),
             *("-->smallest effect", "--test"),
         ),
-        [_finding_row(finding) for finding in findings],
+        [
+            (_gate(one["gate"]), one["outcome"], *(figure(one[name]) for name in _FIGURES), one["test"])
+            for one in findings
+        ],
     )
     for finding in findings:
         for example in finding["examples"]:
@@ -209,12 +206,9 @@ def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
     )
 
 
-def _finding_row(finding: Mapping[str, Any]) -> tuple[str, ...]:
-    gate = finding["gate"]
+def _gate(gate: Mapping[str, Any]) -> str:
     limits = [f"{word} {gate[key]:g}" for word, key in (("at least", "minimum"), ("at most", "maximum")) if key in gate]
-    figures = ("value", "before", "items", "clusters", "low", "high", "smallest_effect")
-    cells = ["" if finding[name] is None else f"{finding[name]:.4g}" for name in figures]
-    return (" ".join([gate["metric"], gate["kind"], *limits]), finding["outcome"], *cells, finding["test"])
+    return " ".join([gate["metric"], gate["kind"], *limits])
 
 
 def _measured(facts: VersionFacts) -> dict[str, float]:

@@ -12,7 +12,7 @@ from jobs.problem import NotFound, Refusal
 from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import meant as near
-from scheduler.judge.judgement import Finding
+from scheduler.cli.shell.output import figure
 from scheduler.service.requests.ab_tests import result, specs_of
 from scheduler.store import jobs
 
@@ -60,8 +60,20 @@ def show(cli: Cli, name: str) -> None:
         cli.out.say(f"Not counted: {why}")
     if outcome.findings:
         cli.out.line()
-        columns = ("~metric", ">as it is", ">changed", ">better by", "->low", "->high", "->runs", "->p", "-->design")
-        cli.out.table(columns, [_row(one) for one in outcome.findings])
+        cli.out.listing(
+            outcome.findings,
+            {
+                "~metric": lambda one: one.gate.metric,
+                ">as it is": lambda one: figure(one.before),
+                ">changed": lambda one: figure(one.value),
+                ">better by": lambda one: figure(one.gain),
+                "->low": lambda one: figure(one.low),
+                "->high": lambda one: figure(one.high),
+                "->runs": lambda one: str(one.clusters),
+                "->p": lambda one: figure(one.p_value, ".2g"),
+                "-->design": lambda one: figure(one.design_effect, ".3g"),
+            },
+        )
         for one in outcome.findings:
             cli.out.line(f"{one.outcome.replace('_', ' ')}: {one.reason}")
 
@@ -72,11 +84,3 @@ def _test(cli: Cli, name: str) -> AbTest:
         remedy = near(name, sorted(tests), "docs/models.md") if tests else "Write [[ab]] first: docs/models.md"
         raise NotFound("unknown A/B test", f"the models file defines no {name}", remedy)
     return tests[name]
-
-
-def _row(one: Finding) -> tuple[str, ...]:
-    figures = (one.before, one.value, one.gain, one.low, one.high)
-    cells = ["" if figure is None else f"{figure:.4g}" for figure in figures]
-    p_value = "" if one.p_value is None else f"{one.p_value:.2g}"
-    design = "" if one.design_effect is None else f"{one.design_effect:.3g}"
-    return (one.gate.metric, *cells, str(one.clusters), p_value, design)

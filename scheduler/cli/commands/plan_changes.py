@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from jobs.catalogue import job_from_toml
 from jobs.payload.bounds import digits
@@ -16,7 +15,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed, meant
 from scheduler.cli.shell.output import Output, hours
-from scheduler.core.plan import Placement, Plan
+from scheduler.core.plan import Placement
 from scheduler.core.window import HOUR
 from scheduler.planner.questions.differ import JobChange, JobOutlook, PlanComparison
 from scheduler.planner.questions.orders import POLICIES
@@ -31,17 +30,12 @@ from scheduler.planner.questions.whatif import (
 )
 from scheduler.service.requests.questions import ask_devices, ask_what_if
 from scheduler.views.documents import picked, plan_json
-from scheduler.views.plan_history import PlanDiff, SessionChange, compare
+from scheduler.views.plan_history import SessionChange, compare
 
 _NEVER = "not planned"
 _HOURS_MAX = 100_000
 _DEVICES_MAX = 1_024
 _LISTINGS = {"job": "schedctl queue list", "pool": "schedctl pools", "policy": "schedctl plan what-if --help"}
-
-
-def difference_json(difference: PlanComparison) -> dict[str, Any]:
-    """Return jobs and pools whose plan differs, and the value of both plans."""
-    return asdict(difference)
 
 
 def show_changes(out: Output, difference: PlanComparison) -> None:
@@ -55,17 +49,14 @@ def show_changes(out: Output, difference: PlanComparison) -> None:
         )
     if difference.pools:
         out.line()
-        out.table(
-            ("pool", ">hours before", ">after", ">difference"),
-            [
-                (
-                    change.pool,
-                    hours(change.seconds_before),
-                    hours(change.seconds_after),
-                    signed(change.seconds_after - change.seconds_before),
-                )
-                for change in difference.pools
-            ],
+        out.listing(
+            difference.pools,
+            {
+                "pool": lambda one: one.pool,
+                ">hours before": lambda one: hours(one.seconds_before),
+                ">after": lambda one: hours(one.seconds_after),
+                ">difference": lambda one: signed(one.seconds_after - one.seconds_before),
+            },
         )
 
 
@@ -138,46 +129,28 @@ def show_devices(out: Output, job: str, choices: Sequence[DeviceChoice]) -> None
     """Write what each count of devices means for a job, pool by pool."""
     out.line()
     out.line(f"{job}, trained without a break from now on:")
-    out.table(("pool", ">GPUs", ">hours", ">GPU hours", ">GPUs left", "in time", "best"), _rows(choices))
-
-
-def _rows(choices: Sequence[DeviceChoice]) -> list[tuple[str, ...]]:
-    words = {None: "-", True: "yes", False: "no"}
-    return [
-        (
-            one.pool,
-            str(one.devices),
-            f"{one.seconds / HOUR:.2f}",
-            f"{one.device_seconds / HOUR:.2f}",
-            str(one.left),
-            words[one.in_time],
-            "*" if one.chosen else "",
-        )
-        for one in choices
-    ]
+    out.listing(
+        choices,
+        {
+            "pool": lambda one: one.pool,
+            ">GPUs": lambda one: str(one.devices),
+            ">hours": lambda one: f"{one.seconds / HOUR:.2f}",
+            ">GPU hours": lambda one: f"{one.device_seconds / HOUR:.2f}",
+            ">GPUs left": lambda one: str(one.left),
+            "in time": lambda one: {None: "-", True: "yes", False: "no"}[one.in_time],
+            "best": lambda one: "*" if one.chosen else "",
+        },
+    )
 
 
 def show_diff(cli: Cli, since: int | None) -> None:
     """Write what changed up to the newest plan. Raises NotFound."""
     app = cli.app
     diff = compare(app.database, app.pools, cli.now, app.policy.horizon_seconds, since)
-    cli.out.data(
-        {
-            "before": _head(diff.before),
-            "after": _head(diff.after),
-            "sessions": [asdict(change) for change in diff.sessions],
-            **difference_json(diff.difference),
-        }
-    )
-    _show(cli, diff)
-
-
-def _head(plan: Plan) -> dict[str, Any]:
-    return picked(plan, "made_at", "made_by", "digest", "bound")
-
-
-def _show(cli: Cli, diff: PlanDiff) -> None:
     out, before, after = cli.out, diff.before, diff.after
+    heads = [picked(plan, "made_at", "made_by", "digest", "bound") for plan in (before, after)]
+    sessions = [asdict(change) for change in diff.sessions]
+    out.data({"before": heads[0], "after": heads[1], "sessions": sessions, **asdict(diff.difference)})
     out.line(
         f"From the plan of {out.instant(before.made_at)}, worth {before.value:.2f}, "
         f"to that of {out.instant(after.made_at)}, worth {after.value:.2f}."
@@ -201,14 +174,8 @@ def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
         raise ValueError("a change of no session")
     jobs = ", ".join(planned_lane.job for planned_lane in placement.lanes)
     was = _was(cli, before, after) if before and after else ""
-    return (
-        change.change,
-        jobs,
-        placement.pool,
-        cli.out.moment(placement.start),
-        hours(placement.end - placement.start),
-        was,
-    )
+    start, length = cli.out.moment(placement.start), hours(placement.end - placement.start)
+    return (change.change, jobs, placement.pool, start, length, was)
 
 
 def _was(cli: Cli, before: Placement, after: Placement) -> str:
@@ -236,7 +203,7 @@ def show_what_if(
         why, remedy = "no edit was given", "Give --add-job, --pool, --priority, --devices or --policy"
         raise UsageFault("nothing to try", why, remedy)
     if policy is not None and policy not in POLICIES:
-        way_out = _meant("policy", policy, POLICIES)
+        way_out = meant(policy, POLICIES, _LISTINGS["policy"])
         raise UsageFault("unknown policy", f"{policy} is none of {listed(POLICIES)}", way_out)
     specs = [job_from_toml(path) for path in files]
     counts = [_devices_edit(words) for words in devices]
@@ -246,10 +213,10 @@ def show_what_if(
         plan, difference = ask_what_if(cli.planning_context, specs, edits, policy)
     except UnknownName as error:
         why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
-        raise NotFound(f"unknown {error.kind}", why, _meant(error.kind, error.name, error.names)) from None
+        raise NotFound(f"unknown {error.kind}", why, meant(error.name, error.names, _LISTINGS[error.kind])) from None
     data = {job: [asdict(one) for one in options] for job, options in choices.items()}
     more = {"devices": data} if data else {}
-    cli.out.data({"plan": plan_json(plan), **difference_json(difference), **more})
+    cli.out.data({"plan": plan_json(plan), **asdict(difference), **more})
     cli.out.line(
         f"Worth {difference.value_before:.2f} as it is, {difference.value_after:.2f} with that; nothing is stored."
     )
@@ -260,10 +227,6 @@ def show_what_if(
     show_changes(cli.out, difference)
     for job, options in choices.items():
         show_devices(cli.out, job, options)
-
-
-def _meant(kind: str, name: str, names: Iterable[str]) -> str:
-    return meant(name, names, _LISTINGS[kind])
 
 
 def _pool_edit(words: str) -> Edit:

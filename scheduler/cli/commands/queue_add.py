@@ -14,8 +14,8 @@ from jobs.job_table import table_of, toml_of, whole_of
 from jobs.payload.store.listing import LISTING, code_prefix
 from jobs.problem import Refusal
 from jobs.size import size
-from jobs.spec import Code, JobSpec
-from scheduler.cli.commands.plan_changes import difference_json, show_changes
+from jobs.spec import JobSpec
+from scheduler.cli.commands.plan_changes import show_changes
 from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import listed
@@ -24,7 +24,6 @@ from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts import snapshot as facts
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.requests import code, concerns, environment, queue
-from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.gate_concerns import of_gates
 from scheduler.service.requests.questions import ask_what_if, late, obstacles
 from scheduler.service.requests.stored import fingerprint, measure, stored
@@ -219,13 +218,15 @@ def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
 
     ``where`` they are defined, as of ``add_specs``. Raises ProblemsFound.
     """
-    require_trainable(cli.app.settings, specs, where)
+    concerns.require_trainable(cli.app.settings, specs, where)
     plan, difference = ask_what_if(cli.planning_context, specs, [], None)
     reasons = foreseen(cli, specs)
     measured = measure(specs, cli.app.pools)
     first, digest = measured[0], fingerprint(measured)
     code, packages = first.code, first.requirements
-    upload = 0 if code is None else _upload_bytes(cli, code)
+    is_stored = code is None or cli.app.artifacts.size(f"{code_prefix(code.digest)}/{LISTING}") is not None
+    upload = 0 if code is None or is_stored else code.bytes
+    about_code = ("source", "digest", "commit", "dirty", "files", "bytes")
     names = {spec.name for spec in specs}
     mine = replace(
         plan,
@@ -235,10 +236,10 @@ def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
     cli.out.data(
         {
             "jobs": [{**table_of(spec), "weight": spec.weight} for spec in specs],
-            "upload": {**_code_json(code), "upload_bytes": upload} if code is not None else None,
+            "upload": {**picked(code, *about_code), "upload_bytes": upload} if code is not None else None,
             "packages": asdict(packages) if packages is not None else None,
             "plan": plan_json(mine),
-            "changes": difference_json(difference),
+            "changes": asdict(difference),
             "fingerprint": digest,
         }
     )
@@ -261,12 +262,3 @@ def show_jobs(cli: Cli, specs: Sequence[JobSpec], where: str) -> None:
     cli.out.line()
     cli.out.line("Nothing was changed: this is a dry run.")
     warn_of(cli, reasons)
-
-
-def _code_json(code: Code) -> dict[str, object]:
-    return picked(code, "source", "digest", "commit", "dirty", "files", "bytes")
-
-
-def _upload_bytes(cli: Cli, code: Code) -> int:
-    stored = cli.app.artifacts.size(f"{code_prefix(code.digest)}/{LISTING}") is not None
-    return 0 if stored else code.bytes

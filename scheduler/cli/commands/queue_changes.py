@@ -34,7 +34,6 @@ from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active, Failed
 from scheduler.service.requests import code, concerns, environment, inputs, queue
 from scheduler.service.requests import corpus as corpora
-from scheduler.service.requests.concerns import require_trainable
 from scheduler.service.requests.stored import stored
 from scheduler.store import checkpoints, generations, jobs
 from scheduler.store.engine import Database
@@ -70,15 +69,12 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
     if spec.command != old.command and not force:
         _check_recipe(cli, old, spec)
     if any(getattr(spec, name) != getattr(old, name) for name in ("command", "inputs", "needs", "pools")):
-        require_trainable(cli.app.settings, [spec], str(file or f"queue edit {name}"))
+        concerns.require_trainable(cli.app.settings, [spec], str(file or f"queue edit {name}"))
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     spec = stored(cli.app, spec, keep_until, cli.out.say, old)
     record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "changed": changed})
-    if changed:
-        cli.out.line(f"{name} has another {listed(changed)}.")
-    else:
-        cli.out.line(f"{name} is as it was.")
+    cli.out.line(f"{name} has another {listed(changed)}." if changed else f"{name} is as it was.")
     if changed:
         queue_add.warn_of_job(cli, name)
         if "secrets" in changed:
@@ -324,14 +320,6 @@ def update_job(
     for doubt in concerns.of_jobs(app.settings, [record.spec], app.bundle, "command line"):
         cli.out.warn(str(doubt))
     queue_add.warn_of_lock(cli, record.spec)
-    _tell_what_follows(cli, record, same=same, same_code=same_code)
-    if not same_corpus:
-        _warn_of_corpus(cli, old, record)
-    cli.wake_daemon()
-
-
-def _tell_what_follows(cli: Cli, record: JobRecord, *, same: bool, same_code: bool) -> None:
-    """Say what continues unchanged: the session that runs, and the steps that were made."""
     if not same and isinstance(record.state, Active):
         cli.out.say(
             f"{record.state.run} goes on with what it has. To change over now: schedctl runs stop {record.state.run}"
@@ -339,6 +327,9 @@ def _tell_what_follows(cli: Cli, record: JobRecord, *, same: bool, same_code: bo
     if not same_code and record.done_step:
         steps = counted(record.done_step, "step")
         cli.out.say(f"It goes on from its checkpoint, {steps} of which the code before made.")
+    if not same_corpus:
+        _warn_of_corpus(cli, old, record)
+    cli.wake_daemon()
 
 
 def _having(same: bool, what: str) -> str:
@@ -355,10 +346,8 @@ def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
         raise UsageFault(f"--from {start} cannot be read", "it is a step of the parent, or newest", "Write --from 4000")
     with cli.app.database.read() as tx:
         done = jobs.get(tx, name).done_step
-    question = (
-        f"Begin {name} again at step 0? It is at step {done}; what it saved stays, and it does not go on from that."
-    )
-    confirm(cli, question, yes=yes)
+    stays = "what it saved stays, and it does not go on from that"
+    confirm(cli, f"Begin {name} again at step 0? It is at step {done}; {stays}.", yes=yes)
     record, generation, waiting = restart(cli.app.database, name, step, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "generation": asdict(generation)})
     sentence = start_line(record.spec.start_from, [generation])

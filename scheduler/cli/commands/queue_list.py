@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import share
 from scheduler.core.job import Active
 from scheduler.core.reasons import NotReleased
 from scheduler.core.why import in_queue, why
-from scheduler.store.listing import list_jobs
-from scheduler.views.documents import job_state_json
+from scheduler.store.listing import ListedJob, list_jobs
+from scheduler.views.documents import job_state_json, picked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from scheduler.cli.shell.context import Cli
-    from scheduler.store.listing import ListedJob
 
 _SWEEP_MIN = 2  # one alone is a job like others
 _NEAR = {"running": "active", "waiting": "queued", "pending": "queued", "paused": "held", "completed": "done"}
@@ -33,7 +32,9 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         raise UsageFault(f'unknown state "{unknown[0]}"', "no job can be in it", remedy)
     listed = list_jobs(cli.paths.database_url, states or None)
     if cli.options.json:
-        cli.out.data({"jobs": [listed_json(job) for job in listed]})
+        fields = [name for name in ListedJob.__slots__ if name not in {"state", "sweep"}]
+        documents = [{**picked(job, *fields), "priority": job.weight, **job_state_json(job.state)} for job in listed]
+        cli.out.data({"jobs": documents})
         return
     # The scheduler's clock needs all settings, which take a tenth of a second to load: only a pause has an end.
     now = cli.now if any(job.waits and job.waits.get("code") == NotReleased.code for job in listed) else 0
@@ -56,12 +57,6 @@ def empty_queue(cli: Cli) -> str:
         else "See: schedctl submit --help"
     )
     return f"The queue is empty. {next_}"
-
-
-def listed_json(job: ListedJob) -> dict[str, Any]:
-    """Return a job as it stands in ``queue list --json``."""
-    own = {name: getattr(job, name) for name in job.__slots__ if name not in {"state", "sweep"}}
-    return {**own, "priority": job.weight, **job_state_json(job.state)}
 
 
 def _lines(listed: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJob | None, str]]:

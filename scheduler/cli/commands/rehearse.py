@@ -155,6 +155,7 @@ def _pool_row(pool: PoolFigures) -> tuple[str, ...]:
 
 def _job_row(job: JobFigures) -> tuple[str, ...]:
     has_losses = job.loss_first is not None and job.loss_last is not None
+    parent_loss = f" ({job.loss_parent:.3f})" if job.starts_from and job.loss_parent is not None else ""
     return (
         job.name,
         job.state,
@@ -164,16 +165,10 @@ def _job_row(job: JobFigures) -> tuple[str, ...]:
         str(job.resumes),
         str(job.resumed_elsewhere),
         str(job.checkpoints),
-        _begin(job),
+        (job.starts_from or "-") + parent_loss,
         f"{job.loss_first:.3f} to {job.loss_last:.3f}" if has_losses else "-",
         ", ".join(job.pools),
     )
-
-
-def _begin(job: JobFigures) -> str:
-    if job.starts_from is None:
-        return "-"
-    return job.starts_from if job.loss_parent is None else f"{job.starts_from} ({job.loss_parent:.3f})"
 
 
 def _hours(seconds: int) -> str:

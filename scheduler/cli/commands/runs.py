@@ -17,16 +17,15 @@ from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row, warn_
 from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, alone, command, confirm, group, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool, find_run
-from scheduler.cli.shell.output import clean, hours
+from scheduler.cli.shell.output import clean, figure, hours
 from scheduler.views.documents import picked, run_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from jobs.lane_report import LaneReport
-    from platforms.base import Platform
     from scheduler.cli.shell.output import Output
-    from scheduler.core.run import Lane, Run
+    from scheduler.core.run import Lane
     from scheduler.store.events import Event
     from scheduler.store.generations import Generation
 
@@ -145,7 +144,10 @@ def logs(
 
     with cli.app.database.read() as tx:
         run = find_run(tx, name, or_job=True)
-    key, platform = run.key, _platform(cli, run)
+    if run.pool not in cli.app.pools:
+        remedy = "Put the pool back into the settings to read its logs"
+        raise NotFound("no logs", f"{run.key} ran on {run.pool}, which is no longer configured", remedy)
+    key, platform = run.key, cli.platform(run.pool)
     if lane is None and name != key:
         lane = next(own.index for own in run.lanes if own.job == name)
 
@@ -160,8 +162,11 @@ def logs(
     )
     written = False
     for line in islice(printed(pieces), skipped, None):
-        written = True
-        _write_line(cli, line, raw=raw)
+        written, text = True, line.decode("utf-8", "replace").removesuffix("\n")
+        # Also into a file or a pipe: what stands there is shown on a terminal sooner or later.
+        clean_line = cli.redact(text if raw else clean(text))
+        sys.stdout.write((json.dumps({"line": clean_line}) if cli.options.json else clean_line) + "\n")
+        sys.stdout.flush()
     if not written and not platform.capabilities.tails_logs and not isinstance(run.state, Ended):
         cli.out.say(f"{key} is not over, and {run.pool} shows what a session printed only afterwards.")
     elif not written:
@@ -237,21 +242,6 @@ def lost(
     cli.wake_daemon()
 
 
-def _platform(cli: Cli, run: Run) -> Platform:
-    if run.pool not in cli.app.pools:
-        remedy = "Put the pool back into the settings to read its logs"
-        raise NotFound("no logs", f"{run.key} ran on {run.pool}, which is no longer configured", remedy)
-    return cli.platform(run.pool)
-
-
-def _write_line(cli: Cli, line: bytes, *, raw: bool) -> None:
-    text = line.decode("utf-8", "replace").removesuffix("\n")
-    # Also into a file or a pipe: what stands there is shown on a terminal sooner or later.
-    clean_line = cli.redact(text if raw else clean(text))
-    sys.stdout.write((json.dumps({"line": clean_line}) if cli.options.json else clean_line) + "\n")
-    sys.stdout.flush()
-
-
 def _lane_row(lane: Lane, report: LaneReport, start: Generation | None, continues: str) -> tuple[str, ...]:
     speed, loss = report.steps_per_second, report.loss
     step = report.step if lane.end_step is None else lane.end_step
@@ -261,7 +251,7 @@ def _lane_row(lane: Lane, report: LaneReport, start: Generation | None, continue
         (lane.code or "")[:12],
         f"{start.parent}@{start.parent_step}" if start and start.parent else str(lane.restore_step or 0),
         "" if step is None else str(step),
-        "" if loss is None else f"{loss:.4f}",
+        figure(loss, ".4f"),
         "" if speed is None else f"{speed * 3_600:.0f}",
         report.phase,
         OUTCOMES.get(lane.outcome or "", lane.outcome or ""),
@@ -291,16 +281,8 @@ def events(
 def write_events(out: Output, rows: Iterable[Event], *, with_subject: bool = False) -> None:
     """Write events as a table."""
     subject = ("subject",) if with_subject else ()
-    out.table(
-        ("at", *subject, "event", "-by", "~reason"),
-        [
-            (
-                out.moment(one.at),
-                *([one.subject] if with_subject else []),
-                one.kind,
-                one.by,
-                str(one.data.get("why", "")),
-            )
-            for one in rows
-        ],
+    cells = (
+        (out.moment(one.at), *([one.subject] if with_subject else []), one.kind, one.by, str(one.data.get("why", "")))
+        for one in rows
     )
+    out.table(("at", *subject, "event", "-by", "~reason"), cells)

@@ -104,7 +104,11 @@ def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str,
     Raises UsageFault, ProblemsFound, Refusal, CodeError, StoreError, typer.Exit.
     """
     script, table = submission.script, submission.table
-    folder, word = _placed(script)
+    path, here = script.expanduser().resolve(), Path.cwd()
+    if not path.is_file():
+        raise UsageFault(f"no script {script}", "there is no such file", "Give its path from here")
+    folder = here if path.is_relative_to(here) else path.parent  # what is taken
+    word = path.relative_to(folder).as_posix()
     with cli.app.database.read() as tx:
         names = {record.spec.name for record in jobs.everything(tx)}
     guessed = {"name": _free_name(folder, script, names), "steps_per_hour": _STEPS_PER_HOUR}
@@ -119,7 +123,9 @@ def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str,
     if not ({"steps_per_hour", "whole"} & table.keys()):
         speed = _speed(cli, specs[0], submission.probe_seconds)
         specs = [replace(spec, steps_per_hour=speed) for spec in specs]
-    if "whole" in table and _speaks(folder / word):
+    with (folder / word).open("rb") as stream:
+        speaks = _SPEAKS.search(stream.read(TEXT_BYTES_MAX)) is not None
+    if "whole" in table and speaks:
         cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would")
     if dry_run:
         show_jobs(cli, specs, _HERE)
@@ -127,20 +133,6 @@ def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str,
     add_specs(cli, specs, _HERE, expect=expect)
     if wait or logs:
         follow_jobs(cli, [spec.name for spec in specs], logs=logs)
-
-
-def _speaks(script: Path) -> bool:
-    with script.open("rb") as stream:
-        return _SPEAKS.search(stream.read(TEXT_BYTES_MAX)) is not None
-
-
-def _placed(script: Path) -> tuple[Path, str]:
-    """Return the folder that is taken, and the script's path in it: the current one, or else the script's own."""
-    path, here = script.expanduser().resolve(), Path.cwd()
-    if not path.is_file():
-        raise UsageFault(f"no script {script}", "there is no such file", "Give its path from here")
-    folder = here if path.is_relative_to(here) else path.parent
-    return folder, path.relative_to(folder).as_posix()
 
 
 def _runner(script: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,6 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault
 
 if TYPE_CHECKING:
-    from config.settings import WebSettings
     from scheduler.bridge.surface import Surface
 
 app = group("The status page in a browser, its JSON API and metrics.")
@@ -65,21 +65,14 @@ def serve(
             actors = Actors(acting) if acting is not None else None
             serve_site(served, bearer, structlog.get_logger("web"), lambda address: _tell(cli, address), actors=actors)
         except OSError as error:
-            raise PlatformFault(
-                "no status page", f"{_place(settings.web)}: {error.strerror}", "Choose another --port"
-            ) from None
+            why = f"{settings.web.host} port {settings.web.port}: {error.strerror}"
+            raise PlatformFault("no status page", why, "Choose another --port") from None
 
 
 def _tell(cli: Cli, address: str) -> None:
     cli.out.data({"address": address})
     cli.out.line(f"The status page: {address} (Ctrl-C ends it)")
-    import sys
-
     sys.stdout.flush()
-
-
-def _place(settings: WebSettings) -> str:
-    return f"{settings.host} port {settings.port}"
 
 
 @alone("schedctl port", "schedctl port --describe")

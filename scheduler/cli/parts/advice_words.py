@@ -25,7 +25,10 @@ _DISK_BYTES_A_SECOND = 1e9  # at which a checkpoint is written
 
 def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -> None:
     """Write the choice and the options. Raises UsageFault for a deadline that is no time."""
-    within = _seconds(deadline)
+    try:
+        within = parse_duration(deadline) if deadline else 0
+    except ValueError as error:
+        raise UsageFault(f"--deadline {deadline}", str(error), "Write it like 12h") from None
     if out.as_json:
         document = advice_json(advice)
         if within and advice.best:
@@ -138,15 +141,13 @@ def show_comparison(
         return
     rows = []
     for advice in compared:
-        name = f"{advice.card.name} x{advice.devices}"
-        rows.append([name, *(_row(advice.best, wishes) if advice.best else _none(advice))])
+        nearest = f"nearest: {advice.nearest}" if advice.nearest else "nothing"
+        none = [nearest, "does not fit", *[""] * (len(_TABLE) - 2)]
+        cells = _row(advice.best, wishes) if advice.best else none
+        rows.append([f"{advice.card.name} x{advice.devices}", *cells])
     out.table(("machine", *_TABLE), rows)
     if path is not None:
         out.say(f"{path} shows time against money.")
-
-
-def _none(advice: Advice) -> list[str]:
-    return [f"nearest: {advice.nearest}" if advice.nearest else "nothing", "does not fit", *[""] * (len(_TABLE) - 2)]
 
 
 def write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
@@ -167,13 +168,6 @@ def write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8")
     out.say(f"{folder} has {', '.join(sorted(written))}.")
-
-
-def _seconds(deadline: str) -> int:
-    try:
-        return parse_duration(deadline) if deadline else 0
-    except ValueError as error:
-        raise UsageFault(f"--deadline {deadline}", str(error), "Write it like 12h") from None
 
 
 # What JSON shows, and what pages and tables are made of.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from jobs.size import gpu_use
-from scheduler.cli.parts.training_words import OVER, ago, arrow, bar, forecast_words, last_loss, number, when
+from scheduler.cli.parts.training_words import OVER, ago, arrow, bar, forecast_words, last_loss, when
 from scheduler.cli.shell.context import Cli
-from scheduler.cli.shell.output import Output, amount, share
+from scheduler.cli.shell.output import Output, amount, figure, share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.run import Run
 from scheduler.core.why import in_queue, why
@@ -122,7 +122,11 @@ def sections(
         ScreenTable(
             OVER,
             ("job", "at", "->steps", ">loss"),
-            tuple(_finished(job, at, going[job.spec.name], state.at, out) for at, job in over),
+            tuple(
+                (name, when(at, state.at, out.zone), f"{job.done_step:,}", figure(last_loss(going[name])))
+                for at, job in over
+                if (name := job.spec.name)
+            ),
             "schedctl queue list",
         ),
     ]
@@ -172,29 +176,22 @@ def _lane(going: TrainingProgress, run: Run, now: int, out: Output) -> tuple[str
         return (going.job, run.pool, f"{going.step:,}", "", "", "waits", place, run.key)
     health = going.health if going.health != "trains" else ""
     reported = health or ("" if going.told_at is None else ago(now - going.told_at))
-    loss = f"{number(going.loss)} {arrow(going.trend)}".strip()
+    loss = f"{figure(going.loss)} {arrow(going.trend)}".strip()
     gpu = gpu_use(going.gpu_memory_bytes, going.gpu_busy).removesuffix(" busy")
     return (going.job, run.pool, f"{going.step:,}", loss, gpu, reported, when(run.deadline, now, out.zone), run.key)
 
 
-def _finished(job: JobRecord, at: int, going: TrainingProgress, now: int, out: Output) -> tuple[str, ...]:
-    return (job.spec.name, when(at, now, out.zone), f"{job.done_step:,}", number(last_loss(going)))
-
-
-def _pools(state: Overview, out: Output) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _pools(state: Overview, out: Output) -> Iterator[tuple[str, ...]]:
     for pool in state.pools:
-        first = (pool.name, pool.state, f"{pool.sessions_live}/{pool.sessions_max}")
-        own = [meter for meter in state.meters if meter.pool == pool.name]
-        states = [
+        first: tuple[str, ...] = (pool.name, pool.state, f"{pool.sessions_live}/{pool.sessions_max}")
+        quotas = [
             (m.quota, amount(m.free, m.unit), amount(m.limit, m.unit), when(m.resets_at, state.at, out.zone))
-            for m in own
+            for m in state.meters
+            if m.pool == pool.name
         ]
-        for index, cells in enumerate(
-            states or [(pool.closed_why, "", "", when(pool.closed_until, state.at, out.zone))]
-        ):
-            rows.append((*(first if index == 0 else ("", "", "")), *cells))
-    return rows
+        for cells in quotas or [(pool.closed_why, "", "", when(pool.closed_until, state.at, out.zone))]:
+            yield (*first, *cells)
+            first = ("", "", "")
 
 
 def _job(job: JobRecord, going: TrainingProgress, overview: Overview, out: Output) -> tuple[str, ...]:
@@ -215,21 +212,13 @@ def _job(job: JobRecord, going: TrainingProgress, overview: Overview, out: Outpu
     drawn = bar(going.saved_step, going.step, going.target_step)
     done = share(going.step, going.target_step)
     end = forecast_words(going, overview.at, out.zone)
-    return (str(job.position), name, state, drawn, done, number(last_loss(going)), end, reason_text)
-
-
-def _progress(job: JobRecord) -> tuple[float, int]:
-    return (-job.done_step / max(1, job.spec.target_step), job.position)
-
-
-def _state(job: JobRecord) -> tuple[int, int]:
-    return (_STATES.index(type(job.state)), job.position)
+    return (str(job.position), name, state, drawn, done, figure(last_loss(going)), end, reason_text)
 
 
 _KEYS: dict[str, Any] = {
     "place": lambda job: (job.position, job.spec.name),
-    "progress": _progress,
-    "state": _state,
+    "progress": lambda job: (-job.done_step / max(1, job.spec.target_step), job.position),
+    "state": lambda job: (_STATES.index(type(job.state)), job.position),
     "name": lambda job: job.spec.name,
 }
 

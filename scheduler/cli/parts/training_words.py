@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from jobs.size import gpu_use
-from scheduler.cli.shell.output import share
+from scheduler.cli.shell.output import figure, share
 
 if TYPE_CHECKING:
     from scheduler.views.training import TrainingProgress
@@ -36,24 +36,14 @@ def arrow(trend: float | None) -> str:
     return "→" if abs(trend) < _STEADY else "↓" if trend < 0 else "↑"
 
 
-def number(value: float | None) -> str:
-    """Return a loss in four digits."""
-    return "" if value is None else f"{value:.4g}"
-
-
 def ago(seconds: int) -> str:
-    """Return how long ago something was reported: ``12s ago``, ``5m ago``, ``3h ago``."""
-    return f"{short_span(seconds)} ago"
-
-
-def short_span(seconds: int) -> str:
-    """Return a span in its largest unit."""
+    """Return how long ago something was reported, in its largest unit: ``12s ago``, ``5m ago``, ``3h ago``."""
     seconds = max(0, seconds)
     if seconds < 60:
-        return f"{seconds}s"
+        return f"{seconds}s ago"
     if seconds < _HOUR:
-        return f"{seconds // 60}m"
-    return f"{seconds // _HOUR}h" if seconds < 2 * _DAY else f"{seconds // _DAY}d"
+        return f"{seconds // 60}m ago"
+    return f"{seconds // _HOUR}h ago" if seconds < 2 * _DAY else f"{seconds // _DAY}d ago"
 
 
 def when(at: int | None, now: int, zone: str) -> str:
@@ -94,8 +84,8 @@ def facts(going: TrainingProgress, now: int, zone: str) -> list[tuple[str, str]]
     return [
         ("progress", f"{drawn} {done}, {going.saved_step:,} saved{live}, of {going.target_step:,} steps"),
         ("health", health),
-        ("loss", f"{number(going.loss)}{level}" if going.loss is not None else ""),
-        ("held-out", number(going.held_out_loss)),
+        ("loss", f"{figure(going.loss)}{level}" if going.loss is not None else ""),
+        ("held-out", figure(going.held_out_loss)),
         ("speed", f"{speed}, estimated" if speed and going.guessed else speed),
         ("GPU", gpu_use(going.gpu_memory_bytes, going.gpu_busy)),
         ("ETA", end),

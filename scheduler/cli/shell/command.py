@@ -130,11 +130,6 @@ class Several:
         return [Parameter(name, kind, default=None, annotation=hints[name]) for name in self.names]
 
 
-def _several(parameter: Parameter) -> Several | None:
-    metadata = getattr(parameter.annotation, "__metadata__", ())
-    return next((one for one in metadata if isinstance(one, Several)), None)
-
-
 def group(summary: str, alone: str = "", old_names: Mapping[str, str] = MappingProxyType({})) -> typer.Typer:
     """Return a new, empty group; by itself it is its command ``alone``, or shows its help."""
     kind = type("CommandGroup", (CommandGroup,), {"alone": alone, "old_names": old_names})
@@ -167,7 +162,12 @@ def command(
         first, *own = signature(function, eval_str=True).parameters.values()
         if first.name == "ctx":
             return registered(function)
-        several = {one.name: values for one in own if (values := _several(one))}
+        several = {
+            one.name: values
+            for one in own
+            for values in getattr(one.annotation, "__metadata__", ())
+            if isinstance(values, Several)
+        }
 
         @wraps(function)
         def called(ctx: typer.Context, **arguments: Any) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from jobs.payload.redact import Redact, Redactor
 from scheduler.cli.shell.table import column_of, drawn
@@ -20,6 +20,7 @@ from scheduler.cli.shell.table import column_of, drawn
 # Colours and cursor movements (ESC [ ... final character), and titles and links (ESC ] ... BEL or ESC \\).
 _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)"
 
+T = TypeVar("T")
 _PIPE_COLUMNS = 160  # of a pipe or file, unless COLUMNS says otherwise
 
 STYLES = {
@@ -104,6 +105,10 @@ class Output:
         lines = drawn(kinds, cells, width, one_line=not terminal, paint=paint)
         sys.stdout.writelines(f"{line}\n" for line in lines)
 
+    def listing(self, things: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> None:
+        """Write a table with a row for each of ``things``. ``columns`` are its titles, each with what reads a cell."""
+        self.table(tuple(columns), ([read(one) for read in columns.values()] for one in things))
+
     def _chosen(self, titles: Sequence[str]) -> list[int]:
         """Return where the columns are that were asked for, in that order."""
         wanted = [name if name in titles else _OLD_TITLES.get(name, name) for name in self.only]
@@ -177,6 +182,11 @@ def hours(seconds: int) -> str:
     """Return seconds as hours and minutes: ``12h 05m``; ``-`` leads a negative amount."""
     sign, minutes = "-" if seconds < 0 else "", round(abs(seconds) / 60)
     return f"{sign}{minutes // 60}h {minutes % 60:02d}m"
+
+
+def figure(value: float | None, form: str = ".4g") -> str:
+    """Return a number as ``form`` says; nothing for None."""
+    return "" if value is None else format(value, form)
 
 
 def share(part: int, whole: int) -> str:
