@@ -75,8 +75,12 @@ def object_of(body: bytes) -> dict[str, Any]:
         if b"\\u" in body:
             # Half a surrogate pair is no text: nothing else could write it.
             json.dumps(decoded, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"this frame is no JSON: {_short(error)}") from None
+    except RecursionError:
+        raise Unreadable("this frame is no JSON: it is nested too deeply") from None
+    except UnicodeError:
+        raise Unreadable("this frame is no JSON: its text is no UTF-8") from None
+    except ValueError as error:
+        raise Unreadable(f"this frame is no JSON: {str(error)[:200]}") from None
     if not isinstance(decoded, dict):
         raise Unreadable("this frame is JSON, but no object")
     return decoded
@@ -113,11 +117,3 @@ def _number(word: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_no_number)
-
-
-def _short(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(error, UnicodeError):
-        return "its text is no UTF-8"
-    return str(error)[:200]

@@ -122,7 +122,9 @@ class Tools:
             from anyio import to_thread
 
             context = args.pop(_CONTEXT, None)
-            if verb.changes and not args.get(_CONFIRM) and _can_ask(context):
+            able = None if context is None else context.client_capabilities
+            # A client that cannot put a question to its user is given a preview and a token instead.
+            if verb.changes and not args.get(_CONFIRM) and able is not None and able.elicitation is not None:
                 return await self._answer_tool(verb, args, context)
             return await to_thread.run_sync(self._call, verb, args)
 
@@ -177,12 +179,6 @@ class Tools:
             document = self.surface.tell(error)
             words = line(self.surface.app.redact(document["message"]))
             raise self.complain(f"{words} (exit code {document.get('exit_code')})") from None
-
-
-def _can_ask(context: Any) -> bool:
-    """Return whether the client can put a question to its user."""
-    able = None if context is None else context.client_capabilities
-    return able is not None and able.elicitation is not None
 
 
 def name_of(verb: Verb) -> str:

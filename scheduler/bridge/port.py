@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import count
@@ -275,16 +275,15 @@ class Subscriptions:
             behind = [one for one in waiting if one.position < newest]
             batches = {at: events.after(tx, at, _BATCH) for at in {one.position for one in behind}}
         for one in behind:
-            self._send_events(one, batches[one.position], newest)
+            batch = batches[one.position]
+            position = batch[-1].id if len(batch) == _BATCH else max(newest, one.position)
+            mine = [event for event in batch if one.wants(event)]
+            if mine and one.number in self._of_events:
+                rows = [EventRow.model_validate(event).model_dump(mode="json") for event in mine]
+                self.send({"subscription": one.number, "position": position, "events": rows})
+            one.position = position
         if any(len(batch) == _BATCH for batch in batches.values()):
             self._news.set()  # there is more
-
-    def _send_events(self, one: _Events, batch: list[Event], newest: int) -> None:
-        position = batch[-1].id if len(batch) == _BATCH else max(newest, one.position)
-        mine = [event for event in batch if one.wants(event)]
-        if mine and one.number in self._of_events:
-            self.send({"subscription": one.number, "position": position, "events": _rows(mine)})
-        one.position = position
 
     def _look_for_lines(self) -> None:
         with self._lock:
@@ -301,7 +300,3 @@ class Subscriptions:
         if len(self._of_events) + len(self._of_logs) >= SUBSCRIPTIONS_MAX:
             raise Busy(f"there are {SUBSCRIPTIONS_MAX} subscriptions already")
         return next(self._numbers)
-
-
-def _rows(batch: Iterable[Event]) -> list[dict[str, Any]]:
-    return [EventRow.model_validate(event).model_dump(mode="json") for event in batch]

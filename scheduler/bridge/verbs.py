@@ -14,7 +14,7 @@ from scheduler.bridge.surface import Surface, Verb
 from scheduler.service.requests import queue, sessions
 from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import run_json
-from scheduler.views.weekly_report import last_week, make_report, this_week, week_named
+from scheduler.views.weekly_report import make_report, week_named
 from scheduler.wake import wake
 from scheduler.web import questions
 from scheduler.web.questions import job_rows
@@ -83,8 +83,7 @@ def report_weekly(source: Source, week: Week = "last") -> dict[str, Any]:
     """What a week's hours became, as ``schedctl report weekly --json`` has it."""
     now, zone = source.now, source.zone
     try:
-        named = {"last": last_week, "this": this_week}.get(week)
-        span = named(now, zone) if named else week_named(week, zone)
+        span = week_named(week, zone, now)
     except (ValueError, OverflowError):
         raise BadRequest(f"there is no week {week}", "Write it like 2026-W47, this or last") from None
     document: dict[str, Any] = finite(asdict(make_report(source.app.reading, source.pools, span, zone, now)))

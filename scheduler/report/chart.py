@@ -113,12 +113,12 @@ class Frame:
 
 def words(text: str) -> str:
     """Return text as it may stand in an element: escaped, without control characters."""
-    return escape(_printable(text))
+    return escape(printable(text))
 
 
 def attribute(text: str) -> str:
     """Return text as an attribute's value with its quotes."""
-    return quoteattr(_printable(text))
+    return quoteattr(printable(text))
 
 
 def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, height: float, kind: str) -> str:
@@ -218,5 +218,6 @@ def short(number: float) -> str:
     return f"{number:g}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return text with a space for each control character."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

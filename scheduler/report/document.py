@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
 
 from jobs.plural import counted
 from jobs.spec import EVALUATE
 from scheduler.core.quota import Meter
+from scheduler.report.chart import local
+from scheduler.report.chart import printable as _clean
 from scheduler.report.report import JobReport, Report, Spent
 
 _OPEN = {"queued", "active"}
@@ -125,9 +125,7 @@ def document_of(report: Report) -> ReportDocument:
 
 def instant(at: int | None, zone: str) -> str:
     """Return an instant in ``zone``; a dash for None."""
-    if at is None:
-        return "-"
-    return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M %Z")
+    return "-" if at is None else local(at, zone, "%a %Y-%m-%d %H:%M %Z")
 
 
 def _change(now: int, before: int) -> str:
@@ -209,20 +207,18 @@ def _summary(report: Report) -> list[str]:
             f"{counted(total.sessions, 'session')} made {counted(steps, 'step')} "
             f"(last week {before.sessions} and {steps_before:,})."
         ),
-        *_waited(report.total),
-        *_corrected(report),
+        *_late_facts(report),
     ]
 
 
-def _waited(total: Spent) -> Iterator[str]:
+def _late_facts(report: Report) -> Iterator[str]:
+    """Yield what is said of queues and of corrections, where it is long enough to be seen."""
+    total = report.total
     if total.waited >= _SECONDS_MIN:
         yield (
             f"{hours(total.useful)} of {hours(total.charged)} h trained, {hours(total.waited)} h were billed while "
             "sessions waited in the queues of their platforms."
         )
-
-
-def _corrected(report: Report) -> Iterator[str]:
     if abs(report.corrected_seconds) >= _SECONDS_MIN:
         yield (
             f"Corrected after the end of the week: {report.corrected_seconds / 3_600:+.1f} h, by what platforms "
@@ -367,7 +363,3 @@ def _waits(report: Report) -> Iterator[str]:
         listing = ", ".join(names[:_NAMES_MAX])
         more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
         yield f"{listing}{more} {'wait' if len(names) > 1 else 'waits'}: {why}."
-
-
-def _clean(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

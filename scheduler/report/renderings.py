@@ -125,17 +125,13 @@ def _table(table: Table) -> Iterator[str]:
     yield f'<div class="wide"><table><tr>{"".join(heads)}{"<th></th>" if bars else ""}</tr>'
     for index, row in enumerate(table.rows):
         cells = "".join(f"<td{mark or _short(cell)}>{escape(cell)}</td>" for cell, mark in zip(row, marks, strict=True))
-        bar = _bar(table.shares[index]) if bars else ""
-        yield f"<tr>{cells}{bar}</tr>"
+        width = f"{100 * min(1.0, max(0.0, table.shares[index])):.0f}%" if bars else ""
+        yield f"<tr>{cells}" + (f'<td class="bar"><div style="width:{width}"></div></td></tr>' if bars else "</tr>")
     yield "</table></div>"
 
 
 def _short(cell: str) -> str:
     return ' class="t"' if len(cell) <= WORDS_ON_ONE_LINE else ""
-
-
-def _bar(share: float) -> str:
-    return f'<td class="bar"><div style="width:{100 * min(1.0, max(0.0, share)):.0f}%"></div></td>'
 
 
 def slack_of(document: ReportDocument) -> list[dict[str, Any]]:

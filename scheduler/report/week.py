@@ -372,7 +372,8 @@ class Launches:
 
 def launches_on(pool: str, runs: Sequence[Run], closed: str | None) -> Launches:
     """Return what became of the launches on ``pool``; ``closed`` is why it is closed, None when it is open."""
-    mine = [run for run in runs if run.pool == pool and not _too_late(run)]
+    late = [run for run in runs if isinstance(run.state, Ended) and _rejected(run) and run.state.at >= run.deadline]
+    mine = [run for run in runs if run.pool == pool and run not in late]
     refused = [run for run in mine if _rejected(run)]
     last = next((lane.message for run in reversed(refused) for lane in run.lanes if lane.message), "")[:_WHY_CHARACTERS]
     if len(mine) > len(refused):
@@ -388,10 +389,6 @@ def launches_on(pool: str, runs: Sequence[Run], closed: str | None) -> Launches:
 
 def _rejected(run: Run) -> bool:
     return isinstance(run.state, Ended) and run.state.outcome is Outcome.REJECTED
-
-
-def _too_late(run: Run) -> bool:
-    return isinstance(run.state, Ended) and _rejected(run) and run.state.at >= run.deadline
 
 
 def _of(many: int) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
 from scheduler.core.run import lane_seconds
 from scheduler.core.window import Calendar, Window
@@ -46,7 +45,10 @@ def costs(tx: Connection, pools: Mapping[str, Pool], since: int, zone: str, now:
                 mine = lanes.get(charge.run or "", ())
                 used = lane_seconds(mine, max(charge.start, week.start), min(charge.end, week.end))
                 shares = _shares([(lane.job, used[lane.index]) for lane in mine]) or {OTHERS: 1.0}
-                _add(spent, pool, charge, week, shares)
+                for job, share in shares.items():
+                    row = spent[week.start, pool, job]
+                    row[0] += charge.within(week.start, week.end) * share
+                    row[1] += charge.cost_within(week.start, week.end) * share
     plan, priced_pools = plans.newest(tx), prices.priced(tx, pools)
     for placement in plan.placements if plan else ():
         price = priced_pools[placement.pool].price_microdollars_per_hour if placement.pool in priced_pools else 0
@@ -57,15 +59,6 @@ def costs(tx: Connection, pools: Mapping[str, Pool], since: int, zone: str, now:
                 row[2] += seconds * share
                 row[3] += seconds * share * price / 3_600
     return [Cost(*at, *map(round, row)) for at, row in sorted(spent.items()) if any(map(round, row))]
-
-
-def _add(
-    spent: dict[tuple[int, str, str], list[float]], pool: str, charge: Charge, week: Window, shares: Mapping[str, float]
-) -> None:
-    for job, share in shares.items():
-        row = spent[week.start, pool, job]
-        row[0] += charge.within(week.start, week.end) * share
-        row[1] += charge.cost_within(week.start, week.end) * share
 
 
 def _weeks(calendar: Calendar, start: int, end: int) -> Iterator[Window]:

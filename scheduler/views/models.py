@@ -103,14 +103,18 @@ def facts(tx: Connection, version: Version) -> VersionFacts:
     """Return all there is to know of a version."""
     listed = next(one for one in model(tx, version.model).versions if one.number == version.number)
     parent = versions.of_checkpoint(tx, version.parent_key) if version.parent_key else None
+    tried, key = evaluations.of_version(tx, version), version.checkpoint
+    born = [one.name for one in versions.everything(tx) if one.parent_key == key]
+    scoring = {one.job for one in tried}
+    begun = [job for job, origin in generations.parents(tx).items() if origin == key and job not in scoring]
     return VersionFacts(
         listed=listed,
         version=version,
         returned_parent=parent is not None and parent.state == "rejected",
-        children=tuple(_children(tx, version)),
+        children=(*born, *begun),
         training=_training_cost(tx, version),
         evaluating=_evaluating_cost(tx, version),
-        evaluations=tuple(evaluations.of_version(tx, version)),
+        evaluations=tuple(tried),
         verdicts=tuple(evaluations.verdicts_of(tx, version)),
         overrules=tuple(evaluations.overrules_of(tx, version)),
         deployments=tuple(one for one in deployments.of_model(tx, version.model) if one.number == version.number),
@@ -183,14 +187,6 @@ def _parent(tx: Connection, version: Version) -> str:
         return parent.name
     named = split_key(version.parent_key)
     return f"{version.parent} step {named[1]}" if named else version.parent_key
-
-
-def _children(tx: Connection, version: Version) -> list[str]:
-    """Return versions that began with this one, and jobs whose newest generation did."""
-    children = [one.name for one in versions.everything(tx) if one.parent_key == version.checkpoint]
-    scoring = {one.job for one in evaluations.of_version(tx, version)}
-    begun = [job for job, key in generations.parents(tx).items() if key == version.checkpoint and job not in scoring]
-    return [*children, *begun]
 
 
 def _training_cost(tx: Connection, version: Version) -> ModelCost:

@@ -69,9 +69,7 @@ def needs(
         *_deadlines(tx, queue, plan, now),
         *_paused(tx),
         *_pools(tx, pools, now),
-        *_poisoned(tx, queue),
-        *_postponed(tx, queue),
-        *_offers(tx),
+        *_conditions(tx, queue),
         *_versions(tx),
         *_deployments(tx),
         *_messages(tx, since),
@@ -198,45 +196,26 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
             yield Need("launches refused", pool, why, f"schedctl runs list --pool {pool}", refused[0][0])
 
 
-def _poisoned(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
-    """Sessions that cannot be handled or go on unwanted, and jobs that train though no plan can be made with them."""
-    late = watched.keys(tx)
-    handled = {run.key for run in runs.live(tx)} | late
-    for odd in conditions.standing(tx, conditions.RUN_POISONED):
-        if odd.subject in handled:
-            remedy = f"schedctl runs show {odd.subject}"
-            yield Need("session cannot be handled", odd.subject, odd.why, remedy, odd.since)
-    for odd in conditions.standing(tx, conditions.RUN_UNCLEAR):
-        if odd.subject in handled:
-            remedy = f"schedctl runs lost {odd.subject} --proof '...'"
-            yield Need("session not known", odd.subject, odd.why, remedy, odd.since)
-    for odd in conditions.standing(tx, conditions.LIVES):
-        if odd.subject in late:
-            remedy = f"schedctl runs show {odd.subject}"
-            yield Need("session goes on unwanted", odd.subject, odd.why, remedy, odd.since)
-    training = {job.spec.name for job in queue if isinstance(job.state, Active)}
-    for odd in conditions.standing(tx, conditions.JOB_POISONED):
-        if odd.subject in training:
-            remedy = f"schedctl queue show {odd.subject}"
-            yield Need("job cannot be planned", odd.subject, odd.why, remedy, odd.since)
+def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
+    """What goes on to be wrong of sessions and jobs that are still there.
 
-
-def _postponed(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
-    """Jobs that plans placed twice and more, and that could not be launched."""
-    waiting = {job.spec.name for job in queue if isinstance(job.state, Queued)}
-    for odd in conditions.standing(tx, conditions.LAUNCH_POSTPONED):
-        if odd.subject in waiting:
-            remedy = f"schedctl plan explain {odd.subject}"
-            yield Need("job cannot be launched", odd.subject, odd.why, remedy, odd.since)
-
-
-def _offers(tx: Connection) -> Iterator[Need]:
-    """Live sessions that are not claimed: nothing runs before a person does."""
-    live = {run.key for run in runs.live(tx)}
-    for offer in conditions.standing(tx, conditions.OFFERED):
-        if offer.subject in live:
-            why, remedy = "it waits for a person to take it", f"schedctl handover claim {offer.subject}"
-            yield Need("session offered", offer.subject, why, remedy, offer.since)
+    Sessions that cannot be handled or go on unwanted; jobs that train though no plan can be made with them, or that
+    plans placed twice and more without a launch; live sessions that are not claimed: nothing runs before a person does.
+    """
+    late, live = watched.keys(tx), {run.key for run in runs.live(tx)}
+    training, waiting = ({job.spec.name for job in queue if isinstance(job.state, kind)} for kind in (Active, Queued))
+    for kind, what, remedy, among in (
+        (conditions.RUN_POISONED, "session cannot be handled", "runs show {}", live | late),
+        (conditions.RUN_UNCLEAR, "session not known", "runs lost {} --proof '...'", live | late),
+        (conditions.LIVES, "session goes on unwanted", "runs show {}", late),
+        (conditions.JOB_POISONED, "job cannot be planned", "queue show {}", training),
+        (conditions.LAUNCH_POSTPONED, "job cannot be launched", "plan explain {}", waiting),
+        (conditions.OFFERED, "session offered", "handover claim {}", live),
+    ):
+        for odd in conditions.standing(tx, kind):
+            if odd.subject in among:
+                why = "it waits for a person to take it" if kind == conditions.OFFERED else odd.why
+                yield Need(what, odd.subject, why, f"schedctl {remedy.format(odd.subject)}", odd.since)
 
 
 def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:

@@ -74,7 +74,8 @@ def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple
     old: list[Placement] = []
     for placement in sorted(before.placements, key=_by_start):
         candidates = runs.get((placement.pool, _jobs(placement)), [])
-        started = next((run for run in candidates if _overlap(placement, run)), None)
+        overlap = (r for r in candidates if placement.start < r.deadline and r.planned_start < placement.end)
+        started = next(overlap, None)
         if started is not None:
             candidates.remove(started)
             changes.append(SessionChange("started", placement, None))
@@ -106,10 +107,6 @@ def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:
     jobs = tuple(replace(job, done_step=steps.get(job.name, job.done_step)) for job in snapshot.jobs)
     pools = tuple(replace(view, live=tuple(run for run in view.live if run.key not in keys)) for view in snapshot.pools)
     return replace(snapshot, jobs=jobs, pools=pools)
-
-
-def _overlap(placement: Placement, run: Run) -> bool:
-    return placement.start < run.deadline and run.planned_start < placement.end
 
 
 def _jobs(placement: Placement) -> frozenset[str]:

@@ -42,23 +42,21 @@ class WeekOf:
 
 def last_week(now: int, zone: str) -> WeekOf:
     """Return the newest ISO week of ``zone`` that is over."""
-    window = Calendar("week", zone).window_at(Calendar("week", zone).window_at(now).start - 1)
-    return _named(window, zone)
+    return week_named("last", zone, now)
 
 
-def this_week(now: int, zone: str) -> WeekOf:
-    """Return the ISO week of ``zone`` that goes on."""
-    return _named(Calendar("week", zone).window_at(now), zone)
-
-
-def week_named(label: str, zone: str) -> WeekOf:
-    """Return the week that ``2026-W47`` names. Raises ValueError."""
+def week_named(label: str, zone: str, now: int = 0) -> WeekOf:
+    """Return the ISO week of ``zone`` that ``2026-W47``, or this or last at ``now``, names. Raises ValueError."""
+    calendar = Calendar("week", zone)
+    if label in {"this", "last"}:
+        this = calendar.window_at(now)
+        return _named(this if label == "this" else calendar.window_at(this.start - 1), zone)
     year, number = (digits(part, date.max.year) for part in (label.partition("-W")[0], label.partition("-W")[2]))
     if year is None or number is None:
         raise ValueError(f"{label!r} is no week")
     monday = date.fromisocalendar(year, number, 1)
     noon = datetime.combine(monday + timedelta(days=1), datetime.min.time(), ZoneInfo(zone))
-    return _named(Calendar("week", zone).window_at(int(noon.timestamp())), zone)
+    return _named(calendar.window_at(int(noon.timestamp())), zone)
 
 
 def _named(window: Window, zone: str) -> WeekOf:

@@ -22,7 +22,7 @@ from jobs.size import gpu_use, size
 from scheduler.core.window import DAY
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import amount, burn_down_svg
-from scheduler.report.chart import hues_of, short
+from scheduler.report.chart import hues_of, local, short
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import compare_losses_svg, loss_curve_svg
 from scheduler.report.timeline import timeline_svg
@@ -61,7 +61,7 @@ Tokens = Annotated[float, Query(ge=1, le=1e15)]
 MACHINES = "5060ti, 5060ti x2, 4090, 5090, h100"
 _MACHINES_MAX = 8
 NOTHING = "\N{EN DASH}"
-_DAY = 86_400
+_DAY_FORM = "%Y-%m-%d"  # as addresses carry it
 _LEVEL = 0.002  # a loss that changed by less is shown as level
 
 
@@ -184,8 +184,8 @@ class Pages:
                 span=window,
                 by=span,
                 day=day,
-                earlier=self._day(window.start - DAY * (long - 1) - DAY // 2),
-                later=self._day(window.end + DAY // 2) if day or span == "week" else self._day(window.end),
+                earlier=local(window.start - DAY * (long - 1) - DAY // 2, source.zone, _DAY_FORM),
+                later=local(window.end + (DAY // 2 if day or span == "week" else 0), source.zone, _DAY_FORM),
                 around_now=day is None,
                 picture=picture,
                 most=max(_SESSIONS_MIN, min(_SESSIONS_SHOWN, (_PICTURE_BYTES - len(picture)) // _SESSION_BYTES)),
@@ -337,7 +337,7 @@ class Pages:
                 "reports",
                 tx,
                 report=report,
-                first_day=self._day(report.start),
+                first_day=local(report.start, self._source.zone, _DAY_FORM),
                 sent=outbox.sent_by_period(tx, WEEKLY).get(label, {}),
                 document=document_of(report),
                 curves=[(name, picture) for name, picture in curves if picture],
@@ -367,9 +367,6 @@ class Pages:
     def _hue(self, name: str) -> str:
         """Return the classes of a model's colour."""
         return f" hue h{self._hues[name]}" if name in self._hues else ""
-
-    def _day(self, at: int) -> str:
-        return local_day(at, self._source.zone)
 
 
 def _settings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -418,11 +415,6 @@ def instant(at: int | None, zone: str, form: str = "%a %-d %b %H:%M") -> Markup:
     return escape(NOTHING) if at is None else _instant(at, zone, form)
 
 
-def local_day(at: int, zone: str) -> str:
-    """Return the day of an instant as addresses carry it, ``2026-11-21``."""
-    return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).date().isoformat()
-
-
 @lru_cache(maxsize=4_096)
 def _instant(at: int, zone: str, form: str) -> Markup:
     exact, words = "", "far away"
@@ -437,8 +429,8 @@ def duration(seconds: int | None) -> str:
     if seconds is None:
         return NOTHING
     sign, left = ("-", -seconds) if seconds < 0 else ("", seconds)
-    if left >= 2 * _DAY:
-        return f"{sign}{left // _DAY}d {left % _DAY // 3_600}h"
+    if left >= 2 * DAY:
+        return f"{sign}{left // DAY}d {left % DAY // 3_600}h"
     if left >= 3_600:
         return f"{sign}{left // 3_600}h {left % 3_600 // 60:02d}m"
     return f"{sign}{left // 60}m" if left >= 60 else f"{sign}{left}s"

@@ -13,7 +13,7 @@ from scheduler.report.document import document_of
 from scheduler.report.renderings import text_of
 from scheduler.store import checkpoints, jobs, ledger, runs
 from scheduler.store.engine import Database
-from scheduler.views.weekly_report import make_report, this_week, week_named
+from scheduler.views.weekly_report import make_report, week_named
 from tests.lab.databases import new_database
 
 HOUR = 3_600
@@ -92,7 +92,7 @@ def test_the_week_that_goes_on_is_told_so_far(tmp_path: Path) -> None:
     database = new_database(tmp_path / "x.db")
     begin(database)
     now = OVER.end - HOUR
-    assert this_week(now, "UTC") == OVER
+    assert week_named("this", "UTC", now) == OVER
     report = make_report(database, {"desk": POOL}, OVER, "UTC", now)
     assert (report.so_far, report.end) == (True, now)
     assert report.total.charged == 9 * HOUR  # nothing of the hour to come

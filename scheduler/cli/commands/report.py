@@ -45,12 +45,11 @@ def weekly(
     send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
     """Show the report of a week: headline, actions, models, hours and money."""
-    from scheduler.views.weekly_report import last_week, make_report, render, this_week, week_named
+    from scheduler.views.weekly_report import make_report, render, week_named
 
     zone = cli.app.settings.zone
     try:
-        named = {"last": last_week, "this": this_week}.get(week or "last")
-        span = named(cli.now, zone) if named else week_named(str(week), zone)
+        span = week_named(week or "last", zone, cli.now)
     except ValueError:
         raise UsageFault(f"--week {week}", "there is no such week", "Write it like 2026-W47, or: this") from None
     document = make_report(cli.app.database, cli.app.pools, span, zone, cli.now)
