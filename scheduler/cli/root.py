@@ -66,7 +66,8 @@ class Root(CommandGroup):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command = _load(cmd_name)
+        module, _, alone = COMMANDS[cmd_name][0].partition(":")
+        command = get_command(getattr(import_module(module), alone or "app"))
         command.name = cmd_name
         return command
 
@@ -131,8 +132,3 @@ def _schedctl(
 ) -> None:
     """Train a family of models from scarce, metered GPU hours."""
     del version
-
-
-def _load(name: str) -> Any:
-    module, _, alone = COMMANDS[name][0].partition(":")
-    return get_command(getattr(import_module(module), alone or "app"))

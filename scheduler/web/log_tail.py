@@ -82,27 +82,22 @@ class LogTails:
 
     def _read_on(self, tail: _Tail, pool: str, key: str, ended: bool) -> None:  # noqa: FBT001 - a thread's argument
         try:
-            self._read_pieces(tail, pool, key, ended=ended)
+            if pool not in self._source.pools:
+                tail.state = replace(tail.state, why=f"{pool} is no longer configured")
+                return
+            platform = self._source.app.platforms[pool]
+            read, over = 0, False
+            while read < _READ_MAX_BYTES and not over:
+                state = tail.state
+                fresh = b"".join(platform.logs(key, state.end, _PIECE_BYTES))
+                kept = (state.data + fresh)[-_KEPT_BYTES:]
+                over = len(fresh) < _PIECE_BYTES
+                tail.state = _TailState(state.end + len(fresh) - len(kept), kept, whole=ended and over)
+                read += len(fresh)
         except (PlatformError, OSError) as error:
             tail.state = replace(tail.state, why=str(error))
         finally:
             tail.read.set()
-
-    def _read_pieces(self, tail: _Tail, pool: str, key: str, *, ended: bool) -> None:
-        if pool not in self._source.pools:
-            tail.state = replace(tail.state, why=f"{pool} is no longer configured")
-            return
-        platform = self._source.app.platforms[pool]
-        read = 0
-        while read < _READ_MAX_BYTES:
-            state = tail.state
-            fresh = b"".join(platform.logs(key, state.end, _PIECE_BYTES))
-            kept = (state.data + fresh)[-_KEPT_BYTES:]
-            over = len(fresh) < _PIECE_BYTES
-            tail.state = _TailState(state.end + len(fresh) - len(kept), kept, whole=ended and over)
-            read += len(fresh)
-            if over:
-                return
 
     def _answer(self, state: _TailState, key: str, after: int, *, answered: bool) -> Log:
         end = state.end if state.whole else state.base + state.data.rfind(b"\n") + 1

@@ -117,13 +117,6 @@ def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | No
     return daemon.leader, daemon.cycled_at, [*problems, *filter(None, [daemon.problem])]
 
 
-def health(source: Source) -> shapes.Health:
-    """Return whether the scheduler is ready. Raises StoreFailure."""
-    with source.read() as tx:
-        problems = scheduler_health(source, tx, source.now)[2]
-    return shapes.Health(ok=not problems, problems=problems)
-
-
 def pools(source: Source, tx: Connection, now: int) -> list[PoolNow]:
     """Return the pools as they are now, by name."""
     return pools_now(tx, source.pools, runs.live(tx), now)

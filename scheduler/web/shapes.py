@@ -6,6 +6,7 @@ Instants are integer UTC seconds, durations integer seconds, money integer micro
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -14,6 +15,7 @@ from scheduler.core.early_stop import Progress
 from scheduler.core.ledger import LedgerEntry
 from scheduler.core.plan import KeptHours, Placement
 from scheduler.core.quota import Meter
+from scheduler.core.run import Lane
 from scheduler.report.burn_down import BurnDown
 from scheduler.report.report import Need
 from scheduler.store.generations import Generation
@@ -123,24 +125,13 @@ class Queue(Paged):
     states: dict[str, int]
 
 
-class LaneRow(ApiAnswer):
+@dataclass(frozen=True)
+class LaneRow(Lane):
     """One job's lane in a run, with its newest heartbeat.
 
     ``begun_at`` is when it continued in the session, after a job that was over; null if it began with the session.
     """
 
-    index: int
-    job: str
-    attempt: int
-    devices: list[int]
-    restore_step: int | None
-    outcome: str | None
-    end_step: int | None
-    error_class: str | None
-    message: str
-    code: str | None
-    trees: dict[str, str]
-    begun_at: int | None
     heartbeat: Data | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Literal
 from urllib.parse import parse_qs, quote
@@ -73,7 +74,9 @@ def site(app: App, bearer: Bearer | None, log: EventLog, actors: Actors | None =
     def ready() -> Any:
         """Return whether a daemon leads and finishes cycles; 503 and why, when not."""
         try:
-            health = questions.health(source)
+            with source.read() as tx:
+                problems = questions.scheduler_health(source, tx, source.now)[2]
+            health = Health(ok=not problems, problems=problems)
         except StoreFailure as error:
             log.error("web.store_failed", why=str(error))
             health = Health(ok=False, problems=["The database cannot be read."])
@@ -103,14 +106,8 @@ def _answer_failures(application: FastAPI, written: pages.Pages, source: Source,
 
     def unreadable(request: Request, error: Exception) -> Response:
         log.error("web.store_failed", why=str(error))
-        failure = error if isinstance(error, StoreFailure) else None
-        return fault(
-            request,
-            503,
-            failure.what if failure else "no database",
-            failure.why if failure else "",
-            failure.remedy if failure else "",
-        )
+        words = (error.what, error.why, error.remedy) if isinstance(error, StoreFailure) else ("no database", "", "")
+        return fault(request, 503, *words)
 
     def invalid(request: Request, error: Exception) -> Response:
         problems = error.errors() if isinstance(error, RequestValidationError) else []
@@ -143,30 +140,29 @@ def router(app: App, actors: Actors, log: EventLog) -> APIRouter:
     """Return the routes of all actions. Each is a form that is sent by POST and leads back to its page."""
     routes = APIRouter(include_in_schema=False)
 
-    @routes.post(PREFIX + "jobs/{name}/{verb}")
-    async def on_job(request: Request, name: str, verb: JobVerb) -> Any:
+    async def acted(request: Request, do: Callable[[dict[str, str]], object], back: str, **about: str) -> Any:
         form = await _form_values(request)
 
         def act() -> None:
             actors.take(request, request.url.path, form.get("form", ""))
-            _change(app, name, verb, form)
-            log.info("web.acted", verb=verb, job=name)
+            do(form)
+            log.info("web.acted", **about)
             wake(app.settings.state_dir)
 
-        return await _done(act, f"/jobs/{quote(name)}")
+        return await _done(act, back)
+
+    @routes.post(PREFIX + "jobs/{name}/{verb}")
+    async def on_job(request: Request, name: str, verb: JobVerb) -> Any:
+        back = f"/jobs/{quote(name)}"
+        return await acted(request, lambda form: _change(app, name, verb, form), back, verb=verb, job=name)
 
     @routes.post(PREFIX + "runs/{key}/stop")
     async def on_run(request: Request, key: str) -> Any:
-        form = await _form_values(request)
-
-        def act() -> None:
-            actors.take(request, request.url.path, form.get("form", ""))
+        def stop(form: dict[str, str]) -> None:
             why = app.redact(form.get("why", "")) or "stopped on the status page"
             sessions.stop(app.database, app.artifacts, key, why, app.clock.now(), BY)
-            log.info("web.acted", verb="stop", run=key)
-            wake(app.settings.state_dir)
 
-        return await _done(act, f"/runs/{quote(key)}")
+        return await acted(request, stop, f"/runs/{quote(key)}", verb="stop", run=key)
 
     return routes
 

@@ -13,6 +13,7 @@ from jobs.advice.seen import Measurement
 from jobs.payload.bounds import digits
 from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import UsageFault
 
 if TYPE_CHECKING:
     from jobs.advice.choice import Wishes
@@ -112,7 +113,6 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     your pools) counts more with every step. See docs/advice.md.
     """
     from scheduler.cli.parts import advice_words
-    from scheduler.cli.shell.exits import UsageFault
 
     if machines and not compare:
         raise UsageFault(
@@ -121,8 +121,11 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "Several: put --compare before",
         )
     measurements = _measurements(cli, read)
+    if not model and read is None:
+        remedy = "Name one, such as deepseek-coder-6.7b: schedctl advise --help"
+        raise UsageFault("advise", "no model was named", remedy)
     if not model:
-        _say_read(cli, read, len(measurements))
+        cli.out.say(f"{len(measurements)} measurements are known now.")
         return
     wishes = _wishes(
         method=method, seq=seq, batch=batch, rows=rows, rank=rank, tokens=tokens, samples=samples, epochs=epochs,
@@ -195,8 +198,6 @@ def _wishes(  # noqa: PLR0913 - what the command line says
 
 def _one_of(option: str, word: str, choices: tuple[Word, ...]) -> Word | None:
     """Return the word of ``choices`` that was said, None if none was. Raises UsageFault."""
-    from scheduler.cli.shell.exits import UsageFault
-
     choice = next((one for one in choices if one == word), None)
     if word and choice is None:
         raise UsageFault(f"{option} {word}", "there is no such word", f"Use: {', '.join(choices)}")
@@ -204,8 +205,6 @@ def _one_of(option: str, word: str, choices: tuple[Word, ...]) -> Word | None:
 
 
 def _pixels(image: str) -> tuple[int, int]:
-    from scheduler.cli.shell.exits import UsageFault
-
     wide, _, high = image.lower().partition("x")
     if not image:
         return (0, 0)
@@ -218,7 +217,6 @@ def _pixels(image: str) -> tuple[int, int]:
 def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
     """Return the card, how many, and what an hour costs, as in ``h100 x1=2.50``. Raises UsageFault, NotFound."""
     from jobs.advice.choice import Wishes
-    from scheduler.cli.shell.exits import UsageFault
 
     name, equals, price = words.partition("=")
     try:
@@ -272,13 +270,3 @@ def _measurements(cli: Cli, read: Path | None) -> tuple[Measurement, ...]:
     own.parent.mkdir(parents=True, exist_ok=True)
     write_seen(own, own_measurements)
     return own_measurements
-
-
-def _say_read(cli: Cli, read: Path | None, count: int) -> None:
-    from scheduler.cli.shell.exits import UsageFault
-
-    if read is None:
-        raise UsageFault(
-            "advise", "no model was named", "Name one, such as deepseek-coder-6.7b: schedctl advise --help"
-        )
-    cli.out.say(f"{count} measurements are known now.")

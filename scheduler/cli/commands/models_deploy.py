@@ -18,7 +18,7 @@ from scheduler.judge.watch import ALARM
 from scheduler.service.deploy.deployer import FOLDER, Deployer
 from scheduler.service.deploy.release_files import served_parts
 from scheduler.service.requests import models
-from scheduler.service.versions.watching import Watch, read_watch, take_back
+from scheduler.service.versions.watching import read_watch, take_back
 from scheduler.store import checkpoints, jobs, versions
 from scheduler.store.versions import Version
 
@@ -142,7 +142,13 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
     except VotesError as error:
         where = f"{path}, line {error.line}" if error.line else str(path)
         raise Refusal(f"{where} cannot be used", error.why, error.remedy.capitalize()) from None
-    undone, back = _take_back(cli, version, result) if rollback and result.alarm else (False, None)
+    undone, back = False, None
+    if rollback and result.alarm:
+        with cli.app.database.write() as tx:
+            in_force = versions.in_force(tx, version.model)
+            # One that is not promoted stays as it is, since the alarm was heard before.
+            if in_force is not None and in_force.number == version.number:
+                undone, (_, back) = True, take_back(tx, version, result, cli.now, cli.who)
     data = {**asdict(result), **asdict(result.watched), "alarm": result.alarm, "taken_back": undone}
     del data["watched"]
     cli.out.data({**data, "in_force": back.name if back else None} if undone else data)
@@ -156,15 +162,6 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
     if result.alarm:
         then = f"See: schedctl models show {version.name}" if undone else f"Roll it back: {_again(name, votes, usual)}"
         raise Violations(f"{version.name} does harm", f"shown at vote {result.watched.alarm_at}", then)
-
-
-def _take_back(cli: Cli, version: Version, watched: Watch) -> tuple[bool, Version | None]:
-    """Take a version back that is promoted; one that is not stays as it is, since the alarm was heard before."""
-    with cli.app.database.write() as tx:
-        in_force = versions.in_force(tx, version.model)
-        if in_force is None or in_force.number != version.number:
-            return False, None
-        return True, take_back(tx, version, watched, cli.now, cli.who)[1]
 
 
 def _again(name: str, votes: Path | None, usual: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -21,13 +21,8 @@ from scheduler.core.why import in_queue, why
 from scheduler.views.documents import job_state_json, plan_json, wait_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy import Connection
-
-    from scheduler.core.plan import KeptHours, Placement, Plan, PlannedLane
+    from scheduler.core.plan import KeptHours, Plan, PlannedLane
     from scheduler.core.reasons import Reason
-    from scheduler.core.run import Run, Wait
     from scheduler.planner.questions.whatif import DeviceChoice
     from scheduler.store.jobs import JobRecord
     from scheduler.views.coming_week import ComingWeek, Stretch
@@ -43,11 +38,14 @@ _LETTERS_MIN = 2  # of a name that is cut
 @command(app, "schedctl plan show", kind=Tables)
 def show(cli: Cli) -> None:
     """Show the newest plan: sessions, the lanes of the coming week, what could use their gaps, what waits."""
+    from scheduler.service.facts.snapshot import load_snapshot
     from scheduler.store import plans
+    from scheduler.views.coming_week import coming_week
 
     with cli.app.database.read() as tx:
         plan = plans.newest(tx)
-        week = _week(cli, tx, plan) if plan else None
+        snapshot = load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds) if plan else None
+        week = coming_week(snapshot, plan, cli.out.zone) if snapshot and plan else None
     cli.out.data({"plan": plan_json(plan) if plan else None, "week": asdict(week) if week else None})
     if plan is None or week is None:
         cli.out.say(_NO_PLAN)
@@ -96,8 +94,9 @@ def explain(cli: Cli, job: Job) -> None:
         for key, wait in waits.items()
         if (run := live[key]).pool in {placement.pool for placement in planned} or _is_of(record, key)
     ]
-    own = next(((run, wait) for run, wait in queues if _is_of(record, run.key)), None)
-    answer = f"active, {_in_queue(cli, *own)}" if own else _answer(cli, record, reason, planned, plan)
+    sentences = {run.key: in_queue(run.pool, run.key, wait, cli.out.zone) for run, wait in queues}
+    own = next((sentence for key, sentence in sentences.items() if _is_of(record, key)), "")
+    answer = f"active, {own}" if own else _answer(cli, record, reason, planned, plan)
     if continues := next((run.continued_by(job) for key, run in live.items() if _is_of(record, key)), ""):
         answer += f": it {continues}"
     counts = _counts(cli, job)
@@ -126,22 +125,10 @@ def explain(cli: Cli, job: Job) -> None:
         cli.out.line(f"It shall have {share.words()}.")
     if planned:
         cli.out.line()
-        cli.out.table(
-            ("from", "-to", ">length", "pool", ">steps"),
-            [
-                (
-                    cli.out.moment(placement.start),
-                    cli.out.moment(placement.end),
-                    hours(placement.end - placement.start),
-                    placement.pool,
-                    str(_steps(placement, job)),
-                )
-                for placement in planned
-            ],
-        )
-    for run, wait in queues:
-        if own is None or run.key != own[0].key:
-            cli.out.line(f"{_in_queue(cli, run, wait)}; a further session there is planned to wait as long.")
+        cli.out.listing(planned, {**_when(cli), ">steps": lambda one: str(_steps(one, job))})
+    for sentence in sentences.values():
+        if sentence != own:
+            cli.out.line(f"{sentence}; a further session there is planned to wait as long.")
     if counts:
         from scheduler.cli.commands.plan_changes import show_devices
 
@@ -260,10 +247,6 @@ def _is_of(record: JobRecord, key: str) -> bool:
     return isinstance(record.state, Active) and record.state.run == key
 
 
-def _in_queue(cli: Cli, run: Run, wait: Wait) -> str:
-    return in_queue(run.pool, run.key, wait, cli.out.zone)
-
-
 def _named(cli: Cli, placement: Placement, planned_lane: PlannedLane) -> str:
     """Return a job's name, and its devices where sessions differ in them."""
     pool = cli.app.pools.get(placement.pool)
@@ -286,13 +269,6 @@ def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
 
 def _steps(placement: Placement, job: str) -> int:
     return sum(planned_lane.steps for planned_lane in placement.lanes if planned_lane.job == job)
-
-
-def _week(cli: Cli, tx: Connection, plan: Plan) -> ComingWeek:
-    from scheduler.service.facts.snapshot import load_snapshot
-    from scheduler.views.coming_week import coming_week
-
-    return coming_week(load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds), plan, cli.out.zone)
 
 
 def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
@@ -335,20 +311,24 @@ def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
         )
     if plan.placements:
         out.line()
-        out.table(
-            ("from", "-to", ">length", "pool", "~jobs", "--~>steps"),
-            [
-                (
-                    out.moment(placement.start),
-                    out.moment(placement.end),
-                    hours(placement.end - placement.start),
-                    placement.pool,
-                    ", ".join(_named(cli, placement, planned_lane) for planned_lane in placement.lanes),
-                    ", ".join(str(planned_lane.steps) for planned_lane in placement.lanes),
-                )
-                for placement in sorted(plan.placements, key=lambda placement: (placement.start, placement.pool))
-            ],
+        out.listing(
+            sorted(plan.placements, key=lambda placement: (placement.start, placement.pool)),
+            {
+                **_when(cli),
+                "~jobs": lambda one: ", ".join(_named(cli, one, planned_lane) for planned_lane in one.lanes),
+                "--~>steps": lambda one: ", ".join(str(planned_lane.steps) for planned_lane in one.lanes),
+            },
         )
+
+
+def _when(cli: Cli) -> dict[str, Callable[[Placement], str]]:
+    """Return the columns that say when and where a session is planned."""
+    return {
+        "from": lambda one: cli.out.moment(one.start),
+        "-to": lambda one: cli.out.moment(one.end),
+        ">length": lambda one: hours(one.end - one.start),
+        "pool": lambda one: one.pool,
+    }
 
 
 def picture(week: ComingWeek, columns: int, zone: str = "UTC") -> list[str]:

@@ -133,35 +133,23 @@ def _do(cli: Cli, steps: Sequence[Step], place: Installation, dry_run: bool) -> 
 
     if not dry_run:
         carry_out(steps, place)
-    cli.plain.data({"steps": [_step_json(step, place) for step in steps], "done": not dry_run})
-    if dry_run:
-        for step in steps:
-            cli.plain.line(_step_line(step, place))
+    shown = [_step_shown(step, place) for step in steps]
+    cli.plain.data({"steps": [document for _, document in shown], "done": not dry_run})
+    for line, _ in shown if dry_run else ():
+        cli.plain.line(line)
 
 
-def _step_line(step: Step, place: Installation) -> str:
-    from scheduler.host.installation import CommandRun, FileWrite, Remove
-
-    match step:
-        case FileWrite(path=path, keep=keep):
-            return f"write   {place.at(path)}{' (unless it is there)' if keep else ''}"
-        case Remove(path=path):
-            return f"remove  {place.at(path)}"
-        case CommandRun(words=words):
-            return f"run     {' '.join(words)}"
-        case _:
-            assert_never(step)
-
-
-def _step_json(step: Step, place: Installation) -> dict[str, Any]:
+def _step_shown(step: Step, place: Installation) -> tuple[str, dict[str, Any]]:
+    """Return a step for people, in a line, and for programs."""
     from scheduler.host.installation import CommandRun, FileWrite, Remove
 
     match step:
         case FileWrite(path=path, text=text, keep=keep):
-            return {"step": "write", "path": str(place.at(path)), "text": text, "keep": keep}
+            line = f"write   {place.at(path)}{' (unless it is there)' if keep else ''}"
+            return line, {"step": "write", "path": str(place.at(path)), "text": text, "keep": keep}
         case Remove(path=path):
-            return {"step": "remove", "path": str(place.at(path))}
+            return f"remove  {place.at(path)}", {"step": "remove", "path": str(place.at(path))}
         case CommandRun(words=words):
-            return {"step": "run", "command": list(words)}
+            return f"run     {' '.join(words)}", {"step": "run", "command": list(words)}
         case _:
             assert_never(step)

@@ -39,10 +39,13 @@ REASON = ("--reason", "--why")
 
 
 class CliCommand(TyperCommand):
-    """A command that also takes the options of ``schedctl`` itself."""
+    """A command that also takes the options of ``schedctl`` itself, and before them its ``tables``'."""
+
+    tables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or ()), *_options("config", "json", "no_color", "debug")], **options)
+        shared = [*_options(*self.tables), *_options("config", "json", "no_color", "debug")]
+        super().__init__(*args, params=[*(params or ()), *shared], **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; warn of options by the names that they had before."""
@@ -59,15 +62,13 @@ class CliCommand(TyperCommand):
 class Tables(CliCommand):
     """A command that shows tables."""
 
-    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or ()), *_options("wide")], **options)
+    tables = ("wide",)
 
 
 class Listing(CliCommand):
     """A command that shows one table, whose columns can be chosen."""
 
-    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
-        super().__init__(*args, params=[*(params or ()), *_options("wide", "columns")], **options)
+    tables = ("wide", "columns")
 
 
 class CommandGroup(TyperGroup):
