@@ -294,16 +294,12 @@ def _jobs(report: Report) -> ReportSection:
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
     rows = tuple(tuple(cell(job) for cell in _JOBS.values()) for job in report.jobs)
     table = Table(tuple(_JOBS), rows, shares)
-    return ReportSection("Jobs", _families(report), table) if rows else ReportSection("Jobs", ("No jobs.",))
-
-
-def _families(report: Report) -> tuple[str, ...]:
-    """Say which weights jobs were initialised from, one sentence for each checkpoint."""
-    begun: dict[str, list[str]] = {}
+    families: dict[str, list[str]] = {}  # by the weights that jobs were initialised from
     for job in report.jobs:
         if job.starts_from is not None:
-            begun.setdefault(job.starts_from, []).append(_clean(job.name))
-    return tuple(f"Initialised from {_clean(start)}: {', '.join(names)}." for start, names in begun.items())
+            families.setdefault(job.starts_from, []).append(_clean(job.name))
+    lines = tuple(f"Initialised from {_clean(start)}: {', '.join(names)}." for start, names in families.items())
+    return ReportSection("Jobs", lines, table) if rows else ReportSection("Jobs", ("No jobs.",))
 
 
 def _losses(report: Report) -> ReportSection:

@@ -245,13 +245,14 @@ def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Ite
     """Yield each rule that the week broke, in a sentence."""
     for pool in facts.pools.values():
         for quota in pool.quotas:
-            form = _dollars if isinstance(quota, MoneyQuota) else _seconds
+            is_money = isinstance(quota, MoneyQuota)  # shown to the last: a budget may be exceeded by little
             for window in _windows(quota, charges.get(pool.name, ()), facts.start, facts.end):
                 limit = limit_at(quota, window.start, facts.observed.get(pool.name, ()))
                 charged = charged_within(quota, charges.get(pool.name, ()), window)
                 if charged - _told_too_late(facts, pool.name, window) > limit:
+                    used, allowed = (f"${n / 1_000_000:.6f}" if is_money else f"{n} s" for n in (charged, limit))
                     yield (
-                        f"quota: {pool.name} was charged {form(charged)} of {form(limit)} of {quota.name} "
+                        f"quota: {pool.name} was charged {used} of {allowed} of {quota.name} "
                         f"in the window from {show(window.start)} to {show(window.end)}"
                     )
         yield from _session_violations(facts, pool)
@@ -271,15 +272,6 @@ def _told_too_late(facts: WeekFacts, pool: str, window: Window) -> int:
         for entry in facts.entries
         if entry.pool == pool and entry.run is None and not entry.credit and entry.at > last
     )
-
-
-def _seconds(amount: int) -> str:
-    return f"{amount} s"
-
-
-def _dollars(amount: int) -> str:
-    """Return micro-dollars as dollars, to the last: a budget may be exceeded by little."""
-    return f"${amount / 1_000_000:.6f}"
 
 
 def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
@@ -338,19 +330,16 @@ def to_json(week: Week) -> dict[str, Any]:
             for pool in week.pools
         ],
         "jobs": [asdict(job) for job in week.jobs],
-        "runs": [_run_json(run) for run in week.runs],
-    }
-
-
-def _run_json(run: Run) -> dict[str, Any]:
-    interval = metered(run)
-    return {
-        "key": run.key,
-        "pool": run.pool,
-        "lanes": [{name: getattr(lane, name) for name in _OF_LANES} for lane in run.lanes],
-        "start": interval[0] if interval else None,
-        "end": interval[1] if interval else None,
-        "outcome": run.state.outcome if isinstance(run.state, Ended) else None,
+        "runs": [
+            {
+                "key": run.key,
+                "pool": run.pool,
+                "lanes": [{name: getattr(lane, name) for name in _OF_LANES} for lane in run.lanes],
+                **dict(zip(("start", "end"), metered(run) or (None, None), strict=True)),
+                "outcome": run.state.outcome if isinstance(run.state, Ended) else None,
+            }
+            for run in week.runs
+        ],
     }
 
 

@@ -77,9 +77,12 @@ class Guard:
 
         if head:
             scope = {**scope, "method": "GET"}
-        if not self._is_ours(headers.get(b"host", "")):
+        acts = self.acting and (path == actors.SIGN_IN or path.startswith(actors.PREFIX))
+        takes_forms = path == SIGN_IN or acts
+        host = _HOST.fullmatch(headers.get(b"host", "").lower())
+        if host is None or host[1].removesuffix(".") not in self.names | _LOOPBACK:
             await _refuse(guarded, 421, "unknown host", "this page has another name", "Add the name to web.names")
-        elif scope["method"] != "GET" and not (scope["method"] == "POST" and self._takes_forms(path)):
+        elif scope["method"] != "GET" and not (scope["method"] == "POST" and takes_forms):
             await _refuse(
                 guarded, 405, "not allowed", "this page only reads", "Use schedctl", ((b"allow", b"GET, HEAD"),)
             )
@@ -87,9 +90,6 @@ class Guard:
             await self._turn_away(guarded, scope)
         else:
             await self.inner(scope, receive, guarded)
-
-    def _takes_forms(self, path: str) -> bool:
-        return path == SIGN_IN or (self.acting and (path == actors.SIGN_IN or path.startswith(actors.PREFIX)))
 
     def _redacted(self, start: Message, message: Message) -> Message:
         """Return the only piece of an answer without secrets, and set the length told before it."""
@@ -105,10 +105,6 @@ class Guard:
         others = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
         start["headers"] = [*others, (b"content-length", str(len(body)).encode())]
         return {**message, "body": body}
-
-    def _is_ours(self, host: str) -> bool:
-        match = _HOST.fullmatch(host.lower())
-        return match is not None and match[1].removesuffix(".") in self.names | _LOOPBACK
 
     def _is_reader(self, headers: MutableMapping[bytes, str]) -> bool:
         if self.bearer is None:

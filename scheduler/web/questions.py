@@ -28,7 +28,7 @@ from scheduler.core.why import in_queue
 from scheduler.core.window import DAY, WEEK, Window
 from scheduler.report.burn_down import BurnDown, burn_down_svg
 from scheduler.report.report import Need
-from scheduler.report.timeline import Timeline, TimelineSession
+from scheduler.report.timeline import Timeline
 from scheduler.service.facts.early_stops import standing
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.quota.usage import meters_of
@@ -55,7 +55,7 @@ from scheduler.store.schema import REVISIONS
 from scheduler.views import chart_facts
 from scheduler.views import models as views
 from scheduler.views.coming_week import ComingWeek, coming_week
-from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, plan_json, run_json, wait_json
+from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, picked, plan_json, run_json, wait_json
 from scheduler.views.long_work import long_work
 from scheduler.views.models import VersionFacts
 from scheduler.views.needs import needs
@@ -414,19 +414,8 @@ def span(source: Source, day: date | None) -> shapes.Span:
     window = span_around(now, source.zone) if day is None else span_from(day, source.zone)
     with source.read() as tx:
         drawn = timeline(source, tx, window, now)
-    return shapes.Span(
-        start=window.start, end=window.end, now=now, sessions=[session_row(each) for each in drawn.sessions]
-    )
-
-
-def session_row(session: TimelineSession) -> shapes.SessionRow:
-    """Return a session as the API shows it."""
-    return shapes.SessionRow(
-        pool=session.pool,
-        start=session.start,
-        end=session.ends,
-        phase=session.phase,
-        key=session.key,
-        jobs=[planned_lane.job for planned_lane in session.lanes],
-        outcome=session.outcome,
-    )
+    same = ("pool", "start", "phase", "key", "outcome")
+    sessions = [
+        {**picked(each, *same), "end": each.ends, "jobs": [lane.job for lane in each.lanes]} for each in drawn.sessions
+    ]
+    return shapes.Span.model_validate({**picked(window, "start", "end"), "now": now, "sessions": sessions})

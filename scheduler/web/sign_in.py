@@ -51,19 +51,16 @@ class _Tries:
     def __init__(self) -> None:
         self._wrong: dict[str, list[float]] = {}
 
-    def are_used_up(self, address: str) -> bool:
-        """Return whether an address has to wait."""
-        return len(self._recent(address)) >= _TRIES
-
     def record(self, address: str) -> None:
         """Record a wrong token; of the addresses the one that tried longest ago is forgotten first."""
-        recent = self._recent(address)
+        recent = self.recent(address)
         self._wrong.pop(address, None)  # it goes to the end
         self._wrong[address] = [*recent, stopwatch()]
         while len(self._wrong) > _ADDRESSES_MAX:
             del self._wrong[next(iter(self._wrong))]
 
-    def _recent(self, address: str) -> list[float]:
+    def recent(self, address: str) -> list[float]:
+        """Return when an address sent a wrong token within the last minute; after a few it has to wait."""
         since = stopwatch() - _TRIES_SECONDS
         return [at for at in self._wrong.get(address, ()) if at > since]
 
@@ -102,7 +99,7 @@ def _add(
         if bearer is None:
             return RedirectResponse(back, 303)
         address = request.client.host if request.client else ""
-        if tries.are_used_up(address):
+        if len(tries.recent(address)) >= _TRIES:
             return HTMLResponse(page(next=back, wrong=_TOO_MANY), 429, {"retry-after": str(_TRIES_SECONDS)})
         if not bearer.allows(form.get("token", [""])[0].strip()):
             tries.record(address)

@@ -20,6 +20,7 @@ from jobs.problem import NotFound, Refusal
 from jobs.ranges import RANGES
 from platforms.artifacts.base import StoreError
 from scheduler.app import App
+from scheduler.report.chart import printable
 from scheduler.service.outside.ports import EventLog
 from scheduler.service.requests import queue, sessions
 from scheduler.store.errors import Stale, StoreFailure
@@ -219,8 +220,4 @@ async def _form_values(request: Request) -> dict[str, str]:
         fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=10)
     except ValueError:
         raise HTTPException(422, "the form has too many fields") from None
-    return {name: _plain(values[0]) for name, values in fields.items()}
-
-
-def _plain(text: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in text[:_WORDS_MAX]).split())
+    return {name: " ".join(printable(values[0][:_WORDS_MAX]).split()) for name, values in fields.items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from jobs.problem import NotFound
 from platforms.base import Observed
-from platforms.manual.adapter import ManualPlatform, Offer
+from platforms.manual.adapter import ManualPlatform
 from scheduler.cli.shell.command import REASON, Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import meant
@@ -34,7 +34,21 @@ def list_(cli: Cli) -> None:
         for key in sorted(platform.keys())
         if (offered := platform.show(key, cli.now)) is not None
     ]
-    cli.out.data({"handovers": [_json(*entry) for entry in hand_overs]})
+    documents = [
+        {
+            "key": key,
+            "pool": pool,
+            "jobs": list(offer.jobs),
+            "state": observed.state.value,
+            "offered": offer.offered_at,
+            "lapses": offer.lapses_at,
+            "deadline": offer.deadline,
+            **picked(observed, "started", "ended", "detail"),
+            "wanted_back": wanted_back,
+        }
+        for pool, key, offer, observed, wanted_back in hand_overs
+    ]
+    cli.out.data({"handovers": documents})
     rows = [
         (
             key,
@@ -128,17 +142,3 @@ def _next_step(key: str, observed: Observed, wanted_back: bool) -> str:
             return f"schedctl handover submit {key} FILE"
         case _:
             return observed.detail
-
-
-def _json(pool: str, key: str, offer: Offer, observed: Observed, wanted_back: bool) -> dict[str, Any]:
-    return {
-        "key": key,
-        "pool": pool,
-        "jobs": list(offer.jobs),
-        "state": observed.state.value,
-        "offered": offer.offered_at,
-        "lapses": offer.lapses_at,
-        "deadline": offer.deadline,
-        **picked(observed, "started", "ended", "detail"),
-        "wanted_back": wanted_back,
-    }

@@ -160,12 +160,9 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
         cli.out.line(f"{version.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
         cli.wake_daemon()
     if result.alarm:
-        then = f"See: schedctl models show {version.name}" if undone else f"Roll it back: {_again(name, votes, usual)}"
+        words = [f"schedctl models watch {name}"]
+        words += [f"--votes {votes}"] if votes else []
+        words += [f"--usual {usual:g}"] if usual is not None else []
+        again = " ".join([*words, "--rollback"])
+        then = f"See: schedctl models show {version.name}" if undone else f"Roll it back: {again}"
         raise Violations(f"{version.name} does harm", f"shown at vote {result.watched.alarm_at}", then)
-
-
-def _again(name: str, votes: Path | None, usual: float | None) -> str:
-    words = [f"schedctl models watch {name}"]
-    words += [f"--votes {votes}"] if votes else []
-    words += [f"--usual {usual:g}"] if usual is not None else []
-    return " ".join([*words, "--rollback"])

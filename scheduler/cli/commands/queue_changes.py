@@ -30,7 +30,7 @@ from scheduler.cli.commands.queue_show import code_line, input_line, lock_line, 
 from scheduler.cli.shell.command import confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
-from scheduler.cli.shell.names import listed
+from scheduler.cli.shell.names import free_name, listed
 from scheduler.core.job import Active, Failed
 from scheduler.service.requests import code, concerns, environment, inputs, queue
 from scheduler.service.requests import corpus as corpora
@@ -46,7 +46,6 @@ _HEADING = """# The definition of {name}. Save it and leave the editor to change
 """
 
 
-_NAME_MAX = 40
 RECIPE = "recipe.json"
 _BYTES_MAX = 1 << 20
 
@@ -160,8 +159,7 @@ def clone_job(cli: Cli, name: str, settings: Sequence[str]) -> None:
     with cli.app.database.read() as tx:
         old = jobs.get(tx, name).spec
         names = {record.spec.name for record in jobs.everything(tx)}
-    free = (f"{name[: _NAME_MAX - 4]}-{number}" for number in range(2, len(names) + 3))
-    table = {**table_of(old), "name": next(other for other in free if other not in names)}
+    table = {**table_of(old), "name": free_name(name, names)}
     spec = job_from_table(changed_table(table, settings), f"queue clone {name}")
     queue_add.add_specs(cli, [spec], f"queue clone {name}", kept=old)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -21,6 +21,7 @@ from jobs.spec import JobSpec
 from scheduler.cli.commands.queue_add import add_specs, show_jobs
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault
+from scheduler.cli.shell.names import free_name
 from scheduler.cli.shell.output import clean
 from scheduler.core.job import Active, Done, Queued
 from scheduler.core.run import Ended
@@ -111,10 +112,14 @@ def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str,
     word = path.relative_to(folder).as_posix()
     with cli.app.database.read() as tx:
         names = {record.spec.name for record in jobs.everything(tx)}
-    guessed = {"name": _free_name(folder, script, names), "steps_per_hour": _STEPS_PER_HOUR}
+    wanted = _as_name(folder.name) or _as_name(script.stem) or "job"
+    guessed = {"name": free_name(wanted, names), "steps_per_hour": _STEPS_PER_HOUR}
     if (folder / _REQUIREMENTS).is_file():
         guessed["requirements"] = str(folder / _REQUIREMENTS)
-    command = [_runner(script), word, *submission.arguments]
+    if (runner := _RUNNERS.get(script.suffix)) is None:
+        why = f"{script.name} is neither Python nor a shell script"
+        raise UsageFault("nothing known to run it with", why, "Use: schedctl queue add --command ... --code .")
+    command = [runner, word, *submission.arguments]
     if "whole" in table:
         del guessed["steps_per_hour"]
     elif "target_step" not in table:
@@ -133,21 +138,6 @@ def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str,
     add_specs(cli, specs, _HERE, expect=expect)
     if wait or logs:
         follow_jobs(cli, [spec.name for spec in specs], logs=logs)
-
-
-def _runner(script: Path) -> str:
-    runner = _RUNNERS.get(script.suffix)
-    if runner is None:
-        why = f"{script.name} is neither Python nor a shell script"
-        raise UsageFault("nothing known to run it with", why, "Use: schedctl queue add --command ... --code .")
-    return runner
-
-
-def _free_name(folder: Path, script: Path, used: Collection[str]) -> str:
-    """Return a name that no job of the queue has, made of the folder's, or the script's where that says nothing."""
-    wanted = _as_name(folder.name) or _as_name(script.stem) or "job"
-    names = (wanted, *(f"{wanted[:36]}-{number}" for number in range(2, len(used) + 3)))
-    return next(name for name in names if name not in used)
 
 
 def _as_name(text: str) -> str:

@@ -107,14 +107,12 @@ class CommandGroup(TyperGroup):
         except Exception as error:
             from difflib import get_close_matches
 
-            close = [name for name in get_close_matches(args[0], self.commands) if self._may_be_meant(name, args[0])]
+            asking = [n for n, one in self.commands.items() if any(p.name == "yes" for p in getattr(one, "params", ()))]
+            near = get_close_matches(args[0], self.commands)
+            close = [name for name in near if name not in asking or name[0] == args[0][0]]
             if close and hasattr(error, "message"):
                 error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(map(repr, close))}?"
             raise
-
-    def _may_be_meant(self, name: str, word: str) -> bool:
-        asks = any(parameter.name == "yes" for parameter in getattr(self.commands[name], "params", ()))
-        return not asks or name[0] == word[0]
 
 
 @dataclass(frozen=True)

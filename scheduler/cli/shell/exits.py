@@ -127,8 +127,12 @@ def report(error: BaseException, options: GlobalOptions, words: Sequence[str] = 
     else:
         from scheduler.cli.shell.output import clean
 
-        for line in _lines(error, code, options):
-            sys.stderr.write(redact(clean(line)) + "\n")
+        lines = _message(error).splitlines() or [type(error).__name__]
+        if code is Exit.BUG:
+            hint = "" if options.debug else " Please report it with the output of the same command with --debug."
+            lines = [f"unexpected {type(error).__name__}: {_message(error)}.{hint}"]
+        is_help = len(lines) > 1 and code is Exit.USAGE  # of a group without a command
+        sys.stderr.writelines(redact(clean(line if is_help else f"schedctl: {line}")) + "\n" for line in lines)
     return code
 
 
@@ -168,16 +172,6 @@ def _explained(error: BaseException, options: GlobalOptions) -> BaseException:
     except Exception:  # noqa: BLE001 - the settings or the database cannot be used: the first error is the one to tell
         return error
     return error if damage_found is None else damage_found
-
-
-def _lines(error: BaseException, code: Exit, options: GlobalOptions) -> list[str]:
-    if code is Exit.BUG:
-        hint = "" if options.debug else " Please report it with the output of the same command with --debug."
-        return [f"schedctl: unexpected {type(error).__name__}: {_message(error)}.{hint}"]
-    lines = _message(error).splitlines() or [type(error).__name__]
-    if len(lines) > 1 and code is Exit.USAGE:
-        return lines  # a group without a command: its help
-    return [f"schedctl: {line}" for line in lines]
 
 
 def _document(error: BaseException, code: Exit) -> dict[str, Any]:

@@ -46,6 +46,12 @@ def meant(word: str, names: Iterable[str], listing: str) -> str:
     return f"Did you mean {' or '.join(close)}?" if close else f"See: {listing}"
 
 
+def free_name(wanted: str, used: Collection[str]) -> str:
+    """Return ``wanted``, or with a number behind it where another job has that name."""
+    numbered = (f"{wanted[:36]}-{number}" for number in range(2, len(used) + 3))
+    return next(name for name in (wanted, *numbered) if name not in used)
+
+
 def listed(words: Collection[str], most: int = 8) -> str:
     """Return a few names in one line."""
     first = sorted(words)[:most]
