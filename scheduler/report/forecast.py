@@ -39,7 +39,13 @@ def forecast(
     """
     if steps_left <= 0:
         return None
-    planned_lanes = _lanes_of(job, plan, now)
+    planned_lanes = [  # (start, end, steps), in order of their ends
+        (placement.start, placement.end, planned_lane.steps)
+        for placement in sorted(plan.placements if plan else (), key=lambda placement: placement.end)
+        if placement.end > now
+        for planned_lane in placement.lanes
+        if planned_lane.job == job
+    ]
     if live is not None:
         until, speed = live
         here = (now, until, max(0, int(speed * (until - now))))
@@ -57,19 +63,6 @@ def forecast(
         return None
     span, error = expected - now, min(SIGMA_UNKNOWN if sigma is None else sigma, _SIGMA_MAX)
     return Forecast(now + round(span / (1 + error)), expected, now + round(span / (1 - error)), basis)
-
-
-def _lanes_of(job: str, plan: Plan | None, now: int) -> list[tuple[int, int, int]]:
-    """Return (start, end, steps) of the job's lanes that end after ``now``, in order of their ends."""
-    placements = () if plan is None else plan.placements
-    lanes = [
-        (placement.start, placement.end, planned_lane.steps)
-        for placement in placements
-        if placement.end > now
-        for planned_lane in placement.lanes
-        if planned_lane.job == job
-    ]
-    return sorted(lanes, key=lambda planned_lane: planned_lane[1])
 
 
 def _reached(planned_lanes: Sequence[tuple[int, int, int]], steps_left: int) -> int:

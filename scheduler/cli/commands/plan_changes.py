@@ -15,7 +15,6 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed, meant
 from scheduler.cli.shell.output import Output, hours
-from scheduler.core.plan import Placement
 from scheduler.core.window import HOUR
 from scheduler.planner.questions.differ import JobChange, JobOutlook, PlanComparison
 from scheduler.planner.questions.orders import POLICIES
@@ -172,22 +171,15 @@ def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
     placement = after or before
     if placement is None:
         raise ValueError("a change of no session")
-    jobs = ", ".join(planned_lane.job for planned_lane in placement.lanes)
-    was = _was(cli, before, after) if before and after else ""
-    start, length = cli.out.moment(placement.start), hours(placement.end - placement.start)
-    return (change.change, jobs, placement.pool, start, length, was)
-
-
-def _was(cli: Cli, before: Placement, after: Placement) -> str:
-    """Return in words how a session that moved was planned."""
-    words = []
-    if before.pool != after.pool:
-        words.append(f"on {before.pool}")
-    if before.start != after.start:
-        words.append(f"from {cli.out.instant(before.start)} ({signed(after.start - before.start)})")
-    if before.end - before.start != after.end - after.start:
-        words.append(f"of {hours(before.end - before.start)}")
-    return ", ".join(words)
+    jobs, was = ", ".join(planned_lane.job for planned_lane in placement.lanes), []
+    if before and after:  # how a session that moved was planned
+        moved = signed(after.start - before.start)
+        was += [f"on {before.pool}"] if before.pool != after.pool else []
+        was += [f"from {cli.out.instant(before.start)} ({moved})"] if before.start != after.start else []
+        length = before.end - before.start
+        was += [f"of {hours(length)}"] if length != after.end - after.start else []
+    start, lasts = cli.out.moment(placement.start), hours(placement.end - placement.start)
+    return (change.change, jobs, placement.pool, start, lasts, ", ".join(was))
 
 
 def show_what_if(

@@ -29,7 +29,6 @@ from scheduler.core.why import why
 from scheduler.service.requests.probe import probe
 from scheduler.service.requests.sessions import followed_log, lines
 from scheduler.store import jobs, plans, runs
-from scheduler.store.jobs import JobRecord
 
 JOBS_MAX = 200  # of one sweep; more is a slip of the hand
 _NAME_MAX = 40
@@ -191,6 +190,10 @@ def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
     """
     data: dict[str, str] = {}
     pause = Event()
+
+    def look_again() -> None:
+        pause.wait(_LOOK_AGAIN_SECONDS)
+
     while True:
         with cli.app.database.read() as tx:
             records = [jobs.get(tx, name) for name in names]
@@ -205,24 +208,16 @@ def follow_jobs(cli: Cli, names: Sequence[str], *, logs: bool) -> None:
         under_way = [record for record in records if isinstance(record.state, Queued | Active)]
         if not under_way:
             break
-        running = next((record for record in under_way if isinstance(record.state, Active)), None)
-        if logs and len(names) == 1 and running is not None:
-            _write_log(cli, running, pause)
-        pause.wait(_LOOK_AGAIN_SECONDS)
+        running = next((record.state for record in under_way if isinstance(record.state, Active)), None)
+        if logs and len(names) == 1 and running is not None:  # until its session ends
+            with cli.app.database.read() as tx:
+                run = runs.get(tx, running.run)
+            pieces = followed_log(cli.app.database, cli.platform(run.pool), run.key, look_again)
+            for piece in lines(pieces):
+                sys.stdout.write(cli.redact(clean(piece.decode("utf-8", "replace").removesuffix("\n"))) + "\n")
+                sys.stdout.flush()
+        look_again()
     missed = [record.spec.name for record in records if not isinstance(record.state, Done)]
     if missed:
         cli.out.say(f"Not done: {', '.join(missed)}. See: schedctl queue show {missed[0]}")
         raise typer.Exit(Exit.VIOLATIONS)
-
-
-def _write_log(cli: Cli, record: JobRecord, pause: Event) -> None:
-    """Write what a job's session prints until it ends."""
-    state = record.state
-    if not isinstance(state, Active):
-        raise TypeError(f"{record.spec.name} has no session")
-    with cli.app.database.read() as tx:
-        run = runs.get(tx, state.run)
-    platform = cli.platform(run.pool)
-    for line in lines(followed_log(cli.app.database, platform, run.key, lambda: pause.wait(_LOOK_AGAIN_SECONDS))):
-        sys.stdout.write(cli.redact(clean(line.decode("utf-8", "replace").removesuffix("\n"))) + "\n")
-        sys.stdout.flush()

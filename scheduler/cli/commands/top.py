@@ -98,10 +98,13 @@ class _Picture:
         overview = self._look() if fresh or self._overview is None or self.view.message else self._overview
         lines, out, view = shutil.get_terminal_size().lines, self._cli.out, self.view
         head = self._trouble or headline(overview, out)
+        filter_note = f"   jobs: {view.filter}" if view.filter != "all" else ""
+        named = f"   names with {view.name}" if view.name else ""
+        foot = f"{out.moment(overview.at)}   {_KEYS}: {view.order}"
         parts = [
             _line(head, "red" if self._trouble or overview.daemon.problem else ""),
             _line(verdict_line(overview, out), "bold"),
-            _line(view.question(), "reverse") if view.question() else _line(self._foot(overview), "dim"),
+            _line(view.question(), "reverse") if view.question() else _line(f"{foot}{filter_note}{named}", "dim"),
         ]
         room = lines - _HEAD_LINES - 1
         if view.page == "main":
@@ -122,12 +125,6 @@ class _Picture:
                 raise
             self._trouble = f"Nothing new since: {error}"
         return self._overview
-
-    def _foot(self, overview: Overview) -> str:
-        view = self.view
-        filter_note = f"   jobs: {view.filter}" if view.filter != "all" else ""
-        named = f"   names with {view.name}" if view.name else ""
-        return f"{self._cli.out.moment(overview.at)}   {_KEYS}: {view.order}{filter_note}{named}"
 
     def _tables(self, overview: Overview, room: int, lines: int) -> list[Text]:
         """Return the sections as far as there is room, and remember which jobs they show."""

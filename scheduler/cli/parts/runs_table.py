@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import Output, hours
 from scheduler.core.run import Ended, Run, Running, Stopping
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 OUTCOMES = {"yielded": "saved and stopped"}
 """Outcomes by the words that people read."""
@@ -50,13 +46,15 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
     that sees the artifact store can let it go.
     """
     from platforms.base import PlatformError, SessionState, StopChannel
+    from scheduler.core.job import Active
     from scheduler.core.reconcile import costs_of_stop
-    from scheduler.core.run import Running, Stopping
-    from scheduler.store import runs
+    from scheduler.store import jobs, runs
 
     with cli.app.database.read() as tx:
         run = runs.get(tx, key)
-        others = [] if job is None else _going_on(tx, run, job)
+        names = [lane.job for lane in run.lanes if job and lane.outcome is None and lane.job != job]
+        states = {name: jobs.get(tx, name).state for name in names}
+    others = [name for name, state in states.items() if isinstance(state, Active) and state.wish is None]
     if not isinstance(run.state, Running | Stopping) or run.pool not in cli.app.pools:
         return
     newest = None
@@ -81,13 +79,3 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
         cli.out.warn(f"{key} cannot be asked to save: it is ended, and the {hours(lost)} it trained are lost")
     else:
         cli.out.warn(f"{key} cannot be asked to save: it goes on to its own end at {cli.out.instant(run.deadline)}")
-
-
-def _going_on(tx: Connection, run: Run, job: str) -> list[str]:
-    """Return the other jobs of a session that were not asked to stop."""
-    from scheduler.core.job import Active
-    from scheduler.store import jobs
-
-    names = [lane.job for lane in run.lanes if lane.outcome is None and lane.job != job]
-    states = {name: jobs.get(tx, name).state for name in names}
-    return [name for name, state in states.items() if isinstance(state, Active) and state.wish is None]

@@ -89,7 +89,9 @@ class View:
             case "esc":
                 self.page, self.name, self.filter = "main", "", "all"
             case "up" | "k" | "down" | "j":
-                self._move(-1 if key in {"up", "k"} else 1, rows)
+                by = -1 if key in {"up", "k"} else 1
+                at = rows.index(self.chosen) + by if self.chosen in rows else 0
+                self.chosen = rows[min(max(at, 0), len(rows) - 1)] if rows else self.chosen
             case "?":
                 self.page = "help"
             case "s" | "S":
@@ -120,11 +122,6 @@ class View:
         if self.page == "log":
             return list(self.log.copy())
         return explained(overview, self.chosen, zone)
-
-    def _move(self, by: int, rows: Sequence[str]) -> None:
-        if rows:
-            at = rows.index(self.chosen) + by if self.chosen in rows else 0
-            self.chosen = rows[min(max(at, 0), len(rows) - 1)]
 
     def _act(self, key: str) -> None:
         match key:
