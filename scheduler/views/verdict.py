@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
 
 from jobs.plural import counted
 from scheduler.core.plan import Placement
 from scheduler.core.quota import Meter
+from scheduler.report.chart import local
 from scheduler.report.report import Need
 from scheduler.views.training import TrainingProgress
 
@@ -82,6 +81,11 @@ def verdict(
     )
 
 
+def when(at: int | None, now: int, zone: str) -> str:
+    """Return an instant as short as it is clear: the weekday tells the day within six days, the date beyond."""
+    return "" if at is None else local(at, zone, "%a %H:%M" if abs(at - now) < _CLEAR_SECONDS else "%d %b %H:%M")
+
+
 def sentence(judgement: Verdict, now: int, zone: str) -> str:
     """Return the headline: on track or not, jobs, what comes next, the budget, and the actions required.
 
@@ -104,9 +108,7 @@ def sentence(judgement: Verdict, now: int, zone: str) -> str:
         parts += [f"{judgement.in_queue} in a platform's queue"] if judgement.in_queue else []
         parts.append(f"{judgement.done} of {judgement.total} done")
     if judgement.next_at is not None:
-        local = datetime.fromtimestamp(judgement.next_at, UTC).astimezone(ZoneInfo(zone))
-        form = "%a %H:%M" if judgement.next_at - now < _CLEAR_SECONDS else "%d %b %H:%M"
-        parts.append(f"next: {judgement.next_job} on {judgement.next_pool}, {local.strftime(form)}")
+        parts.append(f"next: {judgement.next_job} on {judgement.next_pool}, {when(judgement.next_at, now, zone)}")
     spent = []
     if judgement.budget_seconds:
         spent.append(f"{judgement.spent_seconds / 3_600:.1f} of {judgement.budget_seconds / 3_600:.1f} h")

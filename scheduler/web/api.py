@@ -16,7 +16,7 @@ from scheduler.views.weekly_report import render
 from scheduler.web import archive, questions
 from scheduler.web.guard import PROBLEM
 from scheduler.web.log_tail import LogTails
-from scheduler.web.shapes import Fault, Letter, Log, Name, Position, Reports, Revision, Span, finite
+from scheduler.web.shapes import Fault, Letter, Log, Name, Position, Revision, Span, finite
 from scheduler.web.source import Source
 
 Week = Annotated[str, Path(pattern=r"^[0-9]{4}-W[0-9]{2}$", description="ISO week, such as 2026-W47.")]
@@ -47,6 +47,7 @@ _QUESTIONS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("/plan", "newest", questions.plan_show),
     ("/plan/week", "week", questions.plan_week),
     ("/plan/difference", "difference", questions.plan_difference),
+    ("/reports", "reports", archive.reports),
 )
 
 
@@ -81,11 +82,6 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:
     def log(key: Name, after: Position = 0) -> Log:
         """Return the end of what a session printed, from byte ``after`` on."""
         return tails.read(key, after)
-
-    @api.get("/reports")
-    def reports() -> Reports:
-        """Return the weeks that have a report."""
-        return archive.reports(source)
 
     @api.get("/reports/{week}", responses=_MISSING)
     def report(week: Week) -> dict[str, Any]:

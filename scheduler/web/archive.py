@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from fastapi import HTTPException
 
@@ -31,8 +29,7 @@ def reports(source: Source) -> Reports:
     rows: list[ReportRow] = []
     at = now
     while first is not None and len(rows) < _WEEKS_MAX and (not rows or rows[-1].start > first):
-        year, number, _ = datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(source.zone)).isocalendar()
-        week = week_named(f"{year}-W{number:02d}", source.zone)
+        week = week_named("this", source.zone, at)
         rows.append(ReportRow(week=week.label, start=week.start, end=week.end, sent=sent.get(week.label, {})))
         at = week.start - 1
     return Reports(reports=rows)

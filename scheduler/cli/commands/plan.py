@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -377,14 +375,11 @@ def _label(name: str, columns: int) -> str:
 
 def _days(start: int, end: int, per_column: int, zone: str) -> str:
     """Return the line above: each day's name where its midnight is, as far as they fit side by side."""
-    place = ZoneInfo(zone)
-    day = datetime.fromtimestamp(start, UTC).astimezone(place).date()
+    from scheduler.report.chart import days, local
+
     line = ""
-    while True:
-        day += timedelta(days=1)
-        midnight = int(datetime.combine(day, time(), place).timestamp())
-        if midnight >= end:
-            return line
+    for midnight in days(start + 1, end, zone):
         column = (midnight - start) // per_column
         if column >= len(line) + bool(line):
-            line = f"{line.ljust(column)}'{day:%a %d}"
+            line = f"{line.ljust(column)}'{local(midnight, zone, '%a %d')}"
+    return line

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jobs.catalogue import job_from_toml
 from jobs.payload.bounds import digits
+from jobs.plural import counted
 from jobs.problem import NotFound
 from jobs.ranges import RANGES
 from scheduler.cli.shell.context import Cli
@@ -75,11 +76,7 @@ def _summary(changes: Sequence[JobChange]) -> str:
         for change in changes
     ]
     won, lost = sum(after > before for before, after in met), sum(after < before for before, after in met)
-    words += [
-        f"{count} {'deadline' if count == 1 else 'deadlines'} {what}"
-        for what, count in (("won", won), ("lost", lost))
-        if count
-    ]
+    words += [f"{counted(count, 'deadline')} {what}" for what, count in (("won", won), ("lost", lost)) if count]
     jobs = f"{len(changes)} {'job differs' if len(changes) == 1 else 'jobs differ'}"
     return f"{jobs}: {', '.join(words)}" if words else f"{jobs}, none finishes at another time"
 

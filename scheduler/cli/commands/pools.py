@@ -180,9 +180,7 @@ def cost(
 
     Spent includes what is reserved for sessions that run. Jobs that share a session share its cost by their devices.
     """
-    from datetime import UTC, datetime
-    from zoneinfo import ZoneInfo
-
+    from scheduler.report.chart import local
     from scheduler.views.costs import costs
 
     with cli.app.database.read() as tx:
@@ -195,7 +193,7 @@ def cost(
         ("week", "job", "pool", ">hours", ">spent", ">planned hours", ">planned"),
         [
             (
-                datetime.fromtimestamp(one.week, UTC).astimezone(ZoneInfo(cli.out.zone)).strftime("%G-W%V"),
+                local(one.week, cli.out.zone, "%G-W%V"),
                 one.job or "(not of a job)",
                 one.pool,
                 hours(one.seconds),

@@ -8,7 +8,7 @@ import typer
 
 from scheduler.cli.commands.complete import job_names
 from scheduler.cli.commands.queue_list import empty_queue
-from scheduler.cli.parts.training_words import OVER
+from scheduler.cli.parts import OVER
 from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.cli.parts.training_words import OVER
+from scheduler.cli.parts import OVER
 from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault, code_of

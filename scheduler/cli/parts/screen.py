@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from jobs.size import gpu_use
-from scheduler.cli.parts.training_words import OVER, ago, arrow, bar, forecast_words, last_loss, when
+from scheduler.cli.parts import OVER
+from scheduler.cli.parts.training_words import ago, arrow, bar, forecast_words, last_loss
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import Output, amount, figure, share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
@@ -17,7 +18,7 @@ from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_state_json, picked, run_json
 from scheduler.views.overview import Overview, daemon_health, overview
 from scheduler.views.training import TrainingProgress
-from scheduler.views.verdict import sentence
+from scheduler.views.verdict import sentence, when
 
 ACTIONS, JOBS, SESSIONS, POOLS, WORK = "Actions required", "Jobs", "Sessions", "Pools", "Under way"
 """The sections of the screen, in their order."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from jobs.ranges import RANGES
 from scheduler.cli.parts.screen import ORDERS
-from scheduler.cli.parts.training_words import facts, when
+from scheduler.cli.parts.training_words import facts
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, code_of
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
@@ -20,6 +20,7 @@ from scheduler.service.requests.sessions import followed_log, lane_lines
 from scheduler.store import runs
 from scheduler.store.jobs import JobRecord
 from scheduler.views.overview import Overview
+from scheduler.views.verdict import when
 
 KEYS = (
     ("↑ ↓, k j", "choose a job"),

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
 
 from jobs.size import gpu_use
 from scheduler.cli.shell.output import figure, share
+from scheduler.views.verdict import when
 
 if TYPE_CHECKING:
     from scheduler.views.training import TrainingProgress
 
-OVER = "Finished in the last days"
-"""The section of what is over, which goes first where room is short."""
-
-_CLEAR_SECONDS = 6 * 86_400
 _STEADY = 0.002  # a loss that changed by less is drawn as level
 _HOUR, _DAY = 3_600, 86_400
 
@@ -44,14 +39,6 @@ def ago(seconds: int) -> str:
     if seconds < _HOUR:
         return f"{seconds // 60}m ago"
     return f"{seconds // _HOUR}h ago" if seconds < 2 * _DAY else f"{seconds // _DAY}d ago"
-
-
-def when(at: int | None, now: int, zone: str) -> str:
-    """Return an instant as short as it is clear: the weekday tells the day within six days, the date beyond."""
-    if at is None:
-        return ""
-    local = datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone))
-    return local.strftime("%a %H:%M" if abs(at - now) < _CLEAR_SECONDS else "%d %b %H:%M")
 
 
 def forecast_words(going: TrainingProgress, now: int, zone: str) -> str:
