@@ -283,7 +283,7 @@ def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
 
 def week_figures(rehearsal: Rehearsal, app: App) -> Week:
     """Return the figures of the rehearsed week, from its books."""
-    from scheduler.views.week_facts import week_facts
+    from scheduler.views.weekly_report import week_facts
 
     week = week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
     try:

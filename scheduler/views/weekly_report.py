@@ -12,20 +12,36 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection
 
 from jobs.payload.bounds import digits
+from jobs.payload.store.manifest import Manifest
+from scheduler.core.job import Done, Failed, Held
+from scheduler.core.ledger import LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.version import version_name
+from scheduler.core.why import why
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.report.document import document_of
-from scheduler.report.facts import WeekFacts
+from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.picture import Picture
 from scheduler.report.renderings import html_of, inline, markdown_of, slack_of, text_of
 from scheduler.report.report import JobSpeed, JudgedVersion, Report, ReportFacts, report_of
 from scheduler.service.quota.usage import meters
-from scheduler.store import checkpoints, evaluations, jobs, ledger, plans, rates, versions
+from scheduler.store import (
+    checkpoints,
+    evaluations,
+    generations,
+    jobs,
+    ledger,
+    limits,
+    plans,
+    queue_waits,
+    rates,
+    runs,
+    versions,
+)
 from scheduler.store.engine import Database
 from scheduler.store.evaluations import StoredVerdict
+from scheduler.store.jobs import JobRecord
 from scheduler.views.needs import needs
-from scheduler.views.week_facts import facts_within
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
 _LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window
@@ -137,3 +153,64 @@ def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> st
             return json.dumps(asdict(report), indent=2) + "\n"
         case _:
             assert_never(form)
+
+
+# The facts of a week, as the database has them.
+def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:
+    """Read everything that touched [start, end) in one read transaction."""
+    with database.read() as tx:
+        # Retention deletes files, not history: an expired checkpoint was useful all the same.
+        good = [record.manifest for record in checkpoints.everything(tx) if record.state != "quarantined"]
+        return facts_within(tx, pools, start, end, scale, ledger.entries(tx, since=start), good, jobs.everything(tx))
+
+
+def facts_within(
+    tx: Connection,
+    pools: Mapping[str, Pool],
+    start: int,
+    end: int,
+    scale: float,
+    entries: Sequence[LedgerEntry],
+    manifests: Sequence[Manifest],
+    queue: Sequence[JobRecord],
+) -> WeekFacts:
+    """Return the facts of [start, end) from what was read already, and the runs that touched it."""
+    week_runs = queue_waits.attach(tx, runs.between(tx, start, end))
+    touched = [run for run in week_runs if run.planned_start < end]
+    parents = generations.parents(tx)
+    firsts = {job: {first for _, first in begun} for job, begun in generations.beginnings(tx).items()}
+    for record in queue:  # up to there the attempts are those of a removed job of this name
+        firsts.setdefault(record.spec.name, set()).add(record.fenced_attempt + 1)
+    signs: dict[str, int] = {}
+    for (key, _), report in runs.heartbeats(tx, [run.key for run in touched]).items():
+        if report.at is not None:
+            signs[key] = max(report.at, signs.get(key, 0))
+    return WeekFacts(
+        start=start,
+        end=end,
+        scale=scale,
+        pools=pools,
+        observed=limits.observed(tx),
+        entries=entries,
+        runs=touched,
+        last_signs=signs,
+        firsts={job: sorted(attempts) for job, attempts in firsts.items()},
+        closed={
+            week_runs.pool: week_runs.why
+            for week_runs in limits.standing(tx)
+            if week_runs.until is None or week_runs.until > end
+        },
+        manifests=manifests,
+        jobs=[
+            JobFacts(
+                name=record.spec.name,
+                role=record.spec.role,
+                target_step=record.spec.target_step,
+                step=record.done_step,
+                state=type(record.state).__name__.lower(),
+                why=why(record.state, None, "UTC", 0) if isinstance(record.state, Done | Failed | Held) else "",
+                starts_from=parents.get(record.spec.name),
+            )
+            for record in queue
+        ],
+    )

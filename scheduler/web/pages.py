@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from sqlalchemy import Connection
@@ -22,7 +24,7 @@ from jobs.size import gpu_use, size
 from scheduler.core.window import DAY
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import amount, burn_down_svg
-from scheduler.report.chart import hues_of, local, short
+from scheduler.report.chart import STYLE, hues_of, local, short
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import compare_losses_svg, loss_curve_svg
 from scheduler.report.timeline import timeline_svg
@@ -31,7 +33,7 @@ from scheduler.views import models as views
 from scheduler.views.coming_week import alike_gaps, week_timeline
 from scheduler.views.long_work import long_work
 from scheduler.views.training import TrainingProgress
-from scheduler.web import archive, assets, questions
+from scheduler.web import archive, questions
 from scheduler.web.actors import Actors, forms
 from scheduler.web.api import Channel, Week, day_of, known_week
 from scheduler.web.log_tail import LogTails
@@ -116,7 +118,7 @@ class Pages:
             auto_reload=False,
         )
         self.environment.filters.update(filters(source.zone))
-        self.environment.globals.update(asset=assets.address, zone=source.zone, hue=self._hue)
+        self.environment.globals.update(asset=asset_address, zone=source.zone, hue=self._hue)
         self._hues: Mapping[str, int] = {}
 
     def router(self) -> APIRouter:
@@ -483,3 +485,37 @@ def plain(value: Any) -> Markup | str:
             return ", ".join(str(plain(inner)) for inner in value)
         case _:
             return str(value)
+
+
+# The files that pages name: each is found at an address that changes with it.
+_FOLDER = Path(__file__).with_name("static")
+_TYPES = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+@cache
+def asset_content(name: str) -> bytes:
+    """Return one of the assets; the style sheet has the charts' own style in it. Raises KeyError."""
+    if name not in _TYPES:
+        raise KeyError(name)
+    text = (_FOLDER / name).read_bytes()
+    return STYLE.encode() + text if name == "style.css" else text
+
+
+@cache
+def asset_address(name: str) -> str:
+    """Return where an asset is found. Raises KeyError."""
+    return f"/assets/{hashlib.sha256(asset_content(name)).hexdigest()[:12]}/{name}"
+
+
+def asset_routes() -> APIRouter:
+    """Return the route of all assets."""
+    routes = APIRouter()
+
+    @routes.get("/assets/{version}/{name}", include_in_schema=False)
+    def asset(version: str, name: str) -> Any:
+        if name not in _TYPES or asset_address(name) != f"/assets/{version}/{name}":
+            raise HTTPException(404, "Not Found")
+        kept = {"cache-control": "public, max-age=31536000, immutable"}
+        return Response(asset_content(name), media_type=_TYPES[name], headers=kept)
+
+    return routes

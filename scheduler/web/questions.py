@@ -61,7 +61,7 @@ from scheduler.views.models import VersionFacts
 from scheduler.views.needs import needs
 from scheduler.views.overview import PoolNow, daemon_health, pools_now
 from scheduler.views.plan_history import compare
-from scheduler.views.share_now import share_now
+from scheduler.views.training import share_now
 from scheduler.views.verdict import sentence, verdict
 from scheduler.web import shapes
 from scheduler.web.shapes import PAGE_ROWS, JobState, Name, Page, Position, Rows, Text, paged

@@ -24,8 +24,7 @@ from scheduler.views.long_work import Work
 from scheduler.views.models import Model
 from scheduler.views.overview import PoolNow
 from scheduler.views.plan_history import SessionChange
-from scheduler.views.share_now import ShareNow
-from scheduler.views.training import TrainingProgress
+from scheduler.views.training import ShareNow, TrainingProgress
 from scheduler.views.verdict import Verdict
 
 

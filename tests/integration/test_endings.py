@@ -18,7 +18,7 @@ from scheduler.service.cycle.cycle import Cycle, tell_endings
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.store import events, jobs, limits, runs
-from scheduler.views.week_facts import week_facts
+from scheduler.views.weekly_report import week_facts
 from tests.lab.fake import FakeCloud, FakePlatform
 
 POOLS = {name: Pool(name, "fake", "T4") for name in ("kaggle", "desk", "shut")}

@@ -32,7 +32,7 @@ from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.upkeep.retention import judge
 from scheduler.store import checkpoints, events, generations, jobs
-from scheduler.views.week_facts import facts_within
+from scheduler.views.weekly_report import facts_within
 from tests.lab.clocks import starting_now
 from tests.lab.lineage import NOW, World, make_family
 

@@ -14,7 +14,7 @@ from scheduler.service.facts.snapshot import gather
 from scheduler.service.requests import queue
 from scheduler.store import jobs, ledger, runs
 from scheduler.store.engine import Database
-from scheduler.views.share_now import share_now
+from scheduler.views.training import share_now
 
 NOW = 1_795_000_000
 

@@ -72,7 +72,7 @@ def explain(cli: Cli, job: Job) -> None:
     For a job that is outbid the answer has the price of the hours and the priority that would start it now.
     """
     from scheduler.store import jobs, plans, queue_waits, runs
-    from scheduler.views.share_now import share_now
+    from scheduler.views.training import share_now
 
     with cli.app.database.read() as tx:
         record = jobs.get(tx, job)

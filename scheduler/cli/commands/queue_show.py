@@ -22,8 +22,7 @@ from scheduler.store.generations import Generation
 from scheduler.store.jobs import JobRecord
 from scheduler.store.rates import RateRecord
 from scheduler.views.documents import job_json, run_json
-from scheduler.views.share_now import share_now
-from scheduler.views.training import TrainingProgress, trainings
+from scheduler.views.training import TrainingProgress, share_now, trainings
 
 _RUNS_SHOWN = 5
 
