@@ -205,17 +205,17 @@ def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
     late, live = watched.keys(tx), {run.key for run in runs.live(tx)}
     training, waiting = ({job.spec.name for job in queue if isinstance(job.state, kind)} for kind in (Active, Queued))
     for kind, what, remedy, among in (
-        (conditions.RUN_POISONED, "session cannot be handled", "runs show {}", live | late),
-        (conditions.RUN_UNCLEAR, "session not known", "runs lost {} --proof '...'", live | late),
-        (conditions.LIVES, "session goes on unwanted", "runs show {}", late),
-        (conditions.JOB_POISONED, "job cannot be planned", "queue show {}", training),
-        (conditions.LAUNCH_POSTPONED, "job cannot be launched", "plan explain {}", waiting),
-        (conditions.OFFERED, "session offered", "handover claim {}", live),
+        (conditions.RUN_POISONED, "session cannot be handled", "schedctl runs show {}", live | late),
+        (conditions.RUN_UNCLEAR, "session not known", "schedctl runs lost {} --proof '...'", live | late),
+        (conditions.LIVES, "session goes on unwanted", "schedctl runs show {}", late),
+        (conditions.JOB_POISONED, "job cannot be planned", "schedctl queue show {}", training),
+        (conditions.LAUNCH_POSTPONED, "job cannot be launched", "schedctl plan explain {}", waiting),
+        (conditions.OFFERED, "session offered", "schedctl handover claim {}", live),
     ):
         for odd in conditions.standing(tx, kind):
             if odd.subject in among:
                 why = "it waits for a person to take it" if kind == conditions.OFFERED else odd.why
-                yield Need(what, odd.subject, why, f"schedctl {remedy.format(odd.subject)}", odd.since)
+                yield Need(what, odd.subject, why, remedy.format(odd.subject), odd.since)
 
 
 def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:

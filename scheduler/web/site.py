@@ -141,29 +141,32 @@ def router(app: App, actors: Actors, log: EventLog) -> APIRouter:
     """Return the routes of all actions. Each is a form that is sent by POST and leads back to its page."""
     routes = APIRouter(include_in_schema=False)
 
-    async def acted(request: Request, do: Callable[[dict[str, str]], object], back: str, **about: str) -> Any:
+    async def acted(request: Request, do: Callable[[dict[str, str]], object], back: str) -> Any:
         form = await _form_values(request)
 
         def act() -> None:
             actors.take(request, request.url.path, form.get("form", ""))
             do(form)
-            log.info("web.acted", **about)
             wake(app.settings.state_dir)
 
         return await _done(act, back)
 
     @routes.post(PREFIX + "jobs/{name}/{verb}")
     async def on_job(request: Request, name: str, verb: JobVerb) -> Any:
-        back = f"/jobs/{quote(name)}"
-        return await acted(request, lambda form: _change(app, name, verb, form), back, verb=verb, job=name)
+        def change(form: dict[str, str]) -> None:
+            _change(app, name, verb, form)
+            log.info("web.acted", verb=verb, job=name)
+
+        return await acted(request, change, f"/jobs/{quote(name)}")
 
     @routes.post(PREFIX + "runs/{key}/stop")
     async def on_run(request: Request, key: str) -> Any:
         def stop(form: dict[str, str]) -> None:
             why = app.redact(form.get("why", "")) or "stopped on the status page"
             sessions.stop(app.database, app.artifacts, key, why, app.clock.now(), BY)
+            log.info("web.acted", verb="stop", run=key)
 
-        return await acted(request, stop, f"/runs/{quote(key)}", verb="stop", run=key)
+        return await acted(request, stop, f"/runs/{quote(key)}")
 
     return routes
 

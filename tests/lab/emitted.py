@@ -200,6 +200,13 @@ def needs(repository: Path) -> list[tuple[str, str]]:
         if len(call.args) > 3:
             for name in sources.texts(call.args[0], scope):
                 found.setdefault(name, _command(call.args[3], call.lineno, scope))
+        for loop in (
+            ast.walk(scope.function) if scope.function else ()
+        ):  # a table of (condition, what, command, subjects)
+            for row in loop.iter.elts if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Tuple) else ():
+                match row:
+                    case ast.Tuple(elts=[_, ast.Constant(value=str(what)), ast.Constant(value=str(command)), _]):
+                        found.setdefault(what, command.replace("{}", "NAME"))
     return sorted(found.items())
 
 
