@@ -133,6 +133,13 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
     5,
     2,
 )
+@example([Charge(0, 5, held=True), Charge(8, 9), Charge(-4, -3), Charge(5, 6, exact=False), Charge(7, 9)], 5, 2, 7)
+@example([Charge(-6, -5), Charge(-3, -1), Charge(-1, 2), Charge(1, 4, held=True)], 2, 5, 5)
+@example([Charge(-3, 2, exact=False), Charge(-1, 0, exact=False), Charge(2, 4), Charge(-5, -4)], 3, 3, 4)
+@example([Charge(5, 9, held=True), Charge(4, 6)], -2, 5, 2)
+@example([Charge(-14, -12), Charge(0, 3, held=True), Charge(4, 9, held=True), Charge(4, 6), Charge(-7, -6)], -2, 4, 6)
+@example([Charge(-3, -2), Charge(3, 4), Charge(6, 8, exact=False), Charge(9, 11, held=True), Charge(-6, -1)], 10, 1, 3)
+@example([Charge(5, 7), Charge(-5, -3, exact=False), Charge(8, 9), Charge(-9, -7)], -2, 5, 2)
 def test_a_session_is_as_long_as_every_possible_truth_allows(
     charges: list[Charge], start: int, cap: int, limit: int
 ) -> None:
