@@ -184,8 +184,8 @@ def messages(repository: Path) -> dict[str, Written]:
             for name in sources.texts(call.args[0], scope):
                 names[name].fields |= _fields(call, scope)
                 names[name].levels.add("error" if level == "exception" else level)
-    for call, scope in sources.calls["partial"]:  # of isolation.apart, which logs what failed beside the cycle
-        if len(call.args) > 2 and ast.unparse(call.args[0]) == "apart":
+    for call, scope in sources.calls["partial"]:  # of what logs what failed beside the cycle, in isolation.py
+        if len(call.args) > 2 and ast.unparse(call.args[0]) in {"apart", "succeeds"}:
             for name in sources.texts(call.args[2], scope):
                 names[name].fields |= _fields(call, scope) | {"why", "next"}
                 names[name].levels.add("warning")
