@@ -133,9 +133,9 @@ def _do(cli: Cli, steps: Sequence[Step], place: Installation, dry_run: bool) -> 
 
     if not dry_run:
         carry_out(steps, place)
-    shown = [_step_shown(step, place) for step in steps]
-    cli.plain.data({"steps": [document for _, document in shown], "done": not dry_run})
-    for line, _ in shown if dry_run else ():
+    lines = [_step_shown(step, place) for step in steps]
+    cli.plain.data({"steps": [document for _, document in lines], "done": not dry_run})
+    for line, _ in lines if dry_run else ():
         cli.plain.line(line)
 
 
