@@ -140,16 +140,13 @@ class _Unpacking:
                 if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
                     self._refuse(member.filename, f"is packed by method {member.compress_type}")
                 if member.is_dir() and kind in {0, stat.S_IFDIR}:
-                    self._take_folder(member.filename)
+                    if (folder := member.filename.rstrip("/")) not in {"", "."}:
+                        self._path(folder).mkdir(parents=True, exist_ok=True)
                 elif not member.is_dir() and kind in {0, stat.S_IFREG}:
                     with opened.open(member) as content:
                         self._take_file(member.filename, member.file_size, content)
                 else:
                     self._refuse(member.filename, "is no plain file or folder")
-
-    def _take_folder(self, name: str) -> None:
-        if name.rstrip("/") not in {"", "."}:
-            self._path(name.rstrip("/")).mkdir(parents=True, exist_ok=True)
 
     def _take_file(self, name: str, size: int, content: IO[bytes]) -> None:
         path = self._path(name)

@@ -58,7 +58,9 @@ class Memory:
 def memory_of(setup: Setup) -> Memory:
     """Return what one device holds at the worst instant of a step."""
     weights, adapters, states, gradients = _weights(setup), _adapters(setup), _states(setup), _gradients(setup)
-    kept, work, loss = _kept(setup), _work(setup), _loss(setup)
+    kept, loss = _kept(setup), _loss(setup)
+    # What comes and goes while one layer's gradient is computed.
+    work = layer_bytes(setup) * setup.tokens * (1.25 if setup.checkpointing else 0.25)
     fixed = [weights, adapters, states]
     head = min(gradients.bytes, _head_gradient(setup))
     held = gradients.bytes if setup.accumulate > 1 else head  # earlier micro-batches' are there all the time
@@ -150,11 +152,6 @@ def _tower(setup: Setup) -> float:
     each = 2 * tower.hidden if setup.checkpointing else 56 * tower.hidden
     inner = 56 * tower.hidden if setup.checkpointing else 0
     return float(patches * (tower.layers * each + inner))
-
-
-def _work(setup: Setup) -> float:
-    """What comes and goes while one layer's gradient is computed."""
-    return layer_bytes(setup) * setup.tokens * (1.25 if setup.checkpointing else 0.25)
 
 
 def _loss(setup: Setup) -> Part:

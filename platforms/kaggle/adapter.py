@@ -268,7 +268,10 @@ class KagglePlatform:
                 self._client.gpu_week()  # nothing is left to end; the caller learns whether we are let in
                 return
             if not force:
-                self._ask(record, now)
+                # Put up the sign that a session of the relay looks for, once.
+                if record.asked_at is None and self._observer.stop_channel(record) is StopChannel.PLATFORM:
+                    self._inputs.give_sign(record.key, now)
+                    self._records.write(record.having(asked_at=now))
                 return
             if record.cancelled_at is not None and now - record.cancelled_at < self._cancel_patience:
                 return
@@ -384,12 +387,6 @@ class KagglePlatform:
         except DamagedRecord:
             return False
         return not self._records.is_held(key) if record is None else record.state in {"ended", "void"}
-
-    def _ask(self, record: Record, now: int) -> None:
-        """Put up the sign that a session of the relay looks for, once."""
-        if record.asked_at is None and self._observer.stop_channel(record) is StopChannel.PLATFORM:
-            self._inputs.give_sign(record.key, now)
-            self._records.write(record.having(asked_at=now))
 
     def _push(self, intent: Record, push: Push, now: int) -> Observed:
         """Push the kernel of an intent that is on disk. The caller holds the key."""

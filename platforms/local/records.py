@@ -21,7 +21,9 @@ def publish(folder: str, name: str, text: str) -> bool:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:
-            _write_all(descriptor, text.encode())
+            data = text.encode()
+            while data:
+                data = data[os.write(descriptor, data) :]
         finally:
             os.close(descriptor)
         os.link(temporary, f"{folder}/{name}")
@@ -30,8 +32,3 @@ def publish(folder: str, name: str, text: str) -> bool:
     finally:
         os.unlink(temporary)  # noqa: PTH108 - pathlib costs the keeper more than its whole work
     return True
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

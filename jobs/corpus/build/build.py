@@ -31,7 +31,7 @@ from jobs.corpus.manifest import (
     publish_by_content,
     staging,
 )
-from jobs.corpus.options import CorpusOptions, CorpusRule
+from jobs.corpus.options import CorpusOptions
 from jobs.corpus.read.decode import clean
 from jobs.corpus.read.records import CorpusDocument
 from jobs.corpus.read.sources import Loader, Source, label_of
@@ -106,7 +106,8 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
         entries = [spool.entries[name] for name in ids]
         for rule in rules.commands:
             progress(BuildProgress("tagging", 0, len(ids), loader.bytes_read))
-            _ask(rules, rule, spool, ids, scratch)
+            rows = (json.loads(spool.row(spool.entries[name])) for name in ids)
+            rules.ask(rule, rows, {name: spool.entries[name].tags for name in ids}, scratch)
         tagger = DomainTagger(keywords, (entry.held for entry in entries), options.relevance, options.rarity)
         stages = [entry.tags.stage or entry.stage for entry in entries]
         domains_of = [_domains(entry, tagger, keywords) for entry in entries]
@@ -160,11 +161,6 @@ def build(  # noqa: PLR0913 - one keyword for each number of the recipe
         )
         target = publish_by_content(manifest, FORMAT, folder, MANIFEST_NAME, out_dir)
     return open_corpus(target)
-
-
-def _ask(rules: Rules, rule: CorpusRule, spool: Spool, ids: Sequence[str], scratch: Path) -> None:
-    rows = (json.loads(spool.row(spool.entries[name])) for name in ids)
-    rules.ask(rule, rows, {name: spool.entries[name].tags for name in ids}, scratch)
 
 
 def _domains(entry: BuildEntry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:

@@ -83,7 +83,11 @@ class RecordReader:
         """Yield (line or element number, value) for every well-formed value in the file."""
         head = file.peek(4096)
         if head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-            yield from self._array(file)
+            for number, value in ArrayReader(_DecodedBlocks(file, self), self._max_record_bytes):
+                if isinstance(value, DamagedElement):
+                    self._findings.add(value.kind, self._source, number, value.detail)
+                else:
+                    yield number, value
         else:
             yield from self._lines(file)
 
@@ -125,13 +129,6 @@ class RecordReader:
                 detail = f"{len(text) - end} more characters after the record; left out"
                 self._findings.add(Kind.BAD_JSON, self._source, number, detail)
             yield number, value
-
-    def _array(self, file: BufferedReader) -> Iterator[tuple[int, Any]]:
-        for number, value in ArrayReader(_DecodedBlocks(file, self), self._max_record_bytes):
-            if isinstance(value, DamagedElement):
-                self._findings.add(value.kind, self._source, number, value.detail)
-            else:
-                yield number, value
 
 
 class _DecodedBlocks:

@@ -159,13 +159,10 @@ class Loader:
         elif looks_binary(head):
             self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
         else:
-            yield from self._text_file(file, head, label)
-
-    def _text_file(self, file: BufferedReader, head: bytes, label: str) -> Iterator[CorpusDocument]:
-        stage = next((part for part in label.split("/") if _STAGE_FOLDER.fullmatch(part)), None)
-        for line, text in self._blocks(file, head, label):
-            for offset, part in split_text(text, self._options.document_characters):
-                yield CorpusDocument(part, label, line + offset, stage)
+            stage = next((part for part in label.split("/") if _STAGE_FOLDER.fullmatch(part)), None)
+            for line, text in self._blocks(file, head, label):
+                for offset, part in split_text(text, self._options.document_characters):
+                    yield CorpusDocument(part, label, line + offset, stage)
 
     def _blocks(self, file: BufferedReader, head: bytes, label: str) -> Iterator[tuple[int, str]]:
         """The text of a file in pieces of about a megabyte, each with its first line's number."""

@@ -171,13 +171,9 @@ class TrainingCommand:
         """Return the exit status, minus the signal when one ended it; None while it runs."""
         return self._process.poll()
 
-    def ask_to_save(self) -> None:
-        """Send SIGUSR1 to the command itself: its helpers may not know the signal and would die of it."""
-        self._process.send_signal(signal.SIGUSR1)
-
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM to the command itself; it tells its helpers."""
-        self._process.send_signal(signal.SIGTERM)
+    def ask(self, number: signal.Signals) -> None:
+        """Send a signal to the command itself: of SIGUSR1 its helpers may die, and of SIGTERM it tells them."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End whatever is left of the group, at once; returns when the guard is gone."""

@@ -241,7 +241,7 @@ class LaneProcess:
         if self._command and self._exit_code is None and not (self._meter.saving or self._uploads.pending()):
             self._asked_at = now
             self._set_phase("saving")
-            self._command.ask_to_save()
+            self._command.ask(signal.SIGUSR1)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class LaneProcess:
         self._set_phase("stopping")
         if self._command and self._exit_code is None:
             self._asked_at = stop.at if self._asked_at is None else self._asked_at
-            self._command.ask_to_stop()
+            self._command.ask(signal.SIGTERM)
 
     def _look_for_stop(self, now: float) -> None:
         if not self._stop:

@@ -30,11 +30,6 @@ class Gathered(NamedTuple):
     skipped: int
 
 
-def make_output(command_folder: Path) -> None:
-    """Make the folder in which a command leaves what is to come home. Raises OSError."""
-    (command_folder / OUTPUT).mkdir(exist_ok=True)
-
-
 def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
     """Turn the output of a command that has ended into the finished checkpoint of ``step``. Raises OSError.
 

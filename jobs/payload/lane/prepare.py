@@ -18,7 +18,7 @@ from ..store.tree import by_gigabytes, fetch_tree, note_use
 from .failure import Failure
 from .gpus import check_devices
 from .launch import LaneOrder, Launch
-from .output import make_output
+from .output import OUTPUT
 from .secret_values import secrets_of
 from .status import LaneStatus
 
@@ -42,7 +42,10 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
     """
     devices = check_devices(launch.expected_devices)
     secrets = secrets_of(order.secrets, launch.secrets, launch.secret_store)
-    data = _find_data(transport, order)
+    try:
+        data = str(transport.folder(order.data)) if order.data else ""
+    except (OSError, ValueError) as error:
+        raise Failure("data", f"the data {order.data!r} cannot be found: {error}") from None
     inputs = fetch_inputs(launch, order, transport, secrets.get("HF_TOKEN"))
     _unpack_code(transport, order, folder / "command")
     environment = None
@@ -52,20 +55,16 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
         environment = build(launch, order, order.packages, transport)
     if order.whole:
         try:
-            make_output(folder / "command")
+            (folder / "command" / OUTPUT).mkdir(exist_ok=True)
         except OSError as error:
             raise Failure("code", f"the command's folder for its output cannot be made: {error}") from None
     status.phase = "restoring" if order.restore or order.parent else "starting"
     parent = "" if order.restore else _restore_parent(transport, order, folder / "parent")
-    restored = _restore(transport, order, folder / "resume")
-    return Prepared(devices, data, inputs, restored, parent, environment, secrets)
-
-
-def _find_data(transport: Transport, order: LaneOrder) -> str:
     try:
-        return str(transport.folder(order.data)) if order.data else ""
-    except (OSError, ValueError) as error:
-        raise Failure("data", f"the data {order.data!r} cannot be found: {error}") from None
+        restored = restore(transport, order.job, order.restore, folder / "resume")
+    except OSError as error:
+        raise Failure("store", f"the checkpoint cannot be put into {folder}: {error}") from None
+    return Prepared(devices, data, inputs, restored, parent, environment, secrets)
 
 
 def _unpack_code(transport: Transport, order: LaneOrder, target: Path) -> None:
@@ -94,13 +93,6 @@ def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str
         why = "; ".join(why for _, why in restored.bad)
         raise Failure("parent", f"the parent's checkpoint {order.parent} cannot be used: {why}")
     return str(target)
-
-
-def _restore(transport: Transport, order: LaneOrder, target: Path) -> Restored:
-    try:
-        return restore(transport, order.job, order.restore, target)
-    except OSError as error:
-        raise Failure("store", f"the checkpoint cannot be put into {target.parent}: {error}") from None
 
 
 # A lane's inputs: folders that are fetched once for all who need them on this machine, checked, and only read.

@@ -269,19 +269,15 @@ def receive(handler: BaseHTTPRequestHandler, place: KaggleAccount, token: str, *
         if match is not None and match[1] is None:
             _respond_progress(handler, blob)
             return
-        _keep(blob, data[: len(data) // 2] if interrupt else data, int(match[1]) if match else 0)
+        with blob.path.open("r+b") as stream:
+            stream.seek(int(match[1]) if match else 0)
+            stream.write(data[: len(data) // 2] if interrupt else data)
+            stream.truncate()
+        blob.done = blob.path.stat().st_size == blob.size
         if interrupt:
             _respond(handler, 503)
         else:
             _respond_progress(handler, blob)
-
-
-def _keep(blob: UploadedBlob, data: bytes, first: int) -> None:
-    with blob.path.open("r+b") as stream:
-        stream.seek(first)
-        stream.write(data)
-        stream.truncate()
-    blob.done = blob.path.stat().st_size == blob.size
 
 
 def _respond_progress(handler: BaseHTTPRequestHandler, blob: UploadedBlob) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -324,33 +323,25 @@ class Job:
             raise AssertionError("a pipe was asked for")
         talker = threading.Thread(target=self.cloud.log, args=(self.name, output), daemon=True)
         talker.start()
-        ended = threading.Event()
-
-        def wait() -> None:
-            process.wait()
-            ended.set()
-
-        waiter = threading.Thread(target=wait, daemon=True)
-        waiter.start()
-        why = self._watch(ended)
-        if not ended.is_set():
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-            ended.wait(self.clock.wall_seconds(self.rules.grace_seconds))
+        why = self._watch(process)
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(self.clock.wall_seconds(self.rules.grace_seconds))
         kill_members(process.pid, ticks, str(self.folder), rounds=_KILL_ROUNDS)
-        waiter.join()
+        process.wait()
         talker.join()
         output.close()
         return process.returncode, why
 
-    def _watch(self, ended: threading.Event) -> str:
+    def _watch(self, process: subprocess.Popen[bytes]) -> str:
         """Wait until the container ends by itself, is stopped, or is to be ended; say why, if AWS ends it."""
         why, at = min(self._limits().items(), key=lambda limit: limit[1])
-        while not ended.is_set() and not self._stop.is_set():
+        while process.poll() is None and not self._stop.is_set():
             left = self.clock.wall_seconds_until(at)
             if left <= 0:
                 return why
-            ended.wait(min(left, 0.02))
+            self._stop.wait(min(left, 0.02))
         return ""
 
     def _limits(self) -> dict[str, float]:

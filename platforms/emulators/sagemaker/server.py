@@ -94,7 +94,8 @@ class SageMakerServer:
             return answer
         body = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
         try:
-            create = partial(self.place.create, region=_signed_region(environ))
+            _, _, scope = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")
+            create = partial(self.place.create, region=[*scope.split("/"), "", ""][2])  # empty without a signature
             document = (create if operation == "CreateTrainingJob" else self.operations[operation])(body)
             status = 200
         except SageMakerRefusal as refusal:
@@ -106,12 +107,6 @@ def operation_of(environ: Mapping[str, Any]) -> str:
     """Return the operation of ours that a call asks for; empty for moto's."""
     service, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
     return operation if service in _SERVICES else ""
-
-
-def _signed_region(environ: Mapping[str, Any]) -> str:
-    """Return the region that a caller signed for; empty without a signature."""
-    _, _, scope = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")
-    return [*scope.split("/"), "", ""][2]
 
 
 def say(

@@ -187,15 +187,16 @@ class KagglePublished:
 
     def _newest(self, owner: str, slug: str) -> int:
         fields = {"owner_slug": owner, "dataset_slug": slug}
-        number = self._caller.read(
-            _DATASETS, "GetDataset", fields, lambda answer: answer.number("currentVersionNumber")
-        )
+        number = self._caller.read(_DATASETS, "GetDataset", fields, lambda found: found.number("currentVersionNumber"))
         if not number:
             raise Unreachable("kaggle", "GetDataset", f"it tells no version of {owner}/{slug}")
         return number
 
     def _files(self, source: str) -> list[Entry]:
-        service, name, fields = _listing(source)
+        if source.startswith("kaggle-dataset:"):
+            service, name, fields = _DATASETS, "ListDatasetFiles", _of_dataset(source)
+        else:
+            service, name, fields = _MODELS, "ListModelInstanceVersionFiles", _of_model(source)
         fields["page_size"] = _FILES_PAGE
         result: list[Entry] = []
         for _ in range(_PAGES_MAX):
@@ -217,12 +218,6 @@ def _page(answer: Answer) -> tuple[list[Entry], str]:
         raise NoAnswer("it lists no files")
     entries = [Entry(file.needed_text("name"), "file", "", file.number(size)) for file in files]
     return entries, answer.text("nextPageToken")
-
-
-def _listing(source: str) -> tuple[str, str, dict[str, Any]]:
-    if source.startswith("kaggle-dataset:"):
-        return _DATASETS, "ListDatasetFiles", _of_dataset(source)
-    return _MODELS, "ListModelInstanceVersionFiles", _of_model(source)
 
 
 def _download(source: str, path: str) -> tuple[str, str, dict[str, Any]]:

@@ -42,10 +42,6 @@ _TIMED_OUT = 408  # said by whatever stands between, which cannot know what was 
 
 
 # Kaggle's own client library under our terms: our credentials, a deadline and a size limit on every exchange.
-class AnswerTooLarge(Exception):
-    """An answer would not fit into what we give it of the memory; asking again cannot help."""
-
-
 def import_library() -> None:
     """Import every part of the library that is used.
 
@@ -173,7 +169,7 @@ def _bounded(seconds: int) -> Any:
                         body += piece
                         if len(body) > _ANSWER_BYTES_MAX:
                             response.close()
-                            raise AnswerTooLarge(f"the answer is larger than {_ANSWER_BYTES_MAX} bytes")
+                            raise TooLarge(f"the answer is larger than {_ANSWER_BYTES_MAX} bytes")
             except TimeoutError as error:
                 raise ReadTimeout(str(error), request=request) from error
             response._content = bytes(body)  # noqa: SLF001 - what reading .content would have set
@@ -203,7 +199,7 @@ class Denied(Exception):
 
 
 class TooLarge(Denied):
-    """What comes is more than we take. Of what was done it tells nothing."""
+    """What comes is more than we take; asking again cannot help. Of what was done it tells nothing."""
 
     def __init__(self, message: str) -> None:
         super().__init__(TOO_LARGE, message)
@@ -250,8 +246,6 @@ class Wire:
                 return read(client.call(service, name, request_of(service, name, fields), _Body))
         except HTTPError as error:
             raise self._sorted(name, error) from None
-        except AnswerTooLarge as error:
-            raise TooLarge(str(error)) from None
         except NoAnswer as error:
             raise Unreachable("kaggle", name, f"the answer is none: {error}") from None
         except (RequestException, TimeoutError) as error:

@@ -222,12 +222,8 @@ def _chat(read: TrainingRecord, tokenizer: Any) -> Iterator[Piece]:
         yield from _pieces(before[len(written) :], marks, learned=False)
         yield from _pieces(after[len(before) :], marks, learned=True)
         written = after
-    check_read(messages[: _end(messages, read)], written, variables)
-
-
-def _end(messages: Sequence[dict[str, Any]], read: TrainingRecord) -> int:
-    """Return the place after the last message that is learned."""
-    return max(at + 1 for at, one in enumerate(messages) if at >= read.learned_from and is_learned(one))
+    end = max(at + 1 for at, one in enumerate(messages) if at >= read.learned_from and is_learned(one))
+    check_read(messages[:end], written, variables)
 
 
 def with_one_text(message: dict[str, Any]) -> dict[str, Any]:

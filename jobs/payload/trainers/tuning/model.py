@@ -201,7 +201,8 @@ def make_model(
         )
     if share_out is not None:
         share_out(model)
-    _report_unreached(model)
+    if model.adapter and os.environ.get("RANK", "0") == "0" and (left := model.unreached):
+        print(f"finetune: peft's adapter of all linear layers does not reach {left}: they stay as they are", flush=True)
     _make_faster(model, options, card)
     return model
 
@@ -214,11 +215,6 @@ def _make_faster(model: CausalLM, options: argparse.Namespace, card: Device) -> 
     if _compiles(options, card):
         for layer in model.layers:
             layer.compile()
-
-
-def _report_unreached(model: CausalLM) -> None:
-    if model.adapter and os.environ.get("RANK", "0") == "0" and (left := model.unreached):
-        print(f"finetune: peft's adapter of all linear layers does not reach {left}: they stay as they are", flush=True)
 
 
 @functools.cache

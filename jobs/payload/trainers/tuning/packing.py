@@ -55,7 +55,8 @@ def write_rows(
                     break
             if not sizes:
                 break
-            placed = _place_alone(len(sizes)) if alone else place_pieces(sizes, length)
+            places = np.arange(len(sizes), dtype=np.int32), np.zeros(len(sizes), np.int32), len(sizes)
+            placed = places if alone else place_pieces(sizes, length)
             count = placed[2] if rows_max is None else min(placed[2], rows_max - rows)
             for block, marks_block in _blocks(flat, np.frombuffer(sizes, np.int32), placed, count, (length, filler)):
                 first.write(block.data)
@@ -90,10 +91,6 @@ def place_pieces(sizes: Sequence[int], length: int) -> tuple[np.ndarray[Any, Any
                 bisect.insort(rooms, left)
             open_rows[left].append(row)
     return row_of, first_of, rows
-
-
-def _place_alone(count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
-    return np.arange(count, dtype=np.int32), np.zeros(count, np.int32), count
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:

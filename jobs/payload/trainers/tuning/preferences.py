@@ -111,7 +111,8 @@ def train(
     if resume is not None:
         judged = _judge(before, now, options)
         metrics["exactness"] = float(judged.exactness.removeprefix("E"))
-        _tell(f"going on, {judged.exactness}: {judged.text()}")
+        if os.environ.get("RANK", "0") == "0":
+            print(f"finetune: going on, {judged.exactness}: {judged.text()}", flush=True)
     _check_reference(options, training)
     torch.manual_seed(training.seed)
     # Not with the checkpoint's weights, which the Trainer loads itself: the reference is made of what is there before.
@@ -193,12 +194,6 @@ def _sample(row: dict[str, Any], tokenizer: Any) -> str:
     return f"{prompt}{part['completion']} ({'wanted' if row['label'] else 'unwanted'})"
 
 
-def _tell(words: str) -> None:
-    """Print what all processes know, from the first of them."""
-    if os.environ.get("RANK", "0") == "0":
-        print(f"finetune: {words}", flush=True)
-
-
 def _row(stage: str, record: dict[str, Any]) -> dict[str, Any]:
     """Return what TRL gets of a record. Raises OddRecord."""
     if stage == "grpo":
@@ -210,7 +205,8 @@ def _row(stage: str, record: dict[str, Any]) -> dict[str, Any]:
     if any(name not in read.fields for name in names) or not read.fields["prompt"]:
         raise OddRecord(f"it is no record of {_FORMS[stage]}")
     answers = [read.fields[name] for name in names if name in _ANSWERS]
-    if any(_is_read_alone(message) for answer in answers if isinstance(answer, list) for message in answer):
+    parts = [message for answer in answers if isinstance(answer, list) for message in answer]
+    if any(is_marked(message) and not is_learned(message) for message in parts):
         raise LostPart(f"a message of its answers is not to be learned, and --stage {stage} learns all of them")
     prompt = list(read.messages[: read.learned_from]) or read.fields["prompt"]
     return {name: _plain(prompt if name == "prompt" else read.fields[name]) for name in names}
@@ -219,10 +215,6 @@ def _row(stage: str, record: dict[str, Any]) -> dict[str, Any]:
 def _repeats(record: dict[str, Any], row: dict[str, Any]) -> bool:
     """Return whether the answers of a pair had its prompt as well, which they have no more."""
     return "chosen" in row and record.get("prompt") is not None and len(row["chosen"]) < len(record["chosen"])
-
-
-def _is_read_alone(message: dict[str, Any]) -> bool:
-    return is_marked(message) and not is_learned(message)
 
 
 def _plain(value: Any) -> Any:

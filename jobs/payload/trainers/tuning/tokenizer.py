@@ -52,7 +52,7 @@ def load_tokenizer(source: str) -> Any:
     lost = first_lost(tokenizer, PROBES)
     if lost is None:
         return _with_one_day(tokenizer)
-    if _file(source) is not None:
+    if (Path(source) / "tokenizer.json").is_file():
         # The tokenizers library reads the file as it is, whatever class the configuration names.
         again = PreTrainedTokenizerFast.from_pretrained(source, **_specials(source))
         if first_lost(again, PROBES) is None:
@@ -133,11 +133,6 @@ def digest(tokenizer: Any) -> str:
     definition = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     special = json.dumps([tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template], sort_keys=True)
     return hashlib.sha256(f"{definition}\n{special}".encode()).hexdigest()
-
-
-def _file(source: str) -> Path | None:
-    path = Path(source) / "tokenizer.json"
-    return path if path.is_file() else None
 
 
 def _specials(source: str) -> dict[str, Any]:
