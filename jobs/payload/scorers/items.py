@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -160,11 +160,8 @@ class Header:
 
     def document(self) -> dict[str, Any]:
         """Return it as the first line says it."""
-        fields: dict[str, Any] = {"schema": SCHEMA, "model": self.model, "checkpoint": self.checkpoint}
-        fields |= {"set": self.set, "scorer": self.scorer}
-        if self.agreement:
-            fields["agreement"] = {metric: [list(row) for row in table] for metric, table in self.agreement.items()}
-        return fields | ({"notes": list(self.notes)} if self.notes else {})
+        own = {name: value for name, value in asdict(self).items() if value or name not in {"agreement", "notes"}}
+        return {"schema": SCHEMA, **own}
 
 
 def write_scores(path: Path, header: Header, lines: Iterable[ScoreLine]) -> int:

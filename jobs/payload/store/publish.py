@@ -74,12 +74,8 @@ def publish(
         if not transport.verify(key, component.sha256):
             transport.put(key, source)
     manifest = Manifest(
-        job=origin.job,
+        **{**origin._asdict(), "parent": origin.parent.key if origin.parent else None},
         step=step,
-        attempt=origin.attempt,
-        run=origin.run,
-        lane=origin.lane,
-        parent=origin.parent.key if origin.parent else None,
         created_at=int(now()),
         trained_seconds=trained_seconds,
         metrics=metrics,
