@@ -1,18 +1,23 @@
-"""The facts of a week: what the database knows of it, before any figure is computed. Pure."""
+"""The facts of a week, as the database has them, and which part of its hours was useful. Pure.
+
+A bill may be shorter than the session it is for (spot is billed at a discount), and the same steps may be trained
+twice. So training is held against the session on the session's own clock, each step of a job counts once, and only the
+resulting share is taken of what was billed: it can never be more than all of it.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from jobs.payload.store.manifest import Manifest
-from scheduler.core.ledger import LedgerEntry
+from jobs.payload.store.manifest import Manifest, split_key
+from scheduler.core.ledger import Charge, LedgerEntry, seconds_within
 from scheduler.core.pool import Pool
 from scheduler.core.quota import ObservedLimit
-from scheduler.core.run import Run
-from scheduler.report.useful import surviving
+from scheduler.core.run import Ended, Run, Running, Stopping
+from scheduler.core.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +67,99 @@ class WeekFacts:
     def survivors(self) -> set[str]:
         """The keys of the checkpoints that the newest of each job grew out of, itself included."""
         return {manifest.key for manifest in surviving(self.manifests)}
+
+
+def metered(run: Run) -> tuple[int, int] | None:
+    """When a run was metered, or None when it never ran or has not ended."""
+    if isinstance(run.state, Ended) and run.state.started is not None:
+        return run.state.started, run.state.at
+    return None
+
+
+def started(run: Run) -> int | None:
+    """When a session began, or None when it never did, or waits in its platform's queue."""
+    if run.wait is not None:
+        return None
+    return run.state.started if isinstance(run.state, Running | Stopping | Ended) else None
+
+
+def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> dict[str, float]:
+    """Return the useful seconds of each run of a pool in the week; ``charges`` are the pool's.
+
+    Only what lies in the week counts, so that a session over its end is in both weeks, each with its part, and a week
+    comes to the same whenever it is asked. Time that the platform gave back without naming a session is taken off all
+    of them alike.
+    """
+    week = Window(facts.start, facts.end)
+    of_run: dict[str | None, list[Charge]] = defaultdict(list)
+    for charge in charges:
+        if not charge.waited:
+            of_run[charge.run].append(charge)
+    billed: dict[str, int] = {}
+    useful: dict[str, float] = {}
+    for run in facts.runs:
+        if run.pool != pool.name or (began := started(run)) is None:
+            continue
+        billed[run.key] = max(0, seconds_within(of_run[run.key], week))
+        ended = metered(run)
+        part = max(began, week.start), min(ended[1] if ended else week.end, week.end)
+        published, last_sign = facts.published.get(run.key, ()), min(facts.last_signs.get(run.key, 0), week.end)
+        share = _share(run, pool, part, published, facts.survivors, last_sign)
+        useful[run.key] = billed[run.key] * share
+    given_back = -seconds_within((charge for charge in of_run[None] if charge.sign < 0), week)
+    whole = sum(billed.values())
+    left = max(0, whole - given_back) / whole if whole else 0.0
+    return {key: seconds * left for key, seconds in useful.items()}
+
+
+def surviving(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return the checkpoints that the newest of each job grew out of, itself included: each step is in one of them.
+
+    Where a parent is not among the good ones, the highest checkpoint below it takes its place.
+    """
+    by_job: dict[str, list[Manifest]] = defaultdict(list)
+    for manifest in manifests:
+        by_job[manifest.job].append(manifest)
+    result = []
+    for mine in by_job.values():
+        by_key = {manifest.key: manifest for manifest in mine}
+        ordered = sorted(mine, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
+        newest: Manifest | None = ordered[0]
+        while newest is not None:
+            result.append(newest)
+            newest = _grew_out_of(newest, by_key, ordered)
+    return result
+
+
+def _grew_out_of(manifest: Manifest, by_key: Mapping[str, Manifest], ordered: Sequence[Manifest]) -> Manifest | None:
+    """Return the checkpoint that ``manifest`` continued; ``ordered`` are the job's, highest step first."""
+    named = split_key(manifest.parent) if manifest.parent else None
+    if named is None or named[1] >= manifest.step:
+        return None
+    return by_key.get(str(manifest.parent)) or next((one for one in ordered if one.step <= named[1]), None)
+
+
+def _share(
+    run: Run, pool: Pool, part: tuple[int, int], published: Sequence[Manifest], survivors: set[str], last_sign: int
+) -> float:
+    """Return which share of a ``part`` of a session, all its devices over its length, is training that survives."""
+    began, ended = part
+    published = [manifest for manifest in published if manifest.created_at > began]
+    if not published:
+        return 0.0
+    last = max(ended, last_sign, *(manifest.created_at for manifest in published))
+    if last <= began:
+        return 0.0
+    trained = 0.0
+    for lane in run.lanes:
+        since = began
+        mine = [manifest for manifest in published if manifest.lane == lane.index]
+        for manifest in sorted(mine, key=lambda manifest: (manifest.created_at, manifest.step)):
+            # Whatever it says of itself, it was made between the one before it and its own time.
+            seconds = min(manifest.trained_seconds, max(0, manifest.created_at - since))
+            since = max(since, manifest.created_at)
+            if manifest.key in survivors:
+                trained += seconds * len(lane.devices)
+    # A pool may have had more devices when the session ran than it is declared to have now.
+    devices = max(pool.held_devices(run.devices), run.devices)
+    return trained / (devices * (last - began))

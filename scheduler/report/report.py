@@ -21,9 +21,8 @@ from scheduler.core.quota import (
 )
 from scheduler.core.run import Ended, Outcome, Run
 from scheduler.core.window import Window
-from scheduler.report.facts import WeekFacts
+from scheduler.report.facts import WeekFacts, started, useful_by_run
 from scheduler.report.forecast import Forecast, forecast
-from scheduler.report.useful import started, useful_by_run
 from scheduler.report.week import jobs_of, violations
 
 LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}

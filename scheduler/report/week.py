@@ -16,8 +16,7 @@ from scheduler.core.quota import MoneyQuota, Quota, RollingQuota, charged_within
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Lane, Outcome, Run, lane_seconds
 from scheduler.core.window import Window
-from scheduler.report.facts import JobFacts, WeekFacts
-from scheduler.report.useful import metered, useful_by_run
+from scheduler.report.facts import JobFacts, WeekFacts, metered, useful_by_run
 
 _WHY_CHARACTERS = 300
 _OF_LANES = ("job", "attempt", "devices", "begun_at", "restore_step", "end_step", "outcome")  # in the JSON of a run
@@ -97,7 +96,7 @@ class Week:
 
     @property
     def useful_seconds(self) -> int:
-        """Metered seconds whose training survives in kept checkpoints; see :mod:`scheduler.report.useful`."""
+        """Metered seconds whose training survives in kept checkpoints; see :mod:`scheduler.report.facts`."""
         return sum(pool.useful_seconds for pool in self.pools)
 
     @property
