@@ -25,9 +25,9 @@ from scheduler.service.outside.ports import EventLog
 from scheduler.service.requests import queue, sessions
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.wake import wake
-from scheduler.web import api, metrics, pages, questions, sign_in
+from scheduler.web import api, metrics, pages, questions
 from scheduler.web.actors import PREFIX, ActionRefused, Actors, Bearer
-from scheduler.web.guard import PROBLEM, Guard
+from scheduler.web.guard import PROBLEM, Guard, sign_in_routes
 from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Health
 from scheduler.web.source import Source
@@ -59,7 +59,7 @@ def site(app: App, bearer: Bearer | None, log: EventLog, actors: Actors | None =
     for routes in api.routers(source, tails):
         application.include_router(routes)
     application.include_router(pages.asset_routes())
-    application.include_router(sign_in.router(bearer, written.environment, actors))
+    application.include_router(sign_in_routes(bearer, written.environment, actors))
     if actors is not None:
         application.include_router(router(app, actors, log))
     application.include_router(written.router())

@@ -14,8 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from jobs.payload.redact import Redactor
 from jobs.problem import InvalidInput
 from scheduler.web.actors import Bearer, read_bearer
-from scheduler.web.guard import COOKIE, Guard
-from scheduler.web.sign_in import local_path, router
+from scheduler.web.guard import COOKIE, Guard, local_path, sign_in_routes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,7 +141,7 @@ def signed_in(
     """What the sign-in answers; its page shows where it leads and whether the token was wrong."""
     app = FastAPI()
     pages = DictLoader({"sign_in.html": "to {{ next }} {{ 'wrong' if wrong else 'new' }}"})
-    app.include_router(router(bearer, Environment(loader=pages, autoescape=True)))
+    app.include_router(sign_in_routes(bearer, Environment(loader=pages, autoescape=True)))
 
     async def ask() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"{scheme}://127.0.0.1") as client:
@@ -174,10 +173,10 @@ def test_a_wrong_token_gives_no_cookie_and_may_be_tried_again(body: str) -> None
 
 def test_too_many_wrong_tokens_have_to_wait_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("scheduler.web.sign_in.stopwatch", lambda: now)
+    monkeypatch.setattr("scheduler.web.guard.stopwatch", lambda: now)
     app = FastAPI()
     pages = DictLoader({"sign_in.html": "{{ wrong }}"})
-    app.include_router(router(TELLER, Environment(loader=pages, autoescape=True)))
+    app.include_router(sign_in_routes(TELLER, Environment(loader=pages, autoescape=True)))
 
     async def answers(token: str, address: str, times: int) -> list[tuple[int, str]]:
         transport = httpx.ASGITransport(app, client=(address, 1))

@@ -86,8 +86,7 @@ def port(
 
     It has the rights of its parent process, and never owns a training. docs/bridges.md has the protocol.
     """
-    from scheduler.bridge.frames import FrameReader, Writer
-    from scheduler.bridge.port import OF_THE_PORT, Port, take_over
+    from scheduler.bridge.port import OF_THE_PORT, FrameReader, Port, Writer, take_over
     from scheduler.bridge.verbs import document
 
     if describe:

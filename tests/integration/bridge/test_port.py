@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.bridge.frames import FRAME_MAX_BYTES
-from scheduler.bridge.port import OF_THE_PORT
+from scheduler.bridge.port import FRAME_MAX_BYTES, OF_THE_PORT
 from scheduler.bridge.verbs import VERBS
 from scheduler.clock import real_now
 from scheduler.store import events

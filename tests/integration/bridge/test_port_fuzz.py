@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.bridge.frames import FRAME_MAX_BYTES, FrameReader, Unreadable, Writer, object_of
-from scheduler.bridge.port import OF_THE_PORT, Port
+from scheduler.bridge.port import FRAME_MAX_BYTES, OF_THE_PORT, FrameReader, Port, Unreadable, Writer, object_of
 from scheduler.bridge.surface import Surface
 from scheduler.bridge.verbs import VERBS
 from scheduler.cli.shell.context import GlobalOptions

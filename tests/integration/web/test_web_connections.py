@@ -155,11 +155,11 @@ def test_an_endless_sign_in_is_cut_off(serve: Callable[..., int]) -> None:
     from fastapi import FastAPI
     from jinja2 import DictLoader, Environment
 
-    from scheduler.web import sign_in
+    from scheduler.web.guard import sign_in_routes
 
     site = FastAPI()
     environment = Environment(loader=DictLoader({"sign_in.html": "wrong: {{ wrong }}"}), autoescape=True)
-    site.include_router(sign_in.router(Bearer("t" * 40), environment))
+    site.include_router(sign_in_routes(Bearer("t" * 40), environment))
     port = serve(site, request_seconds=0.5)
     head = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     with talk(port, head + (b"400\r\n" + b"a" * 1_024 + b"\r\n") * 5) as connection:
@@ -172,11 +172,11 @@ def test_a_cookie_is_out_of_reach_for_scripts_and_for_other_sites(serve: Callabl
     from fastapi import FastAPI
     from jinja2 import DictLoader, Environment
 
-    from scheduler.web import sign_in
+    from scheduler.web.guard import sign_in_routes
 
     site = FastAPI()
     environment = Environment(loader=DictLoader({"sign_in.html": "wrong: {{ wrong }}"}), autoescape=True)
-    site.include_router(sign_in.router(Bearer("t" * 40), environment))
+    site.include_router(sign_in_routes(Bearer("t" * 40), environment))
     body = b"token=" + b"t" * 40
     head = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
     with talk(serve(site), head + body) as connection:
