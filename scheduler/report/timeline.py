@@ -134,6 +134,7 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
         return (at - timeline.start) / span
 
     parts: list[str] = []
+    edge = f'<line class="grid" x1="{frame.x(0)}" x2="{frame.x(1)}" y1="{{0:g}}" y2="{{0:g}}"/>'
     height = _AXIS + sum(_HEAD + _ROW * _rows(timeline, pool) + _GAP for pool in timeline.pools)
     parts.extend(_axis(frame, timeline, zone, height))
     top = float(_AXIS)
@@ -144,7 +145,7 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
         aside = ' <tspan class="aside">closed</tspan>' if shut_now else ""
         parts.append(f'<text class="strong row-name" x="2" y="{top + 16:g}">{words(pool.name)}{aside}</text>')
         first = top + _HEAD
-        parts.append(_line(frame, 0, 1, first, first))
+        parts.append(edge.format(first))
         for shut in timeline.closed.get(pool.name, ()):
             if shut.start < timeline.end and shut.end > timeline.start:
                 left, right = max(0.0, x(shut.start)), min(1.0, x(shut.end))
@@ -155,7 +156,7 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
         for session in timeline.sessions:
             if session.pool == pool.name:
                 parts.extend(_bars(frame, timeline, session, pool, first, zone, link))
-        parts.append(_line(frame, 0, 1, first + _ROW * rows, first + _ROW * rows))
+        parts.append(edge.format(first + _ROW * rows))
         top = first + _ROW * rows + _GAP
     if timeline.start <= timeline.now < timeline.end:
         at = frame.x(x(timeline.now))
@@ -298,7 +299,3 @@ def _label(frame: Frame, left: float, y: float, text: str, wide: float, style: s
         f'<svg x="{frame.x(left)}" y="0" width="{frame.length(wide)}" height="100%">'
         f'<text class="bar-label {style}{roomy}" x="{_STRIPE + 2}" y="{y:g}">{words(text)}</text></svg>'
     )
-
-
-def _line(frame: Frame, left: float, right: float, top: float, bottom: float) -> str:
-    return f'<line class="grid" x1="{frame.x(left)}" x2="{frame.x(right)}" y1="{top:g}" y2="{bottom:g}"/>'

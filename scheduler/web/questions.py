@@ -320,12 +320,9 @@ def ledger_list(source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Te
 def plan_show(source: Source) -> shapes.NewestPlan:
     """The newest plan: sessions with their jobs, and why the others wait."""
     with source.read() as tx:
-        plan = source.plan(tx)
-
-        def make() -> shapes.NewestPlan:
-            return shapes.NewestPlan.model_validate({"plan": None if plan is None else plan_json(plan)})
-
-        return source.kept("plan row", plans.newest_number(tx), make)
+        plan, validate = source.plan(tx), shapes.NewestPlan.model_validate
+        number = plans.newest_number(tx)
+        return source.kept("plan row", number, lambda: validate({"plan": plan_json(plan) if plan else None}))
 
 
 def plan_week(source: Source) -> shapes.PlanWeek:

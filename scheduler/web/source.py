@@ -93,12 +93,9 @@ class Source:
 
     def reasons(self, tx: Connection) -> Mapping[str, Reason]:
         """Return why each waiting job of the newest plan waits."""
-
-        def make() -> Mapping[str, Reason]:
-            plan = self.plan(tx)
-            return {} if plan is None else {deferral.job: deferral.reason for deferral in plan.deferrals}
-
-        return self.kept("reasons", plans.newest_number(tx), make)
+        plan = self.plan(tx)
+        deferrals = plan.deferrals if plan else ()
+        return self.kept("reasons", plans.newest_number(tx), lambda: {one.job: one.reason for one in deferrals})
 
     def places(self, tx: Connection) -> Mapping[str, Placement]:
         """Return the first session that the newest plan has for each job."""
