@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.cli.parts.training_words import ago, arrow, bar
+from scheduler.cli.parts.screen import ago, arrow, bar
 from scheduler.views.verdict import Verdict, sentence
 
 NOW = 1_795_219_200  # a Saturday, 00:00 UTC

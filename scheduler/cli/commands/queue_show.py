@@ -10,7 +10,7 @@ from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.plural import counted
 from jobs.size import size
 from jobs.spec import Code, Input, Requirements, StartFrom, StopRule
-from scheduler.cli.parts.training_words import facts
+from scheduler.cli.parts.screen import facts
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.early_stop import Progress

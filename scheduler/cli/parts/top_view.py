@@ -9,8 +9,7 @@ from threading import Event, Thread
 from typing import Literal
 
 from jobs.ranges import RANGES
-from scheduler.cli.parts.screen import ORDERS
-from scheduler.cli.parts.training_words import facts
+from scheduler.cli.parts.screen import ORDERS, facts
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, code_of
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
