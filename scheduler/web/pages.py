@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.problem import NotFound
 from jobs.size import gpu_use, size
-from scheduler.core.window import DAY
+from scheduler.core.window import DAY, Window
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import amount, burn_down_svg
 from scheduler.report.chart import STYLE, hues_of, local, short
@@ -63,6 +63,7 @@ Tokens = Annotated[float, Query(ge=1, le=1e15)]
 MACHINES = "5060ti, 5060ti x2, 4090, 5090, h100"
 _MACHINES_MAX = 8
 NOTHING = "\N{EN DASH}"
+_HOURS_BEFORE = 8
 _DAY_FORM = "%Y-%m-%d"  # as addresses carry it
 _LEVEL = 0.002  # a loss that changed by less is shown as level
 
@@ -168,7 +169,8 @@ class Pages:
         if day is not None:
             window = questions.span_from(day_of(day), source.zone, long)
         else:
-            window = questions.span_around(now, source.zone) if span == "week" else questions.hours_around(now)
+            full_hour = now // 3_600 * 3_600 - _HOURS_BEFORE * 3_600  # the last eight hours and the next sixteen
+            window = questions.span_around(now, source.zone) if span == "week" else Window(full_hour, full_hour + DAY)
         with source.read() as tx:
             # The line that marks now moves on by itself; a minute is a pixel or less. Weeks long past change no more.
             settled = window.end < now - questions.SETTLED_SECONDS

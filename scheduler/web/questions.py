@@ -76,7 +76,7 @@ _EVENTS_SHOWN = 200
 DAYS = 7
 SETTLED_SECONDS = 7 * DAY
 """Sessions that were planned to end longer ago than that have ended and are settled."""
-_DAYS_BEFORE, _HOURS_BEFORE = 3, 8
+_DAYS_BEFORE = 3
 
 
 def status(source: Source) -> shapes.Status:
@@ -384,12 +384,6 @@ def version_facts(tx: Connection, name: str) -> VersionFacts:
 def span_around(now: int, zone: str) -> Window:
     """Return seven local days with today as the fourth."""
     return span_from(datetime.fromtimestamp(now, UTC).astimezone(ZoneInfo(zone)).date() - timedelta(_DAYS_BEFORE), zone)
-
-
-def hours_around(now: int) -> Window:
-    """Return 24 hours, the last eight of them and the next sixteen, from a full hour on."""
-    start = now // 3_600 * 3_600 - _HOURS_BEFORE * 3_600
-    return Window(start, start + DAY)
 
 
 def span_from(day: date, zone: str, days: int = DAYS) -> Window:

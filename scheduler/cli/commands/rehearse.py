@@ -16,6 +16,7 @@ from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import Output
 from scheduler.rehearsal import run, slurm_pool, stand_ins
 from scheduler.rehearsal.folder import Rehearsal, clear, reopen, stop_clock
+from scheduler.report.document import hours as _hours
 from scheduler.report.week import JobFigures, PoolFigures, Week, to_json
 from scheduler.views import models
 
@@ -169,7 +170,3 @@ def _job_row(job: JobFigures) -> tuple[str, ...]:
         f"{job.loss_first:.3f} to {job.loss_last:.3f}" if has_losses else "-",
         ", ".join(job.pools),
     )
-
-
-def _hours(seconds: int) -> str:
-    return f"{seconds / 3_600:.1f}"
