@@ -187,7 +187,9 @@ class KagglePublished:
 
     def _newest(self, owner: str, slug: str) -> int:
         fields = {"owner_slug": owner, "dataset_slug": slug}
-        number = self._caller.read(_DATASETS, "GetDataset", fields, lambda found: found.number("currentVersionNumber"))
+        number = self._caller.read(
+            _DATASETS, "GetDataset", fields, lambda answer: answer.number("currentVersionNumber")
+        )
         if not number:
             raise Unreachable("kaggle", "GetDataset", f"it tells no version of {owner}/{slug}")
         return number

@@ -93,8 +93,8 @@ def explain(cli: Cli, job: Job) -> None:
         if (run := live[key]).pool in {placement.pool for placement in planned} or _is_of(record, key)
     ]
     sentences = {run.key: in_queue(run.pool, run.key, wait, cli.out.zone) for run, wait in queues}
-    own = next((sentence for key, sentence in sentences.items() if _is_of(record, key)), "")
-    answer = f"active, {own}" if own else _answer(cli, record, reason, planned, plan)
+    own = next((key for key in sentences if _is_of(record, key)), None)
+    answer = f"active, {sentences[own]}" if own else _answer(cli, record, reason, planned, plan)
     if continues := next((run.continued_by(job) for key, run in live.items() if _is_of(record, key)), ""):
         answer += f": it {continues}"
     counts = _counts(cli, job)
@@ -124,8 +124,8 @@ def explain(cli: Cli, job: Job) -> None:
     if planned:
         cli.out.line()
         cli.out.listing(planned, {**_when(cli), ">steps": lambda one: str(_steps(one, job))})
-    for sentence in sentences.values():
-        if sentence != own:
+    for key, sentence in sentences.items():
+        if key != own:
             cli.out.line(f"{sentence}; a further session there is planned to wait as long.")
     if counts:
         from scheduler.cli.commands.plan_changes import show_devices
