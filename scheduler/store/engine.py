@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from traceback import clear_frames
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -123,6 +124,7 @@ class Database:
                 yield tx
                 tx.commit()
         except (DBAPIError, sqlite3.Error, *_OF_DAMAGE) as error:
+            clear_frames(error.__traceback__)  # a cursor in one of them would go on reading the database as it was
             failure: StoreFailure | None = None
             if isinstance(error, DBAPIError | sqlite3.Error):
                 failure = translated(error, self.where, self.path)

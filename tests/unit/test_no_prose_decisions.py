@@ -21,7 +21,6 @@ ALLOWED = {
     "jobs/payload/trainers/trainer_kit.py": "torch.save has no error of its own for a full disk",
     "jobs/payload/trainers/tuning/attention.py": "shows the first line",
     "jobs/payload/trainers/tuning/memory.py": "torch raises RuntimeError for some kinds of full memory",
-    "platforms/emulators/sagemaker/job.py": "a status of AWS",
     "platforms/kaggle/adapter.py": "a stored word of two, not a sentence",
     "platforms/sagemaker/answers.py": "AWS writes the limit into its sentence alone, and the class before it",
     "platforms/slurm/checkup.py": "sinfo prints none for nodes without a reason, which is only shown",
