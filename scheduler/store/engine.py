@@ -124,7 +124,7 @@ class Database:
                 yield tx
                 tx.commit()
         except (DBAPIError, sqlite3.Error, *_OF_DAMAGE) as error:
-            clear_frames(error.__traceback__)  # a cursor in one of them would go on reading the database as it was
+            clear_frames(error.__traceback__)  # a cursor in one of them would keep its transaction open
             failure: StoreFailure | None = None
             if isinstance(error, DBAPIError | sqlite3.Error):
                 failure = translated(error, self.where, self.path)
