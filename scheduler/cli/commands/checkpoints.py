@@ -49,9 +49,7 @@ def list_(cli: Cli, job: OnlyJob = None) -> None:
             ">step": lambda one: str(one.manifest.step),
             "state": lambda one: one.state,
             "-->size": lambda one: size(one.manifest.size),
-            "->loss": lambda one: figure(
-                one.manifest.metrics.get("held_out_loss", one.manifest.metrics.get("loss")), ".4f"
-            ),
+            "->loss": lambda one: _loss(one.manifest.metrics),
             "-made": lambda one: cli.out.moment(one.manifest.created_at),
             "---pinned": lambda one: "yes" if one.pinned else "",
             "--key": lambda one: one.manifest.key,
