@@ -93,7 +93,7 @@ def _why(details: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str
         case "literal_error":
             return "there is no such choice", f"use {context['expected'].replace(chr(39), '')}"
         case "string_pattern_mismatch":
-            return "this is no usable name", "use small letters, digits and hyphens, beginning with a letter"
+            return "this is no usable name", "use a-z, 0-9 and hyphens, beginning with one of a-z"
         case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than":
             return f"this must be {details['msg'].removeprefix('Input should be ')}", "correct the number"
         case kind if kind in _TABLE_WANTED:

@@ -85,7 +85,7 @@ def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem
 
 def _name(value: Any) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise Wrong("a name has 1 to 12 small letters, digits and _", 'write it like name = "lr"')
+        raise Wrong("a name has 1 to 12 characters of a-z, 0-9 and _", 'write it like name = "lr"')
     return value
 
 

@@ -109,7 +109,7 @@ def one_of(allowed: Sequence[str], why: str, remedy: str) -> Callable[[Any], str
     return read
 
 
-name = matching(_NAME, "this is no usable name", "use up to 40 small letters, digits, dots and hyphens")
+name = matching(_NAME, "this is no usable name", "use up to 40 characters of a-z, 0-9, dots and hyphens")
 role = one_of(ROLES, "there is no such role", "use job, main, manager or evaluate")
 dtype = one_of(_DTYPES, "there is no such number format", f"use {', '.join(_DTYPES)}")
 renew = one_of(
@@ -193,11 +193,11 @@ def inputs(value: Any) -> dict[str, str]:
     for name, source in value.items():
         storable(source)
         if not _INPUT.fullmatch(name) or name == "parent":
-            raise Wrong(f"{name!r} cannot be an input's name", "use small letters, digits and _; parent is taken")
+            raise Wrong(f"{name!r} cannot be an input's name", "use a-z, 0-9 and _; parent is reserved")
         scheme = _SCHEME.match(source)
         if scheme and scheme[1] == "job":
             remedy = "write start_from instead, see docs/configuration.md"
-            raise Wrong(f"{source!r} is another job's checkpoint, which is no input", remedy)
+            raise Wrong(f"{source!r} is another job's checkpoint, which cannot be an input", remedy)
         if scheme and scheme[1] not in _SCHEMES:
             raise Wrong(
                 f"nothing is known of {scheme[1]}:",

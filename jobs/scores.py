@@ -77,7 +77,7 @@ def read_scores(
             raise ScoresError(1, why, "these are another evaluation's scores; evaluate this one again")
     if not isinstance(header.get("scorer"), str) or not _DIGEST.fullmatch(header["scorer"]):
         remedy = "write the digest of the scorer's code, in 12 to 128 hexadecimal digits"
-        raise ScoresError(1, f"scorer is {brief(header.get('scorer'))}, which is no digest", remedy)
+        raise ScoresError(1, f"scorer is {brief(header.get('scorer'))}, which is not a digest", remedy)
     scores = reading.scores(items)
     if items is not None:
         _check_whole(scores, items)
@@ -135,7 +135,7 @@ class _Reading:
                 self._wrong(f"{key} is {brief(document.get(key))}", "write the text that the test set has")
         metric, example = document.get("metric"), document.get("example", "")
         if not isinstance(metric, str) or not _METRIC.fullmatch(metric):
-            remedy = "use small letters, digits, _, @ and -, and perhaps a dot and a domain: loss.python"
+            remedy = "use a-z, 0-9, _, @ and -, and perhaps a dot and a domain: loss.python"
             self._wrong(f"metric is {brief(metric)}", remedy)
         if not isinstance(example, str):
             self._wrong(f"example is {brief(example)}", "write a short text, or leave it out")
@@ -191,13 +191,15 @@ def _agreement(
     value = header.get("agreement", {})
     remedy = 'write it like {"judge": [[80, 5], [7, 108]]}: rows what people said, columns what the judge said'
     if not isinstance(value, dict) or not value.keys() <= scores.keys():
-        raise ScoresError(1, f"agreement is {brief(value)}, which is no table of metrics of this file", remedy)
+        raise ScoresError(1, f"agreement is {brief(value)}, which is not a table of metrics of this file", remedy)
     tables = {}
     for metric, table in value.items():
         size = len(table) if isinstance(table, list) else 0
         square = 0 < size <= LABELS_KINDS_MAX and all(isinstance(row, list) and len(row) == size for row in table)
         if not square or not all(type(count) is int and 0 <= count <= _COUNT_MAX for row in table for count in row):
-            raise ScoresError(1, f"agreement of {metric} is {brief(table)}, which is no square of counts", remedy)
+            raise ScoresError(
+                1, f"agreement of {metric} is {brief(table)}, which is not a square of counts", remedy
+            )
         tables[metric] = tuple(map(tuple, table))
     return tables
 

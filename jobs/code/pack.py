@@ -343,7 +343,7 @@ def _set(inner: str) -> str:
 
 
 def _matches_name(tokens: _Name | str, name: str) -> bool:
-    return _matches(tokens, name, _STAR, lambda token, letter: not isinstance(token, str) and bool(token.match(letter)))
+    return _matches(tokens, name, _STAR, lambda token, sign: not isinstance(token, str) and bool(token.match(sign)))
 
 
 def _matches(

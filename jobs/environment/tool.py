@@ -144,7 +144,7 @@ def _by_uv(
         match = _PINNED.fullmatch(line.strip())
         if match is None:
             if line.strip() and not line.lstrip().startswith(("#", "-")):
-                raise NoWheel(f"uv named {line.strip()[:100]!a}, which is no package of an index")
+                raise NoWheel(f"uv named {line.strip()[:100]!a}, which is not a package of an index")
             continue
         pins.append(Pin(match[1], match[2], tuple(sorted(set(re.findall(r"sha256:([0-9a-f]{64})", match[3]))))))
     return pins

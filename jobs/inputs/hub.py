@@ -104,7 +104,7 @@ def _chosen(entries: list[Entry], patterns: list[str]) -> list[Entry]:
 def _entry(file: Any) -> Entry:
     """Read one file of the Hub's listing: its sha256 where it has one, else the name that git gives its bytes."""
     if not isinstance(file, dict) or file.get("type") != "file":
-        raise BadListing(f"the Hub lists {str(file)[:80]!a}, which is no file")
+        raise BadListing(f"the Hub lists {str(file)[:80]!a}, which is not a file")
     path, large = file.get("path"), file.get("lfs")
     source = large if isinstance(large, dict) else file
     size, name = source.get("size"), source.get("oid")

@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
 
 
 _DAEMON = ["daemon"]
-# Rows and plans are large and hold few cycles: to scan them at Python's own threshold takes a tenth of a command.
+# Rows are many and hold few cycles: to scan them at Python's own threshold takes a twelfth of a weekly report.
 _OBJECTS_BEFORE_COLLECTION = 200_000
 _LISTS = (["queue", "list"], ["jobs"], ["queue"], ["jobs", "list"])
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from scheduler.core.reconcile import LaneEnd
 from scheduler.core.run import PARENT, WRONG_DEVICE, Lane, Outcome
 
-BURNT = {
+STALLED_CLASSES = {
     "stalled": "let the command report its steps, look at what it waits for, or set stall.first_progress or "
     "stall.no_progress of the job to what it needs",
     "no_checkpoint": "let the command save on SIGTERM, set the job's setup to what it needs before its first step, "
     'or stall.checkpoint to "off"; a job that is run whole needs a longer `whole`',
-    "diverged": 'mend the recipe (rate, precision, data), or set stall.loss_nan to "off"',
+    "diverged": 'correct the recipe (rate, precision, data), or set stall.loss_nan to "off"',
 }
 """The error classes of sessions without progress, with the remedy."""
 
@@ -63,16 +63,16 @@ def hold_reason(end: LaneEnd, failures: int, earlier: Sequence[Lane], same_error
                 break
             continue  # a refused, preempted or stopped session shows neither success nor failure
         same = fingerprint(end.error_class, end.message) == fingerprint(lane.error_class, lane.message)
-        if lane.error_class in BURNT if end.error_class in BURNT else same:
+        if lane.error_class in STALLED_CLASSES if end.error_class in STALLED_CLASSES else same:
             alike += 1
-        elif end.error_class not in BURNT:
+        elif end.error_class not in STALLED_CLASSES:
             break
     error = last_line(end.message)
-    if end.error_class in BURNT:
+    if end.error_class in STALLED_CLASSES:
         if alike < 2:
             return ""
-        remedy = BURNT[end.error_class]
-        return f"{alike} sessions burnt hours for nothing with no progress between, the last so: {error}. {remedy}"
+        remedy = STALLED_CLASSES[end.error_class]
+        return f"{alike} sessions in a row made no progress; the last error: {error}. {remedy}"
     if not same_error or alike < same_error:
         return ""
     return f"{alike} sessions in a row ended in the same error ({end.error_class}), with no progress between: {error}"

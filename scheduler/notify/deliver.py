@@ -28,7 +28,7 @@ from jobs.child_process import OF_A_PERSON, child_environment, run_child
 from jobs.payload.bounds import INSTANT_MAX, digits, read_json
 from jobs.payload.deadline import Deadline, HttpAnswer, exchange
 from jobs.payload.redact import Redactor
-from scheduler.notify.letter import redacted
+from scheduler.notify.report_message import redacted
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, lease, outbox
 from scheduler.store.errors import StoreFailure
@@ -147,21 +147,21 @@ class EmailChannel:
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
         """Deliver as plain text with an HTML alternative; Message-ID is made of the key."""
-        letter = EmailMessage()
-        letter["Message-ID"] = f"<{key}@uff-scheduler>"
-        letter["Subject"] = " ".join(str(body["subject"]).split())
-        letter["From"] = self.sender
-        letter["To"] = ", ".join(self.recipients)
-        letter.set_content(body["text"])
+        message = EmailMessage()
+        message["Message-ID"] = f"<{key}@uff-scheduler>"
+        message["Subject"] = " ".join(str(body["subject"]).split())
+        message["From"] = self.sender
+        message["To"] = ", ".join(self.recipients)
+        message.set_content(body["text"])
         if "html" in body:
-            letter.add_alternative(body["html"], subtype="html")
-            page = letter.get_body(("html",))
+            message.add_alternative(body["html"], subtype="html")
+            page = message.get_body(("html",))
             if page is not None:
                 for name, picture in body.get("pictures", {}).items():
                     page.add_related(b64decode(picture), "image", "png", cid=f"<{name}>", filename=f"{name}.png")
         try:
             with self.opened() as server:
-                refused = server.send_message(letter)
+                refused = server.send_message(message)
         except smtplib.SMTPRecipientsRefused as error:
             for_good = all(code >= 500 for code, _ in error.recipients.values())
             why = Redactor([self.password])(f"refused: {error.recipients}")
@@ -299,12 +299,12 @@ def share_among_recipients(ports: Ports, channels: Mapping[str, Channel], now: i
     if EMAIL in channels or not named:
         return
     with ports.database.read() as tx:
-        shared = [letter for letter in outbox.pending(tx, now) if letter.channel == EMAIL]
-    for letter in shared:
+        shared = [message for message in outbox.pending(tx, now) if message.channel == EMAIL]
+    for message in shared:
         with ports.write() as tx:
             for name in named:
-                outbox.add(tx, letter.kind, letter.period, name, letter.body, now)
-            outbox.sent(tx, letter.id, now)
+                outbox.add(tx, message.kind, message.period, name, message.body, now)
+            outbox.sent(tx, message.id, now)
 
 
 def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
@@ -318,45 +318,45 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
         lease.fence(tx, ports.epoch)
         waiting = outbox.pending(tx, now)
     failed: set[str] = set()
-    for letter in waiting:
-        channel = channels.get(letter.channel)
-        if letter.channel in failed:
+    for message in waiting:
+        channel = channels.get(message.channel)
+        if message.channel in failed:
             continue  # one that does not answer keeps the others waiting once in a round, not once for each message
         if channel is None:
             continue  # of a channel no longer configured: it waits until it is again
-        if letter is not waiting[0]:  # those before it took long: is it still unsent?
+        if message is not waiting[0]:  # those before it took long: is it still unsent?
             with ports.database.read() as tx:
                 lease.fence(tx, ports.epoch)
-                if not outbox.waits(tx, letter.id):
+                if not outbox.waits(tx, message.id):
                     continue
         try:
             # What was written before a value became a secret, or by an older version, is looked at once more.
-            left_out = channel.send(f"{letter.kind}-{letter.period}", redacted(letter.body, ports.redact))
+            left_out = channel.send(f"{message.kind}-{message.period}", redacted(message.body, ports.redact))
         except DeliveryFailed as error:
-            _failed(ports, letter, error, now)
+            _failed(ports, message, error, now)
             if not error.for_good:
-                failed.add(letter.channel)
+                failed.add(message.channel)
             continue
         except StoreFailure:
             raise
         except Exception as error:  # noqa: BLE001 - an odd answer, or an odd message: the others go on
-            _failed(ports, letter, DeliveryFailed(f"{type(error).__name__}: {error}"), now)
+            _failed(ports, message, DeliveryFailed(f"{type(error).__name__}: {error}"), now)
             continue
         with ports.write() as tx:
-            outbox.sent(tx, letter.id, now)
-        ports.log.info("letter.sent", kind=letter.kind, period=letter.period, channel=letter.channel)
+            outbox.sent(tx, message.id, now)
+        ports.log.info("letter.sent", kind=message.kind, period=message.period, channel=message.channel)
         if left_out:
-            ports.log.warning("letter.incomplete", kind=letter.kind, channel=letter.channel, why=left_out)
+            ports.log.warning("letter.incomplete", kind=message.kind, channel=message.channel, why=left_out)
 
 
-def _failed(ports: Ports, letter: OutboxMessage, error: DeliveryFailed, now: int) -> None:
-    pause = min(_RETRY_CAP_SECONDS, _RETRY_BASE_SECONDS << min(letter.attempts, 10))
-    given_up = error.for_good or (letter.attempts >= _TRIES and now - letter.created_at >= _TRIED_SECONDS)
+def _failed(ports: Ports, message: OutboxMessage, error: DeliveryFailed, now: int) -> None:
+    pause = min(_RETRY_CAP_SECONDS, _RETRY_BASE_SECONDS << min(message.attempts, 10))
+    given_up = error.for_good or (message.attempts >= _TRIES and now - message.created_at >= _TRIED_SECONDS)
     retry_at = outbox.NEVER if given_up else now + max(pause, error.retry_seconds)
     why = ports.redact(str(error))
-    ports.log.warning("letter.failed", kind=letter.kind, channel=letter.channel, why=why, retry_at=retry_at)
+    ports.log.warning("letter.failed", kind=message.kind, channel=message.channel, why=why, retry_at=retry_at)
     with ports.write() as tx:
-        outbox.failed(tx, letter.id, retry_at, why)
-        if given_up or not letter.attempts:
+        outbox.failed(tx, message.id, retry_at, why)
+        if given_up or not message.attempts:
             kind = GIVEN_UP if given_up else "letter.failed"
-            events.append(tx, kind, f"{letter.kind}-{letter.period}", now, why=why, channel=letter.channel)
+            events.append(tx, kind, f"{message.kind}-{message.period}", now, why=why, channel=message.channel)

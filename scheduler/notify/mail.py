@@ -11,15 +11,15 @@ from functools import partial
 
 from scheduler.core.window import Calendar, DailyHours
 from scheduler.notify.deliver import Channel, deliver, share_among_recipients
-from scheduler.notify.letter import letter_of, redacted
+from scheduler.notify.report_message import message_of, redacted
 from scheduler.notify.rules import (
     NotificationRule,
+    alert_message,
     alerts_in,
     events_since,
-    letter_about,
     read_up_to,
     set_read,
-    write_letters,
+    write_rule_messages,
 )
 from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox
@@ -69,7 +69,7 @@ def write(ports: Ports, mailing: Mailing, now: int) -> None:
 
     A report that cannot be made is an event. It is tried again every hour, and those of later weeks wait for it.
     """
-    write_letters(ports, mailing.rules, now)
+    write_rule_messages(ports, mailing.rules, now)
     if mailing.channels:
         _write_due(ports, mailing, now)
         share_among_recipients(ports, mailing.channels, now)
@@ -97,7 +97,7 @@ def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
         news = alerts_in(recent, read)
         with ports.write() as tx:
             for channel in mailing.channels if news else ():
-                body = redacted(letter_about(news), ports.redact)
+                body = redacted(alert_message(news), ports.redact)
                 outbox.add(tx, ALERTS, str(planned[ALERTS]), channel, body, now)
             due.set_due(tx, ALERTS, now)
             set_read(tx, ALERTS, newest)
@@ -108,7 +108,7 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
     week = last_week(due_at, mailing.zone)
     try:
         report = make_report(ports.database, ports.pools, week, mailing.zone, now)
-        body = redacted(letter_of(report, pictures_of(ports.database, ports.pools, report)), ports.redact)
+        body = redacted(message_of(report, pictures_of(ports.database, ports.pools, report)), ports.redact)
     except StoreFailure:
         raise
     except Exception as error:

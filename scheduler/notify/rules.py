@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from scheduler.notify.letter import redacted
+from scheduler.notify.report_message import redacted
 from scheduler.service.faults.places import NEVER_BEGAN, WRONG_DEVICE
 from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox, runs
@@ -59,7 +59,7 @@ _ALERTS = {
         "session without a run",
     ),
     "quota.adjusted": _Alert("the platform counts otherwise than our books", "schedctl quota"),
-    "job.stalled": _Alert("its session burnt hours for nothing and was ended", _JOB),
+    "job.stalled": _Alert("its session made no progress and was ended", _JOB),
     "job.crashes": _Alert("two sessions in a row failed within a minute of their start"),
     "job.fail": _Alert("the job failed", _JOB, "job failed"),
     "job.park": _Alert("the job is held until a person releases it", _JOB, "job held"),
@@ -111,7 +111,7 @@ def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
     return news
 
 
-def letter_about(news: Sequence[Event]) -> dict[str, Any]:
+def alert_message(news: Sequence[Event]) -> dict[str, Any]:
     """Return one message about all of ``news``, one at least: what happened to which job, and why if that is known."""
     text = "\n".join([*lines_about(news), "", "See: schedctl status", ""])
     return {"subject": f"Training: {_line(news[0])}", "text": text}
@@ -169,7 +169,7 @@ class NotificationRule:
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.jobs)
 
 
-def write_letters(ports: Ports, rules: Sequence[NotificationRule], now: int) -> None:
+def write_rule_messages(ports: Ports, rules: Sequence[NotificationRule], now: int) -> None:
     """Put into the outbox what happened since the last time. Raises StoreFailure."""
     with ports.database.read() as tx:
         planned = due.next_due(tx)
@@ -190,7 +190,7 @@ def write_letters(ports: Ports, rules: Sequence[NotificationRule], now: int) -> 
                 body = redacted({"event": document(event, names[event.id])}, ports.redact)
                 outbox.add(tx, WEBHOOK, str(event.id), rule.to[0], body, now)
             for channel in rule.to if wanted and not rule.webhook else ():
-                body = redacted(letter_of(rule, wanted), ports.redact)
+                body = redacted(rule_message(rule, wanted), ports.redact)
                 outbox.add(tx, RULES, f"{rule.name}-{read}", channel, body, now)
         forget_reader(tx, RULES)
         set_read(tx, RULES, unread[-1].id if unread else read)
@@ -201,7 +201,7 @@ def document(event: Event, names: Collection[str]) -> dict[str, Any]:
     return {**asdict(event), "jobs": sorted(names)}
 
 
-def letter_of(rule: NotificationRule, wanted: Sequence[Event]) -> dict[str, Any]:
+def rule_message(rule: NotificationRule, wanted: Sequence[Event]) -> dict[str, Any]:
     """Return one message about all events of a rule, one at least."""
     lines = lines_about(wanted)
     return {

@@ -72,7 +72,7 @@ def restore(source: Path, target: Path) -> None:
         except sqlite3.DatabaseError as error:
             if isinstance(translated(error, str(source), source), DatabaseCorrupt):
                 why = f"it is no backup of ours, or it is damaged ({error})"
-                remedy = "Give another file; the database is as it was"
+                remedy = "Give another file; the database is unchanged"
                 raise DatabaseCorrupt("not restored", str(source), why, remedy) from None
             raise
     partial = target.with_name(f".{target.name}.partial")

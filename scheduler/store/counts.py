@@ -69,7 +69,7 @@ def spent_seconds(tx: Connection) -> dict[str, int]:
     return {row[0]: int(row[1]) for row in tx.execute(_SPENT)}
 
 
-def letters_waiting(tx: Connection) -> int:
+def messages_waiting(tx: Connection) -> int:
     """Return how many messages are not delivered yet."""
     count: int = tx.execute(_WAITING).scalar_one()
     return count

@@ -16,7 +16,7 @@ from scheduler.views.weekly_report import render
 from scheduler.web import archive, questions
 from scheduler.web.guard import PROBLEM
 from scheduler.web.log_tail import LogTails
-from scheduler.web.shapes import Fault, Letter, Log, Name, Position, Revision, Span, finite
+from scheduler.web.shapes import Fault, Log, Name, Position, ReportMessage, Revision, Span, finite
 from scheduler.web.source import Source
 
 Week = Annotated[str, Path(pattern=r"^[0-9]{4}-W[0-9]{2}$", description="ISO week, such as 2026-W47.")]
@@ -90,9 +90,9 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:
         return document
 
     @api.get("/reports/{week}/letters/{channel}", responses=_MISSING)
-    def letter(week: Week, channel: Channel) -> Letter:
+    def message(week: Week, channel: Channel) -> ReportMessage:
         """Return a week's report as sent to a channel."""
-        return archive.letter(source, known_week(week), channel)
+        return archive.message(source, known_week(week), channel)
 
     @plain.get("/reports/{week}/text", response_class=PlainTextResponse, responses=_MISSING)
     def report_text(week: Week, form: Literal["text", "markdown"] = "text") -> str:

@@ -10,7 +10,7 @@ from scheduler.notify.mail import WEEKLY
 from scheduler.report.report import Report
 from scheduler.store import jobs, outbox
 from scheduler.views.weekly_report import make_report, week_named
-from scheduler.web.shapes import Letter, ReportRow, Reports
+from scheduler.web.shapes import ReportMessage, ReportRow, Reports
 from scheduler.web.source import Source
 
 LETTER_POLICY = (
@@ -49,13 +49,13 @@ def report(source: Source, label: str) -> Report:
     )
 
 
-def letter(source: Source, week: str, channel: str) -> Letter:
+def message(source: Source, week: str, channel: str) -> ReportMessage:
     """Return the words of a week's message to a channel. Raises HTTPException 404."""
     sent, body = _as_sent(source, week, channel)
-    return Letter(week=week, channel=channel, sent=sent, subject=body["subject"], text=body["text"])
+    return ReportMessage(week=week, channel=channel, sent=sent, subject=body["subject"], text=body["text"])
 
 
-def letter_page(source: Source, week: str, channel: str) -> str | None:
+def message_page(source: Source, week: str, channel: str) -> str | None:
     """Return the message as its reader saw it, its pictures within; None for one that was words alone.
 
     Raises HTTPException 404.

@@ -74,7 +74,7 @@ def _work(source: Source, tx: Connection) -> Iterable[Metric]:
     records = source.kept("progress", source.news(tx), lambda: counts.progress(tx))
     yield _metric("uff_job_steps", "Checkpointed steps of each open job.", [({"job": n}, d) for n, d, _ in records])
     yield _metric("uff_job_target_steps", "Steps to train.", [({"job": n}, t) for n, _, t in records])
-    yield _one("uff_outbox_waiting", "Messages not delivered yet.", counts.letters_waiting(tx))
+    yield _one("uff_outbox_waiting", "Messages not delivered yet.", counts.messages_waiting(tx))
 
 
 def _models(tx: Connection) -> Iterable[Metric]:

@@ -140,7 +140,7 @@ class Pages:
             ("/advise", self.advise),
             ("/reports", self.reports),
             ("/reports/{label}", self.report),
-            ("/reports/{label}/letters/{channel}", self.letter),
+            ("/reports/{label}/letters/{channel}", self.message),
         ):
             own = path in {"/jobs/{name}", "/runs/{key}"}  # with forms of its reader
             routes.add_api_route(path, page if own else self._shared(page), methods=["GET"], response_model=None)
@@ -349,12 +349,12 @@ class Pages:
                 most_lines=_LINES_SHOWN,
             )
 
-    def letter(self, label: Week, channel: Channel) -> HTMLResponse:
+    def message(self, label: Week, channel: Channel) -> HTMLResponse:
         """One week's report as sent: a message stands alone, words stand in a page of ours."""
-        written = archive.letter_page(self._source, known_week(label), channel)
+        written = archive.message_page(self._source, known_week(label), channel)
         if written is not None:
             return HTMLResponse(written, headers={"content-security-policy": archive.LETTER_POLICY})
-        return self._page("letter.html", "reports", letter=archive.letter(self._source, label, channel))
+        return self._page("message.html", "reports", message=archive.message(self._source, label, channel))
 
     def _page(self, template: str, place: str, tx: Connection | None = None, **context: Any) -> HTMLResponse:
         """Return a page; it reads in ``tx``, or in a transaction of its own."""

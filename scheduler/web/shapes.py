@@ -315,7 +315,7 @@ class Reports(ApiAnswer):
     reports: list[ReportRow]
 
 
-class Letter(ApiAnswer):
+class ReportMessage(ApiAnswer):
     """A week's report as sent to a channel; ``sent`` is None while it waits."""
 
     week: str

@@ -16,7 +16,7 @@ from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail, post
-from scheduler.notify.rules import NotificationRule, alerts_in, letter_about
+from scheduler.notify.rules import NotificationRule, alert_message, alerts_in
 from scheduler.service.requests import queue
 from scheduler.store import due, events, jobs, outbox, plans
 from scheduler.store.engine import Database
@@ -132,17 +132,17 @@ def test_a_gate_that_can_no_longer_open_is_told_once_and_again_when_it_could_bet
 
 
 def test_a_night_of_a_thousand_alerts_loses_none_of_them(database: Database) -> None:
-    letters: list[Any] = []
-    box = cast("Any", SimpleNamespace(send=lambda _, body: letters.append(body)))
+    messages: list[Any] = []
+    box = cast("Any", SimpleNamespace(send=lambda _, body: messages.append(body)))
     mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
     mail(ports_on(database), mailing, NOW)
     with database.write() as tx:
         for number in range(1_200):
             events.append(tx, "job.fail", f"job-{number}", NOW + 1 + number // 10)
     mail(ports_on(database), mailing, NOW + HOUR)
-    (letter,) = letters
-    assert letter["text"].startswith("job-0: the job failed")
-    assert "and 1180 more" in letter["text"]
+    (message,) = messages
+    assert message["text"].startswith("job-0: the job failed")
+    assert "and 1180 more" in message["text"]
 
 
 def test_a_report_goes_out_once_a_week_across_clock_changes_and_down_time(database: Database) -> None:
@@ -240,7 +240,7 @@ def test_quiet_hours_include_their_first_second_and_not_their_end(database: Data
     assert len(box.sent) == 1
 
 
-def test_alerts_of_quiet_hours_come_in_one_letter_afterwards(database: Database) -> None:
+def test_alerts_of_quiet_hours_come_in_one_message_afterwards(database: Database) -> None:
     box = Box()
     midnight = NOW - NOW % DAY
     mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, DailyHours("UTC", 0, 7 * HOUR))
@@ -256,7 +256,7 @@ def test_alerts_of_quiet_hours_come_in_one_letter_afterwards(database: Database)
 
 
 def test_an_alert_tells_what_happened_to_whom_and_why() -> None:
-    """Whatever words a platform used, a letter holds no markup of theirs and no control characters."""
+    """Whatever words a platform used, a message holds no markup of theirs and no control characters."""
     failed = {"from": {}, "to": {"why": "oom", "message": "CUDA out of <memory>\x1b[2J", "at": NOW}}
     news = [
         Event(1, NOW, "job.fail", "ufm", "daemon", failed),
@@ -264,9 +264,9 @@ def test_an_alert_tells_what_happened_to_whom_and_why() -> None:
         Event(3, NOW, "checkpoint.quarantined", "jobs/ucm/manifests/1.json", "daemon", {"why": "x" * 999}),
         *(Event(number, NOW, "daemon.started", "daemon", "daemon", {"pid": 7}) for number in range(4, 24)),
     ]
-    letter = letter_about(news)
-    lines = letter["text"].splitlines()
-    assert letter["subject"] == "Training: ufm: the job failed"
+    message = alert_message(news)
+    lines = message["text"].splitlines()
+    assert message["subject"] == "Training: ufm: the job failed"
     assert lines[0] == "ufm: the job failed: CUDA out of  memory  [2J. Begin with: schedctl queue show ufm"
     used, begin = "the account was used by something that is not ours: +0.75 h", "schedctl runs list --pool kaggle"
     assert lines[1] == f"kaggle: {used}. Begin with: {begin}"
@@ -300,7 +300,7 @@ def test_a_mail_server_away_for_two_days_and_a_slack_out_of_order_make_the_repor
         late = {
             need.subject: need.why for need in needs(tx, (), 0, NOW + 2 * DAY) if need.what == "message not delivered"
         }
-        tried = {letter.channel: letter.attempts for letter in outbox.pending(tx, NOW + 3 * DAY)}
+        tried = {message.channel: message.attempts for message in outbox.pending(tx, NOW + 3 * DAY)}
     assert late["email"].endswith("connection refused")
     assert late["slack"].endswith("Slack answered 500")
     assert 47 <= tried["email"] <= 60, "once an hour in the end"

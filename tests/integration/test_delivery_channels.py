@@ -1,4 +1,4 @@
-"""Letters through a real SMTP server with TLS, a password and refusals, and a stand-in for Slack that overloads."""
+"""Messages through a real SMTP server with TLS, a password and refusals, and a stand-in for Slack that overloads."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ BODY = {"subject": "Training report", "text": "goodput 93.2%\n", "html": "<p>goo
 
 
 class Mailbox:
-    """Refuses the first ``refusals`` letters with 451 and keeps the others."""
+    """Refuses the first ``refusals`` messages with 451 and keeps the others."""
 
     def __init__(self) -> None:
         self.refusals = 0
-        self.letters: list[bytes] = []
+        self.messages: list[bytes] = []
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
-        """Keep or refuse one letter."""
+        """Keep or refuse one message."""
         if self.refusals:
             self.refusals -= 1
             return "451 try again later"
-        self.letters.append(envelope.content)
+        self.messages.append(envelope.content)
         return "250 kept"
 
 
@@ -117,7 +117,7 @@ def waiting(database: Database, now: int = NOW + 30 * DAY) -> list[outbox.Outbox
         return outbox.pending(tx, now)
 
 
-def test_a_letter_refused_twice_arrives_once_and_the_password_is_nowhere(
+def test_a_message_refused_twice_arrives_once_and_the_password_is_nowhere(
     database: Database, smtp: tuple[Mailbox, EmailChannel]
 ) -> None:
     box, channel = smtp
@@ -128,8 +128,8 @@ def test_a_letter_refused_twice_arrives_once_and_the_password_is_nowhere(
     for _ in range(6):
         deliver(ports, {"email": channel}, now)
         now += HOUR
-    (letter,) = box.letters
-    found = message_from_bytes(letter)
+    (message,) = box.messages
+    found = message_from_bytes(message)
     assert found["Message-ID"] == "<weekly-report-2026-W47@uff-scheduler>"
     assert [part.get_content_type() for part in found.walk()][1:] == ["text/plain", "text/html"]
     assert waiting(database) == []
@@ -137,22 +137,22 @@ def test_a_letter_refused_twice_arrives_once_and_the_password_is_nowhere(
     with database.read() as tx:
         happened = events.tail(tx)
     assert [event.kind for event in happened] == ["letter.failed"]
-    assert CANARY not in f"{happened}{ports.log.lines}{channel}{box.letters}"
+    assert CANARY not in f"{happened}{ports.log.lines}{channel}{box.messages}"
 
 
-def test_a_failed_letter_waits_longer_each_time(database: Database, smtp: tuple[Mailbox, EmailChannel]) -> None:
+def test_a_failed_message_waits_longer_each_time(database: Database, smtp: tuple[Mailbox, EmailChannel]) -> None:
     box, channel = smtp
     box.refusals = 2
     put(database)
     deliver(ports_on(database), {"email": channel}, NOW)
-    (letter,) = waiting(database)
-    assert (letter.attempts, letter.retry_at) == (1, NOW + 60)
+    (message,) = waiting(database)
+    assert (message.attempts, message.retry_at) == (1, NOW + 60)
     deliver(ports_on(database), {"email": channel}, NOW + 59)
     deliver(ports_on(database), {"email": channel}, NOW + 60)
     assert waiting(database)[0].retry_at == NOW + 60 + 120
 
 
-def test_a_crash_between_sending_and_marking_repeats_the_letter_under_the_same_id(
+def test_a_crash_between_sending_and_marking_repeats_the_message_under_the_same_id(
     database: Database, smtp: tuple[Mailbox, EmailChannel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box, channel = smtp
@@ -162,16 +162,16 @@ def test_a_crash_between_sending_and_marking_repeats_the_letter_under_the_same_i
         with pytest.raises(KeyboardInterrupt):
             deliver(ports_on(database), {"email": channel}, NOW)
     deliver(ports_on(database), {"email": channel}, NOW)
-    assert len({message_from_bytes(letter)["Message-ID"] for letter in box.letters}) == 1
-    assert len(box.letters) == 2
+    assert len({message_from_bytes(message)["Message-ID"] for message in box.messages}) == 1
+    assert len(box.messages) == 2
 
 
-def test_a_letter_names_sender_recipients_and_subject_and_has_its_pictures_beside_its_page(
+def test_a_message_names_sender_recipients_and_subject_and_has_its_pictures_beside_its_page(
     smtp: tuple[Mailbox, EmailChannel],
 ) -> None:
     box, channel = smtp
     channel.send("key", {**BODY, "subject": "two\nlines ", "pictures": {"week": "iVBORw0KGgo="}})
-    found = message_from_bytes(box.letters[0])
+    found = message_from_bytes(box.messages[0])
     assert [found[name] for name in ("Subject", "From", "To")] == [
         "two lines",
         "s@example.org",
@@ -185,7 +185,7 @@ def test_a_letter_names_sender_recipients_and_subject_and_has_its_pictures_besid
 
 
 @pytest.mark.parametrize(("codes", "for_good"), [((500,), True), ((499,), False), ((550, 451), False)])
-def test_a_letter_is_refused_for_good_when_no_recipient_may_ever_get_it(
+def test_a_message_is_refused_for_good_when_no_recipient_may_ever_get_it(
     smtp: tuple[Mailbox, EmailChannel], monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], for_good: bool
 ) -> None:
     refused = {f"{code}@example.org": (code, f"{code} {CANARY}".encode()) for code in codes}
@@ -244,7 +244,7 @@ def slack(answers: list[tuple[int, dict[str, str]]]) -> Iterator[tuple[str, list
 
 
 @pytest.mark.parametrize("bot", [False, True])
-def test_slack_is_asked_again_when_it_says_and_takes_the_letter_once(database: Database, bot: bool) -> None:
+def test_slack_is_asked_again_when_it_says_and_takes_the_message_once(database: Database, bot: bool) -> None:
     with slack([(429, {"Retry-After": "600"}), (500, {})]) as (address, got):
         channel = SlackChannel("" if bot else f"{address}{CANARY}", CANARY if bot else "", "#t", 10, address)
         ports = ports_on(database)
@@ -387,7 +387,7 @@ def test_slack_shows_every_line_of_an_alert(database: Database, bot: bool) -> No
     assert "ucm: the job failed" in said
 
 
-def test_apprise_carries_a_letter_once_and_its_address_stands_nowhere(database: Database) -> None:
+def test_apprise_carries_a_message_once_and_its_address_stands_nowhere(database: Database) -> None:
     """Through the real library, to a server that fails first."""
     with slack([(500, {})]) as (address, got):
         channel = AppriseChannel(f"{address.replace('http', 'json')}{CANARY}")
@@ -409,7 +409,7 @@ def test_an_address_that_apprise_does_not_know_is_told_without_the_address() -> 
     assert CANARY not in str(failed.value)
 
 
-def test_a_server_that_drips_holds_no_letter_of_apprises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_drips_holds_no_message_of_apprises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.notify.deliver._APPRISE_SECONDS", 2)
     server = Dripper()
     try:
@@ -439,10 +439,10 @@ def test_the_answers_of_a_conversation_with_a_mail_server_have_one_limit(
     monkeypatch.setattr("scheduler.notify.deliver._ANSWER_MAX_BYTES", 150)
     with pytest.raises(DeliveryFailed, match="longer than 150 bytes"):
         channel.send("key", BODY)
-    assert box.letters == []
+    assert box.messages == []
 
 
-def test_a_letter_is_tried_for_five_days_and_48_times_at_least(database: Database) -> None:
+def test_a_message_is_tried_for_five_days_and_48_times_at_least(database: Database) -> None:
     """Down time and a clock that was wrong are no tries."""
 
     def given_up() -> int:
@@ -462,7 +462,7 @@ def test_a_letter_is_tried_for_five_days_and_48_times_at_least(database: Databas
         assert given_up() == 2
 
 
-def test_a_letter_that_was_tried_seldom_is_not_given_up(database: Database) -> None:
+def test_a_message_that_was_tried_seldom_is_not_given_up(database: Database) -> None:
     put(database)
     for day in range(48):
         deliver(ports_on(database), {"email": Away()}, NOW + day * DAY)
@@ -498,7 +498,7 @@ def test_recipients_have_channels_whose_names_stay() -> None:
     assert AppriseChannel("json://example.org/").name == "apprise-f3ec9580"
 
 
-def test_a_letter_that_keeps_failing_is_told_in_the_next_report(database: Database) -> None:
+def test_a_message_that_keeps_failing_is_told_in_the_next_report(database: Database) -> None:
     put(database)
     for attempt in range(3):
         with database.read() as tx:
@@ -528,7 +528,7 @@ def test_a_server_that_is_away_is_a_failure_in_words(tmp_path: Path) -> None:
 def test_a_mail_server_that_repeats_the_password_tells_nobody(
     smtp: tuple[Mailbox, EmailChannel], error: Callable[[str], Exception]
 ) -> None:
-    """Some servers answer a refused login, or a letter, with what they were sent."""
+    """Some servers answer a refused login, or a message, with what they were sent."""
     _, channel = smtp
 
     def login(_: Any, user: str, password: str, **__: Any) -> Any:

@@ -137,9 +137,9 @@ def test_an_odd_answer_is_the_failure_of_one_message(database: Database, odd: An
     assert box.keys == [f"webhook-{number}"]
     with database.write() as tx:
         left = outbox.pending(tx, NOW + DAY)
-        assert all(letter.attempts and letter.retry_at <= NOW + DAY for letter in left)
-        for letter in outbox.pending(tx, outbox.NEVER - 1):
-            outbox.sent(tx, letter.id, NOW)
+        assert all(message.attempts and message.retry_at <= NOW + DAY for message in left)
+        for message in outbox.pending(tx, outbox.NEVER - 1):
+            outbox.sent(tx, message.id, NOW)
 
 
 class Raises:
@@ -159,7 +159,7 @@ def test_a_message_that_makes_its_channel_crash_keeps_no_other_waiting(database:
     deliver(ports_on(database), {"bad": Raises(), "good": box}, NOW)
     assert box.keys == ["alerts-1", "alerts-2"]
     with database.read() as tx:
-        assert {letter.attempts for letter in outbox.pending(tx, NOW + DAY)} == {1}
+        assert {message.attempts for message in outbox.pending(tx, NOW + DAY)} == {1}
         assert "OverflowError" in outbox.pending(tx, NOW + DAY)[0].why
 
 
@@ -275,7 +275,7 @@ def test_a_refused_recipient_keeps_nothing_from_the_others_and_they_get_it_once(
         assert "b@example.org" in need.why
 
 
-def test_a_letter_to_all_of_an_older_version_goes_to_each_of_them(database: Database) -> None:
+def test_a_message_to_all_of_an_older_version_goes_to_each_of_them(database: Database) -> None:
     with refusing(550) as (box, channels):
         with database.write() as tx:
             outbox.add(tx, "weekly-report", "2026-W47", "email", BODY, NOW)

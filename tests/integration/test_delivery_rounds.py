@@ -67,14 +67,14 @@ class Box(Away):
         (("slack", "email-1", "email-2"), ["slack", "email-1", "email-2"]),
     ],
 )
-def test_a_letter_to_all_is_shared_among_recipients_that_have_channels_of_their_own(
+def test_a_message_to_all_is_shared_among_recipients_that_have_channels_of_their_own(
     database: Database, names: tuple[str, ...], left: list[str]
 ) -> None:
     for channel in ("slack", "email"):
         put(database, channel)
     for _ in range(2):
         share_among_recipients(ports_on(database), dict.fromkeys(names, Away()), NOW)
-        assert [letter.channel for letter in waiting(database)] == left
+        assert [message.channel for message in waiting(database)] == left
 
 
 def test_a_channel_that_fails_or_is_gone_keeps_only_its_own_messages_waiting(database: Database) -> None:
@@ -84,7 +84,7 @@ def test_a_channel_that_fails_or_is_gone_keeps_only_its_own_messages_waiting(dat
     box = Box()
     deliver(ports_on(database), {"email": Away(), "slack": box}, NOW)
     assert box.keys == ["alerts-3"]
-    assert [(letter.channel, letter.attempts) for letter in waiting(database)] == [
+    assert [(message.channel, message.attempts) for message in waiting(database)] == [
         ("email", 1),
         ("email", 0),
         ("gone", 0),
@@ -105,7 +105,7 @@ def test_a_daemon_that_no_longer_leads_sends_nothing(database: Database) -> None
 
     with pytest.raises(Fenced):
         deliver(ports_on(database), {"email": Box(fence)}, NOW)
-    assert [letter.attempts for letter in waiting(database)] == [0]
+    assert [message.attempts for message in waiting(database)] == [0]
 
 
 def test_what_another_daemon_does_while_a_message_is_sent_is_seen_before_the_next(database: Database) -> None:

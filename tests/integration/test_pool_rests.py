@@ -18,7 +18,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
-from scheduler.notify.rules import alerts_in, letter_about
+from scheduler.notify.rules import alert_message, alerts_in
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.faults.places import WRONG_DEVICE, rest
@@ -79,7 +79,7 @@ def test_a_wrong_accelerator_closes_its_pool_and_the_job_goes_on_elsewhere_at_on
     assert why.startswith("wrong accelerator")
     assert key in why
     assert (told.what, told.subject, told.remedy) == ("wrong accelerator", "kaggle", "schedctl pools open kaggle")
-    assert "P100" in letter_about(news)["text"]
+    assert "P100" in alert_message(news)["text"]
 
 
 def test_ten_wrong_accelerators_in_a_row_are_one_a_day_and_no_failure(world: SimpleNamespace) -> None:

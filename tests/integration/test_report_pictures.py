@@ -1,4 +1,4 @@
-"""The pictures of a report: drawn from the books, inline in a page, and as PNG in a letter."""
+"""The pictures of a report: drawn from the books, inline in a page, and as PNG in a message."""
 
 import re
 import struct
@@ -17,9 +17,9 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.notify import letter as letters
+from scheduler.notify import report_message
 from scheduler.notify.deliver import EmailChannel
-from scheduler.notify.letter import letter_of
+from scheduler.notify.report_message import message_of
 from scheduler.report.chart import STYLE
 from scheduler.report.picture import Picture, find_font, png_of
 from scheduler.report.renderings import attached, html_of
@@ -89,25 +89,25 @@ def test_a_page_shows_the_week_the_plan_each_quota_and_each_curve(database: Data
 
 
 @needs_font
-def test_a_letter_carries_its_pictures_and_names_each_once(
+def test_a_message_carries_its_pictures_and_names_each_once(
     database: Database, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a mail server is given: text, a page, and one PNG for each picture that the page asks for."""
     taken: list[bytes] = []
     monkeypatch.setattr("scheduler.notify.deliver._Smtp", lambda *_: _Server(taken))
-    body = letter_of(report, pictures_of(database, POOLS, report))
+    body = message_of(report, pictures_of(database, POOLS, report))
     EmailChannel("localhost", 25, False, "", "", "s@example.org", ("a@example.org",), 5).send("weekly-1", body)
-    letter = message_from_bytes(taken[0], policy=policy.default)
-    page = letter.get_body(("html",))
+    message = message_from_bytes(taken[0], policy=policy.default)
+    page = message.get_body(("html",))
     assert page is not None
     html = page.get_content()
-    parts = {part["Content-ID"].strip("<>"): part for part in letter.walk() if part["Content-ID"]}
+    parts = {part["Content-ID"].strip("<>"): part for part in message.walk() if part["Content-ID"]}
     assert sorted(parts) == ["ahead", "loss-0", "quota-0", "week"]
     for name, part in parts.items():
         assert html.count(f'src="cid:{name}"') == 1
         assert part.get_content_type() == "image/png"
         assert part.get_content() == b64decode(body["pictures"][name])
-    text = letter.get_body(("plain",))
+    text = message.get_body(("plain",))
     assert text is not None
     assert "Training report 2026-W47" in text.get_content()
 
@@ -124,9 +124,9 @@ class _Server:
     def __exit__(self, *_: object) -> None:
         """Nothing is open."""
 
-    def send_message(self, letter: object) -> dict[str, object]:
-        """Take a letter."""
-        self._taken.append(bytes(letter))  # type: ignore[call-overload]
+    def send_message(self, message: object) -> dict[str, object]:
+        """Take a message."""
+        self._taken.append(bytes(message))  # type: ignore[call-overload]
         return {}
 
 
@@ -144,15 +144,15 @@ def test_a_png_is_drawn_in_the_charts_light_colours_with_letters(database: Datab
     assert (0, 0, 0) not in colours, "nothing fell back to black"
 
 
-def test_without_a_font_or_the_library_a_letter_has_its_words_and_bars_alone(
+def test_without_a_font_or_the_library_a_message_has_its_words_and_bars_alone(
     database: Database, report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pictures = pictures_of(database, POOLS, report)
-    monkeypatch.setattr(letters, "find_font", lambda: find_font([tmp_path, tmp_path / "none"]))
-    without_font = letter_of(report, pictures)
+    monkeypatch.setattr(report_message, "find_font", lambda: find_font([tmp_path, tmp_path / "none"]))
+    without_font = message_of(report, pictures)
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
-    without_library = letter_of(report, pictures)
+    without_library = message_of(report, pictures)
     for body in (without_font, without_library):
         assert body["pictures"] == {}
         assert "cid:" not in body["html"]

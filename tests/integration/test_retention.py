@@ -333,8 +333,8 @@ def test_a_daemon_that_lost_its_lease_deletes_nothing(ports: Ports, store: Direc
 def test_rows_are_pruned_when_their_time_has_come(ports: Ports) -> None:
     with ports.write() as tx:
         outbox.add(tx, "weekly", "2026-W01", "email", {"text": "long words"}, NOW)
-        (letter,) = outbox.pending(tx, NOW)
-        outbox.sent(tx, letter.id, NOW)
+        (message,) = outbox.pending(tx, NOW)
+        outbox.sent(tx, message.id, NOW)
         outbox.add(tx, "weekly", "2026-W02", "email", {"text": "not sent yet"}, NOW)
     housekeeping.prune_rows(ports, NOW + 90 * DAY)
     with ports.write() as tx:

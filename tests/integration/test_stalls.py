@@ -12,7 +12,7 @@ from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.reasons import NotReleased
 from scheduler.core.run import WRONG_DEVICE
 from scheduler.core.window import HOUR
-from scheduler.notify.rules import alerts_in, letter_about
+from scheduler.notify.rules import alert_message, alerts_in
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.outside.ports import Ports
@@ -40,12 +40,12 @@ def test_the_first_time_is_told_at_once_and_tried_again_the_second_waits_for_a_p
     [event] = world.told("job.stalled")
     assert (event.subject, event.data["rule"], event.data["run"]) == ("ufm", rule, "uff-ufm-0001")
     assert any(line.startswith("warning job.stalled") for line in journal.lines)
-    assert "burnt hours for nothing" in letter_about(alerts_in([event], 0))["text"]
+    assert "made no progress" in alert_message(alerts_in([event], 0))["text"]
     assert world.launches() == 2
     second = world.stalls(rule)
     assert isinstance(second, Held)
     assert second.by == "the scheduler"
-    assert "2 sessions burnt hours for nothing" in second.why
+    assert "2 sessions in a row made no progress" in second.why
     assert "no new step in 30 min" in second.why
     assert "stall." in second.why or "setup" in second.why, "it says what to do"
     assert world.launches() == 2, "nothing is launched until a person says so"
@@ -62,9 +62,9 @@ def test_a_crash_whose_words_change_is_reported_at_the_second_time_and_each_wait
     assert isinstance(failed, Queued)
     [event] = world.told("job.crashes")
     assert (event.subject, event.data["why"]) == ("ufm", "ValueError: row of 18")
-    letter = letter_about(alerts_in([event], 0))["text"]
-    assert "two sessions in a row failed within a minute of their start" in letter
-    assert "ValueError: row of 18" in letter
+    message = alert_message(alerts_in([event], 0))["text"]
+    assert "two sessions in a row failed within a minute of their start" in message
+    assert "ValueError: row of 18" in message
     world.end(50, outcome="failed", error_class="code", message="Traceback\nTypeError: row of 19")
     assert len(world.told("job.crashes")) == 2
     assert world.told("job.stalled") == []

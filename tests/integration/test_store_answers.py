@@ -231,16 +231,16 @@ def test_messages_that_fail_again_and_again_are_stuck_and_what_was_sent_is_forgo
     with database.write() as tx:
         for period in ("1", "2", "3"):
             outbox.add(tx, "weekly", period, "mail", {"text": period}, NOW)
-        first, second, third = (letter.id for letter in outbox.pending(tx, NOW))
+        first, second, third = (message.id for message in outbox.pending(tx, NOW))
         for wait in (60, 0):
             outbox.failed(tx, first, NOW + wait, "no route")
         outbox.failed(tx, second, NOW, "no route")
         assert outbox.stuck(tx, 2) == [outbox.StuckMessage("mail", 1, 2, NOW, "no route")]
-        assert counts.letters_waiting(tx) == 3
-        for number, letter in enumerate((first, second), start=1):
-            outbox.sent(tx, letter, NOW + number)
-        assert [outbox.waits(tx, letter) for letter in (first, second, third)] == [False, False, True]
-        assert counts.letters_waiting(tx) == 1
+        assert counts.messages_waiting(tx) == 3
+        for number, message in enumerate((first, second), start=1):
+            outbox.sent(tx, message, NOW + number)
+        assert [outbox.waits(tx, message) for message in (first, second, third)] == [False, False, True]
+        assert counts.messages_waiting(tx) == 1
         assert outbox.sent_by_period(tx, "weekly") == {
             "1": {"mail": NOW + 1},
             "2": {"mail": NOW + 2},

@@ -79,7 +79,7 @@ def test_it_works_after_the_upgrade(old: Path) -> None:
         with_corpus = found is not None and found < "0008"  # since then only a job that asks for it gets it
         assert {job.spec.mixture for job in jobs.everything(tx)} == {Mixture() if with_corpus else None}
         assert [charge.held for charge in ledger.charges(tx, 0)["kaggle"]] == [False, True]
-        assert [letter.period for letter in outbox.pending(tx, NOW)] == ["2026-W46"]
+        assert [message.period for message in outbox.pending(tx, NOW)] == ["2026-W46"]
         assert events.newest_id(tx) > 0
     with database.write() as tx:
         jobs.add(tx, JobSpec("uam", "manager", ("train",), target_step=100, steps_per_hour=10.0), NOW)

@@ -386,8 +386,8 @@ def test_what_was_sent_is_forgotten_in_parts_and_never_sent_again(database: Data
 def test_a_channel_is_stuck_until_it_takes_a_later_message(database: Database) -> None:
     with database.write() as tx:
         assert outbox.add(tx, "alert", "1", "mail", {}, NOW)
-        (letter,) = outbox.pending(tx, NOW)
-        outbox.failed(tx, letter.id, outbox.NEVER, "no such user")
+        (message,) = outbox.pending(tx, NOW)
+        outbox.failed(tx, message.id, outbox.NEVER, "no such user")
         assert [one.channel for one in outbox.stuck(tx, 9, NOW)] == ["mail"]
         assert outbox.stuck(tx, 9, NOW + 1) == []
         for period, at, left in (("2", NOW, 1), ("3", NOW + 1, 0)):

@@ -191,17 +191,17 @@ def test_what_is_not_taken_is_tried_again_ever_later_under_the_same_name(
     mail(ports, wanted, NOW + 100)
     assert len(receiver.posted) == 1  # who does not answer is not asked again for the next event of the same round
     with database.read() as tx:
-        waiting = {letter.period: letter for letter in outbox.pending(tx, NOW + 10_000) if letter.kind == "webhook"}
-        first = min(waiting.values(), key=lambda letter: letter.id)
+        waiting = {message.period: message for message in outbox.pending(tx, NOW + 10_000) if message.kind == "webhook"}
+        first = min(waiting.values(), key=lambda message: message.id)
     assert (first.attempts, first.retry_at, first.why) == (1, NOW + 600, "the webhook answered 503")
     receiver.answer = (200, {})
     mail(ports, wanted, NOW + 700)
     names = [headers[DELIVERY] for headers, _ in receiver.posted]
     assert names.count(names[0]) == 2
-    assert len(set(names)) == 2  # the failed letter is an event, which is told by no letter
+    assert len(set(names)) == 2  # the failed message is an event, which is told by no message
 
 
-def test_rules_send_the_events_of_some_jobs_to_some_channels_in_one_letter(
+def test_rules_send_the_events_of_some_jobs_to_some_channels_in_one_message(
     database: Database, receiver: Receiver
 ) -> None:
     class Box:
@@ -220,9 +220,9 @@ def test_rules_send_the_events_of_some_jobs_to_some_channels_in_one_letter(
     happen(database, "job.start", "ufm", NOW + 1)
     mail(ports, wanted, NOW + 100)
     assert email.sent == []
-    [letter] = slack.sent
-    assert letter["text"].splitlines()[:2] == ["ufm: the job is done", "ucm-long: the job is done"]
-    assert "other" not in letter["text"]
+    [message] = slack.sent
+    assert message["text"].splitlines()[:2] == ["ufm: the job is done", "ucm-long: the job is done"]
+    assert "other" not in message["text"]
     assert receiver.posted == []
 
 

@@ -83,7 +83,7 @@ def weeks(draw: st.DrawFn) -> WeekFacts:
 
 
 def shares(week: Week) -> list[float]:
-    """Return every share that a table or a letter could print."""
+    """Return every share that a table or a message could print."""
     parts = [pool.useful_seconds / pool.charged_seconds for pool in week.pools if pool.charged_seconds > 0]
     return [*parts, week.goodput]
 

@@ -190,7 +190,7 @@ def test_what_ended_while_its_platform_was_asked_is_booked_until_the_answer(labo
     assert (charge.start, charge.end, charge.exact) == (start, start + 1_012, False)
 
 
-def test_a_daemon_that_another_has_overtaken_sends_no_letter_at_all(laboratory: Laboratory) -> None:
+def test_a_daemon_that_another_has_overtaken_sends_no_message_at_all(laboratory: Laboratory) -> None:
     simulation = Simulation(laboratory, steady_scenario())
     simulation.boot()
     overtaken, now, sent = simulation.ports, simulation.world.now, []
@@ -208,8 +208,10 @@ def test_a_daemon_that_another_has_overtaken_sends_no_letter_at_all(laboratory: 
     assert sent == []
 
 
-def test_a_letter_that_another_daemon_sent_while_this_one_stood_still_is_not_sent_again(laboratory: Laboratory) -> None:
-    # Seed 2000012: the list of letters was read once, and the daemon stood still between the first and the second.
+def test_a_message_that_another_daemon_sent_while_this_one_stood_still_is_not_sent_again(
+    laboratory: Laboratory,
+) -> None:
+    # Seed 2000012: the list of messages was read once, and the daemon stood still between the first and the second.
     simulation = Simulation(laboratory, steady_scenario())
     simulation.boot()
     ports, now, sent = simulation.ports, simulation.world.now, []

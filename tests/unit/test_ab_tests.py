@@ -41,7 +41,7 @@ def test_a_test_is_read_and_its_jobs_are_known_by_their_names(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ('name = "lr"', 'name = "learning-rate"', "1 to 12 small letters"),
+        ('name = "lr"', 'name = "learning-rate"', "1 to 12 characters of a-z"),
         ('name = "lr"\n', "", "is missing"),
         ("[1, 2, 3]", "[1, 2]", "3 seeds or more"),
         ("[1, 2, 3]", "[1, 1, 2]", "each once"),

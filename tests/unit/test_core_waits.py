@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.core.backoff import rest_seconds, retry_delay
-from scheduler.core.blame import BURNT, fingerprint, hold_reason
+from scheduler.core.blame import STALLED_CLASSES, fingerprint, hold_reason
 from scheduler.core.reconcile import LaneEnd
 from scheduler.core.run import WRONG_DEVICE, Lane, Outcome
 
@@ -109,13 +109,13 @@ def test_another_error_progress_or_a_good_end_between_does_not(failures: int, ea
     assert asked(failures, *earlier, same=same) == ""
 
 
-@pytest.mark.parametrize("error", [*BURNT])
-def test_hours_burnt_twice_without_progress_wait_whatever_came_between(error: str) -> None:
+@pytest.mark.parametrize("error", [*STALLED_CLASSES])
+def test_stalls_twice_without_progress_wait_whatever_came_between(error: str) -> None:
     assert asked(1, error=error, same=0) == ""
     assert asked(1, STALLED, error=error, same=0) == ""
-    assert asked(2, STALLED, error=error, same=0).startswith("2 sessions burnt hours for nothing")
-    assert asked(3, OTHER, STALLED, error=error, same=0).startswith("2 sessions burnt hours for nothing")
-    assert BURNT[error] in asked(2, STALLED, error=error)
+    assert asked(2, STALLED, error=error, same=0).startswith("2 sessions in a row made no progress")
+    assert asked(3, OTHER, STALLED, error=error, same=0).startswith("2 sessions in a row made no progress")
+    assert STALLED_CLASSES[error] in asked(2, STALLED, error=error)
 
 
 def test_what_is_said_is_the_end_of_the_message_on_one_line() -> None:

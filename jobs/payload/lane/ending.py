@@ -72,8 +72,8 @@ def judge(facts: EndingFacts) -> Ending:
         return Ending("failed", facts.diverged, "diverged", facts.errors)
     if facts.unstored:
         return Ending("failed", "the last checkpoint could not be stored", "store", facts.trouble or facts.errors)
-    if burnt := _burnt_hours(facts):
-        return burnt
+    if stalled := _stalled(facts):
+        return stalled
     if facts.stop and not _is_failure(facts):
         why = facts.stop.why if facts.began or facts.saved_since_stop else f"{facts.stop.why}, before training began"
         return Ending("yielded", why, None, facts.errors)
@@ -91,7 +91,7 @@ def judge(facts: EndingFacts) -> Ending:
     return Ending("failed", why, "code", facts.trouble or facts.errors)
 
 
-def _burnt_hours(facts: EndingFacts) -> Ending | None:
+def _stalled(facts: EndingFacts) -> Ending | None:
     """Return how a command ended that was stopped for a rule, or left the session with nothing."""
     stop = facts.stop
     if stop and stop.error_class:

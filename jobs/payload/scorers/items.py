@@ -111,7 +111,7 @@ def _item(line: bytes, where: str) -> Item:
         if not is_name(value):
             raise BadItems(f"{where}: {key} is {brief(value)}; give a text of 1 to {NAME_MAX} characters")
     if domain != "" and not (isinstance(domain, str) and _DOMAIN.fullmatch(domain)):
-        raise BadItems(f"{where}: domain is {brief(domain)}; use up to 40 small letters, digits, _ and -")
+        raise BadItems(f"{where}: domain is {brief(domain)}; use up to 40 characters of a-z, 0-9, _ and -")
     return Item(str(name), str(cluster), domain, record)
 
 

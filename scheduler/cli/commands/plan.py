@@ -54,15 +54,17 @@ def show(cli: Cli) -> None:
 @command(app, "schedctl plan preview", "schedctl plan preview --json", kind=Tables)
 def preview(cli: Cli) -> None:
     """Show the plan that the daemon would make now. Nothing is stored or launched."""
+    from scheduler.planner.planner import without_collections
     from scheduler.service.requests.questions import ask_plan
     from scheduler.views.coming_week import coming_week
 
-    plan, snapshot = ask_plan(cli.planning_context)
-    week = coming_week(snapshot, plan, cli.out.zone)
-    if cli.out.as_json:
-        cli.out.data({"plan": plan_json(plan), "week": asdict(week)})
-    else:
-        _show(cli, plan, week)
+    with without_collections():
+        plan, snapshot = ask_plan(cli.planning_context)
+        week = coming_week(snapshot, plan, cli.out.zone)
+        if cli.out.as_json:
+            cli.out.data({"plan": plan_json(plan), "week": asdict(week)})
+        else:
+            _show(cli, plan, week)
 
 
 @command(app, "schedctl plan explain ufm")

@@ -73,7 +73,7 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
     spec = stored(cli.app, spec, keep_until, cli.out.say, old)
     record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "changed": changed})
-    cli.out.line(f"{name} has another {listed(changed)}." if changed else f"{name} is as it was.")
+    cli.out.line(f"{name} has another {listed(changed)}." if changed else f"{name} is unchanged.")
     if changed:
         queue_add.warn_of_job(cli, name)
         if "secrets" in changed:

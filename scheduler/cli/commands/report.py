@@ -74,8 +74,8 @@ def weekly(
 
 
 def _send(cli: Cli, document: Report) -> None:
-    from scheduler.notify.letter import letter_of, redacted
     from scheduler.notify.mail import WEEKLY
+    from scheduler.notify.report_message import message_of, redacted
     from scheduler.store import outbox
     from scheduler.views.chart_facts import pictures_of
 
@@ -84,7 +84,7 @@ def _send(cli: Cli, document: Report) -> None:
         raise Refusal(
             "report not sent", "neither a mail server nor Slack is configured", "Set report.smtp or report.slack"
         )
-    body = redacted(letter_of(document, pictures_of(cli.app.database, cli.app.pools, document)), cli.redact)
+    body = redacted(message_of(document, pictures_of(cli.app.database, cli.app.pools, document)), cli.redact)
     with cli.app.database.write() as tx:
         added = [name for name in channels if outbox.add(tx, WEEKLY, document.label, name, body, cli.now)]
     cli.out.data({"week": document.label, "queued": added, "known": sorted(set(channels) - set(added))})

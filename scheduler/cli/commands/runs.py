@@ -146,7 +146,7 @@ def logs(
         run = find_run(tx, name, or_job=True)
     if run.pool not in cli.app.pools:
         remedy = "Put the pool back into the settings to read its logs"
-        raise NotFound("no logs", f"{run.key} ran on {run.pool}, which is no longer configured", remedy)
+        raise NotFound("no logs", f"{run.key} ran on {run.pool}, which is not configured any more", remedy)
     key, platform = run.key, cli.platform(run.pool)
     if lane is None and name != key:
         lane = next(own.index for own in run.lanes if own.job == name)

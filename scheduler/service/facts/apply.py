@@ -16,7 +16,7 @@ from scheduler.core import job as arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
 from scheduler.core.backoff import retry_delay
-from scheduler.core.blame import BURNT, hold_reason, last_line
+from scheduler.core.blame import STALLED_CLASSES, hold_reason, last_line
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
@@ -204,7 +204,7 @@ def _needs_person(
     ports: Ports, tx: Connection, record: JobRecord, run: Run, end: LaneEnd, failures: int, now: int
 ) -> str:
     """Return why the job must wait for a person; a session without progress is an event the first time too."""
-    if end.error_class in BURNT and end.outcome is Outcome.FAILED:
+    if end.error_class in STALLED_CLASSES and end.outcome is Outcome.FAILED:
         ports.log.warning("job.stalled", job=end.job, run=run.key, rule=end.error_class, why=end.message)
         events.append(tx, "job.stalled", end.job, now, run=run.key, rule=end.error_class, why=end.message[:500])
     attempt = next(lane.attempt for lane in run.lanes if lane.index == end.index)

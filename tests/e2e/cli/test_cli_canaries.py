@@ -1,7 +1,7 @@
 """Canaries: a value of its own in every place that holds a secret, and none of them in anything that comes out.
 
 What comes out: standard output and error of commands that work and that fail, with and without ``--debug``, log lines,
-pages and the API, letters, files that are written, and every row of the database.
+pages and the API, messages, files that are written, and every row of the database.
 """
 
 import asyncio
@@ -212,18 +212,18 @@ def test_no_page_shows_a_canary(gossiping: Path) -> None:
 
 
 class Parrot:
-    """A channel that does not take a letter and says all it knows."""
+    """A channel that does not take a message and says all it knows."""
 
     def __init__(self) -> None:
-        self.letters: list[str] = []
+        self.messages: list[str] = []
 
     def send(self, key: str, body: Any) -> str | None:
         """Keep what it was given, then fail."""
-        self.letters.append(json.dumps([key, body]))
+        self.messages.append(json.dumps([key, body]))
         raise DeliveryFailed(f"535 {gossip()}")
 
 
-def test_no_letter_row_or_line_of_the_log_holds_a_canary(gossiping: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_message_row_or_line_of_the_log_holds_a_canary(gossiping: Path, capsys: pytest.CaptureFixture[str]) -> None:
     app = App(load(gossiping / "config.toml"))
     configure(app.settings.logging, app.redact)
     held = lease.acquire(app.database, "a test", 60)
@@ -237,10 +237,10 @@ def test_no_letter_row_or_line_of_the_log_holds_a_canary(gossiping: Path, capsys
         stuck = str(outbox.stuck(tx, 1))
     app.database.close()
     out, err = capsys.readouterr()
-    assert len(parrot.letters) == 1
+    assert len(parrot.messages) == 1
     assert "letter.failed" in err
     assert "letter.failed" in told
-    assert found_in("".join(parrot.letters)) == []
+    assert found_in("".join(parrot.messages)) == []
     assert found_in(told + stuck) == []
     assert found_in(out + err) == []
 
@@ -248,7 +248,7 @@ def test_no_letter_row_or_line_of_the_log_holds_a_canary(gossiping: Path, capsys
 def test_a_daemon_whose_platforms_and_mail_fail_writes_no_canary(
     database: Database, salted: Path, schedctl: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first cycle asks Kaggle, which does not answer; its letters find no mail server."""
+    """Its first cycle asks Kaggle, which does not answer; its messages find no mail server."""
     monkeypatch.setenv("SCHEDCTL_DAEMON__STOP_AT", "2026-01-01T00:00:00Z")
     config = salted / "config.toml"
     config.write_text(re.sub(r"\[clock\]\n(\w.*\n)+", "", config.read_text()))

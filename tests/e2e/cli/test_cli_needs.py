@@ -315,8 +315,8 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
     timeless = {"result lost", "job can never start", "secret missing", "deadline at risk", "message not delivered"}
     assert all(need.why and (need.since or what in timeless) for (what, _), need in found.items())
     assert [need for (what, _), need in found.items() if what in need.why] == [], "what is said twice"
-    letters: list[Any] = []
-    box = SimpleNamespace(send=lambda _, body: letters.append(body))
+    messages: list[Any] = []
+    box = SimpleNamespace(send=lambda _, body: messages.append(body))
     mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
     said: list[str] = []
     log = SimpleNamespace(warning=lambda event, **fields: said.append(str(fields)), info=lambda *_, **__: None)
@@ -335,7 +335,7 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
     assert service.watch_needs(ports, NOW, NOW - WEEK) == len(found)
     assert service.watch_needs(ports, NOW, NOW - WEEK) == len(found), "and nothing is told twice"
     mail(ports, mailing, NOW + 900)
-    told = "\n".join(letter["text"] for letter in letters)
+    told = "\n".join(message["text"] for message in messages)
     page, api = html.unescape(household.get("/").text), household.get("/api/v1/status").json()
     status, top = schedctl("status", "--all").out, schedctl("top", "--once").out
     report = schedctl("report", "weekly").out
@@ -350,7 +350,7 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
             assert what in place
             assert about in place
             assert need.remedy in place
-        cut += f"{about}: " not in told  # a letter has twenty lines and says how many more there are
+        cut += f"{about}: " not in told  # a message has twenty lines and says how many more there are
         if f"{about}: " in told:
             assert (
                 need.remedy in told or what in {one.need for one in _ALERTS.values()} or f"{about}: {what}" not in told

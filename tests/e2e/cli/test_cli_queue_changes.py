@@ -71,7 +71,7 @@ def test_one_key_is_changed_and_the_rest_stays(schedctl: Schedctl, world: Databa
         last = events.tail(tx, limit=1)[0]
     assert found == replace(spec("ucm"), target_step=800, needs=Needs(1, 1, 9.5, "fp32"))
     assert (last.kind, last.subject, last.by, last.data["new"]["target_step"]) == ("job.changed", "ucm", "tester", 800)
-    assert schedctl("queue", "edit", "ucm", "--set", "target_step=800").out == "ucm is as it was.\n"
+    assert schedctl("queue", "edit", "ucm", "--set", "target_step=800").out == "ucm is unchanged.\n"
     schedctl("queue", "edit", "ucm", "--set", "deadline=2026-12-01T09:00:00Z", "--set", "environment.MODE=fast")
     cleared = schedctl("--json", "queue", "edit", "ucm", "--set", "deadline=", "--set", "environment.MODE=")
     assert cleared.document["job"]["deadline"] is None

@@ -58,10 +58,10 @@ def test_a_report_is_put_into_the_outbox_once_for_each_channel(world: Database, 
     assert other.err.splitlines()[0] == "email: the daemon sends it"
     assert "No daemon runs here" in other.err
     with world.read() as tx:
-        letter, _ = outbox.pending(tx, NOW)
-    assert (letter.period, letter.body["subject"]) == (
+        message, _ = outbox.pending(tx, NOW)
+    assert (message.period, message.body["subject"]) == (
         "2026-W38",
         "Training W38: 1 done, 3 on track, 1 on hold, 1 action",
     )
-    assert "Actions required" in letter.body["text"]
-    assert "urm" in letter.body["text"]
+    assert "Actions required" in message.body["text"]
+    assert "urm" in message.body["text"]

@@ -9,7 +9,7 @@ import pytest
 from config.load import load
 from scheduler.app import App
 from scheduler.core.run import Ended, Outcome
-from scheduler.notify.letter import letter_of
+from scheduler.notify.report_message import message_of
 from scheduler.service.requests import queue
 from scheduler.store import runs
 from scheduler.views.chart_facts import pictures_of
@@ -119,16 +119,16 @@ def test_no_word_of_a_chart_lies_on_another(site: Any, open_page: Any, width: in
 
 
 @pytest.mark.parametrize(("viewport", "scheme"), LOOKS)
-def test_the_weekly_report_fits_and_can_be_read_as_a_file_and_as_a_letter(
+def test_the_weekly_report_fits_and_can_be_read_as_a_file_and_as_a_message(
     year: World, tmp_path: Path, open_page: Any, viewport: dict[str, int], scheme: str
 ) -> None:
-    """Its HTML has no page of ours around it; a letter's pictures come beside it and are put in place by the reader."""
+    """Its HTML has no page of ours around it; a message's pictures come beside it and its reader places them."""
     app = App(load(year.config, {}))
     report = make_report(year.database, app.pools, last_week(year.now, "UTC"), "UTC", year.now)
     pictures = pictures_of(year.database, app.pools, report)
-    letter = letter_of(report, pictures)
-    html = letter["html"]
-    for name, png in letter["pictures"].items():
+    message = message_of(report, pictures)
+    html = message["html"]
+    for name, png in message["pictures"].items():
         html = html.replace(f"cid:{name}", f"data:image/png;base64,{png}")
     page = open_page(viewport=viewport, color_scheme=scheme)
     for name, text in (("file", render(report, "html", pictures)), ("letter", html)):

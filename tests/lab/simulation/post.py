@@ -1,4 +1,4 @@
-"""The post: letters as they truly arrive, and the channels that carry them, each call of which is a fault point."""
+"""The post: messages as they truly arrive, and the channels that carry them, each call of which is a fault point."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.notify import letter
+from scheduler.notify import report_message
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import WEEKLY, Mailing, mail
 from scheduler.store import due
@@ -32,7 +32,7 @@ _UNRECORDED = -1
 
 
 class Post:
-    """What arrived: the same letter twice only where a fault hid that it had arrived, and then word for word."""
+    """What arrived: the same message twice only where a fault hid that it had arrived, and then word for word."""
 
     def __init__(self, world: World, faults: Faults, zone: str, people: Database) -> None:
         rng = Random(world.scenario.seed ^ 0x9057)
@@ -54,10 +54,10 @@ class Post:
         self._looked = 0  # when the last look began
 
     def look_after(self, ports: Ports, now: int) -> None:
-        """Do what the daemon does for its letters, on a machine that has no font to draw pictures with."""
+        """Do what the daemon does for its messages, on a machine that has no font to draw pictures with."""
         began = self._looked = self._world.now
         try:
-            with patch.object(letter, "find_font", lambda: None):
+            with patch.object(report_message, "find_font", lambda: None):
                 mail(ports, self.mailing, now)
         finally:
             if self._since is None and self._is_promised():
@@ -75,11 +75,11 @@ class Post:
     def refuse_at_random(self) -> None:
         """Raise DeliveryFailed when the service is in the mood."""
         if not self._world.calm and self._rng.random() < self._refuses:
-            self._world.sometimes("letter refused")
+            self._world.sometimes("message refused")
             raise DeliveryFailed("the service is busy", self._rng.choice((0, 60, 7_200)))
 
     def take(self, channel: str, key: str, body: Mapping[str, Any], *, overtaken: bool) -> None:
-        """Deliver a letter. Raises Violation when it arrives again and nothing explains it.
+        """Deliver a message. Raises Violation when it arrives again and nothing explains it.
 
         ``overtaken`` says that the sender stood still between its last look and the sending, while another daemon took
         over and may have sent it: no look can be so late that nothing comes between.
@@ -90,7 +90,7 @@ class Post:
             raise Violation("every report is sent once", f"{key} arrives twice by {channel}, and nothing had failed")
         if before is not None and before[1] != said:
             raise Violation("every report is sent once", f"{key} arrives again by {channel} in other words")
-        self._world.sometimes("letter arrived" if before is None else "letter arrived again")
+        self._world.sometimes("message arrived" if before is None else "message arrived again")
         # Whoever stood still has lost the lease, and cannot write down that it was sent: the other will send it again.
         self.arrived[channel, key] = (_UNRECORDED if overtaken else self._faults.struck, said)
 
@@ -101,7 +101,7 @@ class Post:
                 raise Violation("every report is sent once", "no look ever wrote down that reports are due")
             return
         weekly = self.mailing.weekly
-        # The days on either side allow for clocks that were wrong and for letters that were refused. Looks may lie two
+        # The days on either side allow for clocks that were wrong and for messages that were refused. Looks may lie two
         # days apart here, and what fell due after the last one is nobody's fault (seed 8011613).
         until = min(self._world.now - 2 * DAY, self._looked - HOUR)
         for opens, _ in calendar_windows(weekly, self._since, self._world.now):
@@ -123,7 +123,7 @@ class SimulatedChannel:
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
         """Deliver; see Channel.send."""
-        looked = self._faults.stood_still  # after the last look whether the letter still waits (seed 3000976)
+        looked = self._faults.stood_still  # after the last look whether the message still waits (seed 3000976)
 
         def effect() -> None:
             self._post.refuse_at_random()

@@ -1,4 +1,4 @@
-"""Letter: a report as a message that is complete in itself, so that a retry sends the same."""
+"""A report as a message that is complete in itself, so that a retry sends the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.report.renderings import attached, html_of, slack_of, text_of
 from scheduler.report.report import Report
 
 
-def letter_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any]:
+def message_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any]:
     """Return the body of a report's message: plain JSON types, ``pictures`` as base64 PNG by content id."""
     document = document_of(report)
     drawn = _drawn(pictures)
