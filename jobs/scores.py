@@ -197,9 +197,7 @@ def _agreement(
         size = len(table) if isinstance(table, list) else 0
         square = 0 < size <= LABELS_KINDS_MAX and all(isinstance(row, list) and len(row) == size for row in table)
         if not square or not all(type(count) is int and 0 <= count <= _COUNT_MAX for row in table for count in row):
-            raise ScoresError(
-                1, f"agreement of {metric} is {brief(table)}, which is not a square of counts", remedy
-            )
+            raise ScoresError(1, f"agreement of {metric} is {brief(table)}, which is not a square of counts", remedy)
         tables[metric] = tuple(map(tuple, table))
     return tables
 
