@@ -253,10 +253,8 @@ def _put_order(ports: Ports, run: Run, lane: Lane) -> bool:
 
 def _put(ports: Ports, run: Run, before: int, what: Mapping[str, Any]) -> bool:
     """Put an order unless there is one; return False where the session was told, or says, that nothing continues."""
-    key, document = (
-        f"runs/{run.key}/lane-{before}/next.json",
-        {"format": FORMAT, "run": run.key, "after": before, **what},
-    )
+    key = f"runs/{run.key}/lane-{before}/next.json"
+    document = {"format": FORMAT, "run": run.key, "after": before, **what}
     try:
         if ports.artifacts.create(key, json.dumps(document).encode()):
             return True
