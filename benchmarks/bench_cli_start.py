@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import statistics
 import subprocess
 import sys
@@ -126,7 +127,7 @@ def measure(programs: dict[str, list[str]], runs: int) -> list[Figure]:
 def run_once(words: list[str]) -> tuple[float, float]:
     """Return wall seconds and peak resident megabytes of one run; raises when the program fails."""
     # The Kaggle client asks for credentials before it answers anything; these are nobody's.
-    environment = {**os.environ, "KAGGLE_USERNAME": "nobody", "KAGGLE_KEY": "none"}
+    environment = {**os.environ, "KAGGLE_USERNAME": "nobody", "KAGGLE_KEY": secrets.token_hex(16)}
     # Installers compile packages; of an editable install the warm-up runs do, unless this forbids it.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, *words]

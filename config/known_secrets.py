@@ -54,10 +54,10 @@ class KnownSecrets(Redactor):
         super().__init__(self._fixed)
         self._look()
 
-    def __call__(self, text: str) -> str:
-        """Return ``text`` with every secret replaced by ``[secret]``."""
+    def each(self, texts: Iterable[str]) -> list[str]:
+        """Return the texts, each with every secret replaced that the files hold by now."""
         self._look()
-        return super().__call__(text)
+        return super().each(texts)
 
     @property
     def places(self) -> list[Path]:

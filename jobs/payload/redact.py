@@ -16,6 +16,7 @@ Redact = Callable[[str], str]
 MARK = "[secret]"
 # Shorter values are words: hiding them would blacken every line and protect nothing.
 LENGTH_MIN = 6
+_STRIDES = (27, 9, 3, 1)  # of characters between two looks: the longer the words, the fewer
 
 _GO = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
@@ -42,9 +43,12 @@ class Redactor:
         forms = {form for form in forms if len(form) >= LENGTH_MIN}
         # Longest first, so that no secret survives inside a longer one.
         self._words = sorted(forms, key=lambda form: (-len(form), form))
-        self._pattern = re.compile("|".join(map(re.escape, self._words))) if self._words else None
         self._begins = {word[:LENGTH_MIN] for word in self._words}
         self._ends = {word[-LENGTH_MIN:] for word in self._words}
+        self._inner: dict[int, set[str]] = {}  # by stride: pieces, of which each word has one at a multiple of it
+        for word in self._words:
+            stride = next(each for each in _STRIDES if len(word) >= each + LENGTH_MIN - 1)
+            self._inner.setdefault(stride, set()).update(_pieces(word[: stride + LENGTH_MIN - 1]))
 
     @property
     def longest(self) -> int:
@@ -53,29 +57,40 @@ class Redactor:
 
     def whole(self, text: str) -> str:
         """Return ``text`` with every secret replaced that stands in it from its beginning to its end."""
-        # Looking for the beginnings of all words at once is many times as fast as looking for each, or for the pattern.
-        if self._pattern is not None and not self._begins.isdisjoint(_pieces(text)):
-            return self._pattern.sub(MARK, text)
-        return text
+        # Looking for pieces of all words at once is many times as fast as looking for each, or for the pattern.
+        if all(pieces.isdisjoint(_pieces(text, stride)) for stride, pieces in self._inner.items()):
+            return text
+        words = [re.escape(word) for word in self._words if word in text]
+        return re.sub("|".join(words), MARK, text) if words else text
 
     def __call__(self, text: str) -> str:
         """Return ``text`` with every secret replaced by ``[secret]``."""
-        return self._without_halves(self.whole(text)) if self._words else text
+        return self.each((text,))[0]
+
+    def each(self, texts: Iterable[str]) -> list[str]:
+        """Return the texts, each with every secret replaced; for many at once this is much the quickest."""
+        if not self._words:
+            return list(texts)
+        texts = list(texts)
+        clean = {text: self._without_halves(self.whole(text)) for text in set(texts)}
+        return [clean[text] for text in texts]
 
     def _without_halves(self, text: str) -> str:
-        if self._begins.isdisjoint(_pieces(text)) and self._ends.isdisjoint(_pieces(text)):
-            return text
         end = len(text.rstrip(_BESIDE_A_CUT))
-        first = min((at for word in self._words if (at := _begun(word, text, end)) is not None), default=None)
-        if first is not None and not text.endswith(MARK):
-            text = f"{text[:first]}{MARK}{text[end:]}"
+        if not self._begins.isdisjoint(_pieces(text[max(0, end - self.longest) : end])):
+            first = min((at for word in self._words if (at := _begun(word, text, end)) is not None), default=None)
+            if first is not None and not text.endswith(MARK):
+                text = f"{text[:first]}{MARK}{text[end:]}"
         begin = len(text) - len(text.lstrip(_BESIDE_A_CUT))
-        last = max((at for word in self._words if (at := _over(word, text, begin)) is not None), default=None)
-        return text if last is None or text.startswith(MARK) else f"{text[:begin]}{MARK}{text[last:]}"
+        if not self._ends.isdisjoint(_pieces(text[begin : begin + self.longest])):
+            last = max((at for word in self._words if (at := _over(word, text, begin)) is not None), default=None)
+            if last is not None and not text.startswith(MARK):
+                text = f"{text[:begin]}{MARK}{text[last:]}"
+        return text
 
 
-def _pieces(text: str) -> Iterator[str]:
-    return (text[at : at + LENGTH_MIN] for at in range(len(text) - LENGTH_MIN + 1))
+def _pieces(text: str, stride: int = 1) -> Iterator[str]:
+    return (text[at : at + LENGTH_MIN] for at in range(0, len(text) - LENGTH_MIN + 1, stride))
 
 
 def _begun(word: str, text: str, end: int) -> int | None:

@@ -7,6 +7,7 @@ import binascii
 import html
 import json
 import quopri
+import re
 import unicodedata
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus
@@ -96,3 +97,18 @@ def test_a_secret_in_utf_7_is_replaced(secret: str, plain: str, beside: str) -> 
     """As a word for itself; and what of it are plain letters, beside others that are none."""
     assert Redactor([secret])(f"x {secret.encode('utf-7').decode()} y") == f"x {MARK} y"
     assert plain not in Redactor([f"~{plain}~"])(f"{beside}~{plain}~{beside}".encode("utf-7").decode())
+
+
+@given(
+    secrets=st.lists(st.text("ab1-", min_size=6, max_size=60), min_size=1, max_size=4),
+    beside=st.lists(st.text("ab1- ", max_size=70), min_size=5, max_size=5),
+)
+def test_all_places_of_all_secrets_are_found_whatever_their_lengths(secrets: list[str], beside: list[str]) -> None:
+    """As by a search for each word at each place, though only some places are looked at."""
+    text = beside[0] + "".join(f"{secret}{around}" for secret, around in zip(secrets, beside[1:], strict=False))
+    redactor = Redactor(secrets)
+    every_form = sorted(
+        {word for secret in secrets for word in Redactor([secret])._words}, key=lambda word: (-len(word), word)
+    )
+    assert redactor.whole(text) == re.sub("|".join(map(re.escape, every_form)), MARK, text)
+    assert redactor.each([text, "", text]) == [redactor(text), "", redactor(text)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from config.known_secrets import KnownSecrets
     from config.paths import Paths
-    from jobs.payload.redact import Redact
+    from jobs.payload.redact import Redactor
     from platforms.base import Platform
     from scheduler.app import App
     from scheduler.service.requests.questions import PlanningContext
@@ -77,7 +77,7 @@ class Cli:
 
         return self._output("UTC", known_to(self.options))
 
-    def _output(self, zone: str, redact: Redact) -> Output:
+    def _output(self, zone: str, redact: Redactor) -> Output:
         only = tuple(name.strip().lower() for name in self.options.columns.split(",") if name.strip())
         return Output(self.options.json, self.colour, zone, redact, self.options.wide, only)
 

@@ -14,7 +14,7 @@ from jobs.problem import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobs.payload.redact import Redact
+    from jobs.payload.redact import Redactor
     from scheduler.cli.shell.context import GlobalOptions
 
 
@@ -143,7 +143,7 @@ def document_of(error: BaseException, options: GlobalOptions) -> dict[str, Any]:
     return own if isinstance(own, dict) else _document(error, code_of(error))
 
 
-def known_to(options: GlobalOptions, words: Sequence[str] = ()) -> Redact:
+def known_to(options: GlobalOptions, words: Sequence[str] = ()) -> Redactor:
     """Return what replaces every secret that settings, environment and ``words`` hold, whatever is wrong with them."""
     from config.errors import ConfigError
     from config.known_secrets import KnownSecrets

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, TypeVar
 
-from jobs.payload.redact import Redact, Redactor
+from jobs.payload.redact import Redactor
 from scheduler.cli.shell.table import column_of, drawn
 
 # Colours and cursor movements (ESC [ ... final character), and titles and links (ESC ] ... BEL or ESC \\).
@@ -58,7 +59,7 @@ class Output:
     as_json: bool
     colour: bool
     zone: str = "UTC"
-    redact: Redact = field(default_factory=Redactor)
+    redact: Redactor = field(default_factory=Redactor)
     wide: bool = False
     only: tuple[str, ...] = ()
 
@@ -92,7 +93,9 @@ class Output:
         if self.as_json:
             return
         kinds = [column_of(title) for title in columns]
-        cells = [[self.redact(clean(cell)) for cell in row] for row in rows]
+        texts = [[clean(cell) for cell in row] for row in rows]
+        shown = iter(self.redact.each(cell for row in texts for cell in row))
+        cells = [list(islice(shown, len(row))) for row in texts]
         if self.only:
             chosen = self._chosen([column.title for column in kinds])
             kinds = [replace(kinds[at], goes=0, below=False) for at in chosen]
