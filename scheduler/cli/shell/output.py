@@ -94,8 +94,8 @@ class Output:
             return
         kinds = [column_of(title) for title in columns]
         texts = [[clean(cell) for cell in row] for row in rows]
-        shown = iter(self.redact.each(cell for row in texts for cell in row))
-        cells = [list(islice(shown, len(row))) for row in texts]
+        redacted = iter(self.redact.each(cell for row in texts for cell in row))
+        cells = [list(islice(redacted, len(row))) for row in texts]
         if self.only:
             chosen = self._chosen([column.title for column in kinds])
             kinds = [replace(kinds[at], goes=0, below=False) for at in chosen]
