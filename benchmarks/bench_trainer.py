@@ -12,6 +12,7 @@ shape, to see that it runs. On one H100 or H200, with 17 GB of disk:
     python3 benchmarks/bench_trainer.py --start --shape 6.7b             (from the command to the first step; 2 minutes)
     python3 benchmarks/bench_trainer.py --storm --length 512 --at-once 4 (20 SIGKILLs; 3 minutes)
     python3 benchmarks/bench_trainer.py --cap 14.5 --shape 6.7b          (4 bits, rows of 1k to 16k, on so small a card)
+    python3 benchmarks/bench_trainer.py --offload --shape 6.7b           (of checkpointed layers' inputs; 4 minutes)
     python3 benchmarks/bench_trainer.py --pair --shape 6.7b              (two devices; 4 minutes)
     python3 benchmarks/bench_trainer.py --pause --shape 6.7b             (rows of several documents come; 2 minutes)
 """
@@ -31,7 +32,7 @@ from benchmarks.trainer.cases import SHAPES, Case
 from benchmarks.trainer.pair import measure_pair
 from benchmarks.trainer.pause import measure_pause
 from benchmarks.trainer.saves import measure_saves
-from benchmarks.trainer.speed import TABLE, compare, measure_lengths, measure_price, measure_rounding
+from benchmarks.trainer.speed import TABLE, compare, measure_lengths, measure_offload, measure_price, measure_rounding
 from benchmarks.trainer.start import measure_starts
 from benchmarks.trainer.storm import measure_storm
 
@@ -65,6 +66,8 @@ def main() -> int:
             measure_starts(options, folder)
         elif options.cap:
             measure_lengths(options, folder)
+        elif options.offload:
+            measure_offload(options, folder)
         elif options.rounding:
             measure_rounding(options, folder)
         elif options.price:
@@ -88,6 +91,9 @@ def _options() -> argparse.Namespace:
     what.add_argument("--storm", action="store_true", help="a training that is killed --kills times")
     what.add_argument("--cap", type=float, metavar="GIB", help="4 bits, by length, on a card of so much memory")
     what.add_argument("--rounding", action="store_true", help="what an adapter learns on a base in fp8, beside bf16")
+    what.add_argument(
+        "--offload", action="store_true", help="checkpointing with layers' inputs in the machine's memory"
+    )
     what.add_argument("--pause", action="store_true", help="the longest between steps; fails where layers are compiled")
     what.add_argument("--pair", action="store_true", help="two devices beside one")
     parser.add_argument("--only", default="", metavar="TEXT", help="of --table and --price the cases that begin so")

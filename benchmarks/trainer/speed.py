@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 from benchmarks.trainer.baseline import measure_baseline
@@ -59,6 +60,19 @@ def measure_rounding(options: argparse.Namespace, folder: Path) -> None:
         losses[precision] = measure_ours(case, options.steps, folder, *way).held_out_loss
         print(f"{precision:>15}: held-out loss {losses[precision]:.5f}, before {losses['base']:.5f}", flush=True)
     print(f"{'ratio':>15}: {losses['fp8'] / losses['bf16']:9.5f}", flush=True)
+
+
+def measure_offload(options: argparse.Namespace, folder: Path) -> None:
+    """Print what it costs, and frees, to keep the inputs of checkpointed layers in the machine's memory."""
+    for way in ("lora", "full"):
+        case = Case(options.shape, way, options.length, options.batch, ours=True, deterministic=options.deterministic)
+        prepare(case, options, folder)
+        plain = measure_ours(case, options.steps, folder)
+        away = measure_ours(case, options.steps, folder, "--gradient-checkpointing", "offload")
+        print(f"{case}\n    on the card: {told(case, options, plain)}\n    offloaded:   {told(case, options, away)}")
+        print(f"    ratio: {away.speed / plain.speed:.3f} of the speed, {away.peak / plain.peak:.3f} of the peak")
+        same = re.findall(r"loss [\d.]+", plain.said) == re.findall(r"loss [\d.]+", away.said)
+        print(f"    the same losses: {'yes' if same else 'no'}", flush=True)
 
 
 def measure_price(cases: list[Case], options: argparse.Namespace, folder: Path) -> None:

@@ -192,7 +192,8 @@ def test_short_memory_changes_the_step_as_little_as_it_must_and_is_remembered(ma
         "--rows-at-once 1",
         "--rows-at-once 1 --gradient-checkpointing half",
         "--rows-at-once 1 --gradient-checkpointing all",
-        "--rows-at-once 1 --gradient-checkpointing all --length 256 --changed length=512",
+        "--rows-at-once 1 --gradient-checkpointing offload",
+        "--rows-at-once 1 --gradient-checkpointing offload --length 256 --changed length=512",
     ]
     second = desk.session(cut=first["checkpoint_step"] + 4)
     assert "once more with" not in desk.log()
@@ -218,7 +219,7 @@ def test_an_optimizer_in_8_bits_is_kept_for_good(make_desk: Callable[..., Desk])
     """Also on a card with memory to spare, in a process that was not asked for it."""
     if accelerators():
         pytest.skip("memory is made short on processors; on an accelerator it is large for a tiny model")
-    options = ("--lora", "4", "--rows-at-once", "1", "--gradient-checkpointing", "--may-change", "optimizer")
+    options = ("--lora", "4", "--rows-at-once", "1", "--gradient-checkpointing", "offload", "--may-change", "optimizer")
     desk = make_desk("desk", *options, target=200)
     with_device(desk, SHORT.format(tokens="64 * ('adamw8bit' in sys.argv)").replace("import os", "import os, sys"))
     first = desk.session(cut=4)

@@ -33,7 +33,7 @@ def tried(
 def test_rows_are_halved_and_then_activations_computed_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, ran = tried(monkeypatch, Processes(*[STATUS] * 5))
+    status, ran = tried(monkeypatch, Processes(*[STATUS] * 6))
     assert status == 1
     assert ran == [
         [],
@@ -41,14 +41,15 @@ def test_rows_are_halved_and_then_activations_computed_again(
         ["--rows-at-once", "1"],
         ["--rows-at-once", "1", "--gradient-checkpointing", "half"],
         ["--rows-at-once", "1", "--gradient-checkpointing", "all"],
+        ["--rows-at-once", "1", "--gradient-checkpointing", "offload"],
     ]
     assert "out of memory" in capsys.readouterr().err.splitlines()[-1], "by which the agent knows the class"
 
 
 def test_on_several_devices_weights_are_then_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, ran = tried(monkeypatch, Processes(*[STATUS] * 5, 0), devices=2)
-    assert (status, len(ran)) == (0, 6)
-    assert ran[-1] == ["--rows-at-once", "1", "--gradient-checkpointing", "all", "--shard", "on"]
+    status, ran = tried(monkeypatch, Processes(*[STATUS] * 6, 0), devices=2)
+    assert (status, len(ran)) == (0, 7)
+    assert ran[-1] == ["--rows-at-once", "1", "--gradient-checkpointing", "offload", "--shard", "on"]
 
 
 def test_what_then_goes_well_went_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,13 +79,14 @@ def test_every_next_try_needs_less_until_none_is_left() -> None:
         Fit(1, False, False),
         Fit(1, "half", False),
         Fit(1, True, False),
-        Fit(1, True, True),
+        Fit(1, "offload", False),
+        Fit(1, "offload", True),
     ]
     assert walk(Fit(1, False, True), by_halves=False) == [Fit(1, False, True), Fit(1, True, True)]
 
 
 def test_what_makes_another_training_of_it_comes_last_and_only_where_it_may() -> None:
-    start = Fit(1, checkpointing=True, shared=False, length=1_000)
+    start = Fit(1, checkpointing="offload", shared=False, length=1_000)
     assert walk(start, shareable=False) == [start]
     assert walk(start, shareable=False, may_change={"optimizer"})[1:] == [start._replace(optimizer="adamw8bit")]
     assert [(fit.optimizer, fit.length) for fit in walk(start, shareable=False, may_change=set(CHANGES))] == [
@@ -96,10 +98,10 @@ def test_what_makes_another_training_of_it_comes_last_and_only_where_it_may() ->
 
 def test_a_try_that_changes_the_training_says_so_to_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetune, "find_spec", lambda _: object())
-    more = ("--gradient-checkpointing", "--rows-at-once", "1", "--may-change", "optimizer,length")
+    more = ("--gradient-checkpointing", "offload", "--rows-at-once", "1", "--may-change", "optimizer,length")
     status, ran = tried(monkeypatch, Processes(STATUS, STATUS, 0), 1, *more)
     assert status == 0
-    lowered = ["--rows-at-once", "1", "--gradient-checkpointing", "all"]
+    lowered = ["--rows-at-once", "1", "--gradient-checkpointing", "offload"]
     eight = ["--optimizer", "adamw8bit", "--changed", "optimizer=adamw"]
     assert [words[len(more) :] for words in ran] == [
         [],
@@ -110,7 +112,7 @@ def test_a_try_that_changes_the_training_says_so_to_its_processes(monkeypatch: p
 
 def test_without_bitsandbytes_no_optimizer_in_8_bits_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetune, "find_spec", lambda _: None)
-    more = ("--gradient-checkpointing", "--rows-at-once", "1", "--may-change", "optimizer,length")
+    more = ("--gradient-checkpointing", "offload", "--rows-at-once", "1", "--may-change", "optimizer,length")
     status, ran = tried(monkeypatch, Processes(STATUS, 0), 1, *more)
     assert (status, "--optimizer" in ran[1]) == (0, False)
 
@@ -118,7 +120,7 @@ def test_without_bitsandbytes_no_optimizer_in_8_bits_is_tried(monkeypatch: pytes
 def test_the_last_word_says_what_might_still_be_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tried(monkeypatch, Processes(*[STATUS] * 5))
+    tried(monkeypatch, Processes(*[STATUS] * 6))
     assert "(E2): --may-change optimizer,length" in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -11,7 +11,9 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 STATUS = 77  # with which a process ends whose memory was too small
-ALL, HALF = "all", "half"  # the layers whose activations are computed again
+ALL, HALF, OFFLOAD = "all", "half", "offload"  # the layers whose activations are computed again
+LEVELS: tuple[bool | str, ...] = (False, HALF, True, OFFLOAD)
+"""Of gradient checkpointing, each with less memory: of no layer, of half, of all, of all with inputs in host memory."""
 CHANGES = ("optimizer", "length")  # what may be changed of a training, in this order
 SHORTEST = 256  # tokens a row; with fewer a model learns nothing of what lies further apart
 _WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
@@ -20,8 +22,7 @@ _WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 class Fit(NamedTuple):
     """How a step is computed: so many rows at a time on a device, activations computed again, weights shared out.
 
-    ``checkpointing`` is that of all layers, of HALF of them, or of none. ``optimizer`` and ``length`` are the options
-    of these names.
+    ``checkpointing`` is one of LEVELS. ``optimizer`` and ``length`` are the options of these names.
     """
 
     rows: int
@@ -36,14 +37,15 @@ def smaller(
 ) -> Fit | None:
     """Return what needs less memory than what was tried, or None.
 
-    That is half the rows; at one row recomputed activations, of half the layers if it goes ``by_halves``, then of all;
-    then weights shared out over the devices, if they are ``shareable``; then, of CHANGES, what may be changed: an
-    optimiser in 8 bits, and rows half as long.
+    That is half the rows; at one row the next of LEVELS (where it does not go ``by_halves``, activations of all layers
+    computed again, and no further); then weights shared out over the devices, if they are ``shareable``; then, of
+    CHANGES, what may be changed: an optimiser in 8 bits, and rows half as long.
     """
     if tried.rows > 1:
         return tried._replace(rows=tried.rows // 2)
-    if tried.checkpointing is not True:
-        return tried._replace(checkpointing=HALF if by_halves and not tried.checkpointing else True)
+    levels = LEVELS[LEVELS.index(tried.checkpointing) + 1 :]
+    if level := next((each for each in levels if by_halves or each is True), None):
+        return tried._replace(checkpointing=level)
     if shareable and not tried.shared:
         return tried._replace(shared=True)
     if "optimizer" in may_change and tried.optimizer == "adamw":
@@ -57,7 +59,7 @@ def words_for(fit: Fit, wanted: Fit) -> list[str]:
     """Return the options by which a process computes as ``fit`` says, where something else was asked for."""
     words = ["--rows-at-once", str(fit.rows)]
     if fit.checkpointing:
-        words += ["--gradient-checkpointing", ALL if fit.checkpointing is True else HALF]
+        words += ["--gradient-checkpointing", ALL if fit.checkpointing is True else str(fit.checkpointing)]
     words += ["--shard", "on"] if fit.shared and not wanted.shared else []
     changed = {name: getattr(wanted, name) for name in CHANGES if getattr(fit, name) != getattr(wanted, name)}
     for name, was in changed.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import hashlib
 import json
@@ -23,7 +24,8 @@ from .errors import TrainingRefused
 from .fp8 import use_fp8
 from .images import KINDS, PREPROCESSOR, preprocessor
 from .independence import ALONE, MASK, separation
-from .memory import HALF
+from .memory import HALF, OFFLOAD
+from .offload import OffloadedInputs
 
 # What a model does to its logits before the loss; only a model that does nothing may have them computed in pieces.
 _ODD_LOGITS = (
@@ -49,6 +51,9 @@ class CausalLM:
         self._masks_are_bool = getattr(self._causal.config, "_attn_implementation", "sdpa") != EAGER
         self._odd = any(getattr(self._causal.config, name, None) for name in _ODD_LOGITS)
         self.compute: Callable[..., Any] = self._summed_loss
+        self.inputs: contextlib.AbstractContextManager[None] = (
+            contextlib.nullcontext()
+        )  # where those of layers are kept
         self.beside: dict[str, bytes] = {}  # files that a checkpoint has as well
         self.collect()
 
@@ -98,7 +103,8 @@ class CausalLM:
         The logits are computed some at a time, and again for the gradient: all at once would be the largest thing in
         memory.
         """
-        return self.compute(tokens, targets, positions, documents, **more)
+        with self.inputs:
+            return self.compute(tokens, targets, positions, documents, **more)
 
     def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **more: Any) -> Any:
         extra: dict[str, Any] = more
@@ -192,6 +198,8 @@ def make_model(
     model = CausalLM(whole, adapter=bool(options.lora))
     if options.gradient_checkpointing:
         _compute_again(model, half=options.gradient_checkpointing == HALF)
+    if options.gradient_checkpointing == OFFLOAD and card.accelerated:
+        model.inputs = OffloadedInputs(model.root.config.get_text_config().hidden_size)
     if sees:
         model.beside[PREPROCESSOR] = preprocessor(source)
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import TrainingRefused
-from .memory import ALL, CHANGES, HALF
+from .memory import ALL, CHANGES, HALF, OFFLOAD
 from .tally import SKIP_AT_MOST
 from .zero_config import read_file
 
@@ -100,10 +100,11 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "--gradient-checkpointing",
         nargs="?",
         const=ALL,
-        choices=(ALL, HALF),
+        choices=(ALL, HALF, OFFLOAD),
         default=False,
         metavar="LAYERS",
-        help="less memory for more time: all layers, or half of them",
+        help="less memory for more time: all layers, half of them, or offload: all, with their inputs in the machine's "
+        "memory",
     )
     machine.add_argument(
         "--compile", choices=("auto", "on", "off"), default="auto", help="compile each layer (auto: where Triton works)"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .memory import CHANGES, HALF
+from .memory import CHANGES, LEVELS
 
 if TYPE_CHECKING:
     from .card import Device  # with torch
@@ -76,7 +76,7 @@ def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: in
 def _take(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
     options.rows_at_once = min(values["rows at once"], options.rows_at_once or options.batch)
     both = (options.gradient_checkpointing, values["gradient checkpointing"])
-    options.gradient_checkpointing = True in both or (HALF in both and HALF)
+    options.gradient_checkpointing = max(both, key=LEVELS.index)
     options.shard = "on" if values.get("shared out") is True else options.shard
     for name, value in values.get("changed", {}).items():
         if name in options.may_change and name not in options.changed:
