@@ -17,6 +17,7 @@ from jobs.code.errors import CodeError
 from jobs.payload.bounded_file import folder_below, open_in
 from jobs.payload.clock import stopwatch
 from jobs.payload.store.listing import CODE_LIMITS, BadListing, Entry, Kind, encode_listing
+from jobs.secret_scan import SecretScan
 from jobs.spec import Code
 
 _RULES_BYTES_MAX = 1 << 20
@@ -28,11 +29,12 @@ _MODE = {"file": b"100644", "program": b"100755", "link": b"120000"}
 def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
     """Write the bytes of all files one after another; return the code with its digest and figures, and its listing.
 
-    Raises CodeError.
+    Raises CodeError, and SecretsFound when all of it was read.
     """
     folder = _folder(code)
     packing = _Taking(folder)
     commit, dirty = _of_commit(packing, code.revision, sink) if code.revision else _of_folder(packing, sink)
+    packing.scan.finish()
     if not packing.entries:
         remedy = "Give another folder; git status --ignored tells what git leaves out"
         raise CodeError(code.source, "nothing is in it that git or .schedignore would not leave out", remedy)
@@ -79,6 +81,7 @@ class _Taking:
         self.folder = folder
         self.entries: list[Entry] = []
         self.left = CODE_LIMITS.bytes
+        self.scan = SecretScan(folder)
 
     def take(self, path: str, kind: Kind, data: bytes, sink: BinaryIO) -> None:
         """Add one file or link."""
@@ -88,6 +91,7 @@ class _Taking:
             self.entries.append(Entry(path, kind, os.fsdecode(data), 0))
             return
         self.left -= len(data)
+        self.scan.feed(path, data)
         sink.write(data)
         self.entries.append(Entry(path, kind, hashlib.sha256(data).hexdigest(), len(data)))
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from jobs.corpus.build import build as corpus_build
+from jobs.secret_scan import SecretsFound
 from jobs.spec import JobSpec, Mixture
+from platforms.artifacts.directory import DirectoryStore
 from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
 from scheduler.store import jobs
 from scheduler.store.engine import Database
@@ -59,3 +61,22 @@ def test_another_mixture_makes_other_data_without_a_restart(data: TrainingData, 
     with database.write() as tx:
         jobs.change_spec(tx, "full", NOW, "ann", mixture=None)
     assert data.prefix("full") == ""
+
+
+def test_a_corpus_with_a_secret_is_not_copied_to_a_store_elsewhere(
+    data: TrainingData, tmp_path: Path, database: Database
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(f"{text.read_text()}\n\nThe node logs in with npm_{'aB3dE6' * 6} at night.\n")
+    store = DirectoryStore(tmp_path / "bucket")
+    there = TrainingData(tmp_path / "root", data.recipe, database, lambda: NOW, store)
+    with pytest.raises(SecretsFound, match=r"corpus was not uploaded: it holds 1 secret: .*\.jsonl:\d+ \(npm token\)"):
+        there.prefix("full")
+    assert not list((tmp_path / "bucket").rglob("*.jsonl"))
+    with pytest.raises(SecretsFound) as found:
+        there.build("ann")
+    found.value.allow()
+    there.build("ann")
+    prefix = there.prefix("full")
+    assert list((tmp_path / "bucket" / prefix).glob("train-*.jsonl"))
+    assert data.prefix("full") == prefix

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from scheduler.cli.commands.job_options import AllowSecrets, allowing
 from scheduler.cli.shell.command import command, group
 from scheduler.cli.shell.context import Cli
 
@@ -18,7 +19,7 @@ _VERSION = "VERSION"
 
 
 @command(app, "schedctl corpus build")
-def build(cli: Cli) -> None:
+def build(cli: Cli, allow_secrets: AllowSecrets = False) -> None:
     """Build the corpus from its sources as they are now. The same text is the same version. New jobs get it.
 
     Jobs that train stay on the version that they have. Without this command the first launch of a job that needs a
@@ -27,9 +28,12 @@ def build(cli: Cli) -> None:
     from scheduler.cli.commands.corpus_show import tell_built
 
     before = cli.app.training_data.folder.current().version
-    manifest = cli.app.training_data.build(cli.who, _progress(cli))
-    tell_built(cli, manifest, before)
-    cli.wake_daemon()
+
+    def make() -> None:
+        tell_built(cli, cli.app.training_data.build(cli.who, _progress(cli)), before)
+        cli.wake_daemon()
+
+    allowing(cli, make, wanted=allow_secrets)
 
 
 @command(app, "schedctl corpus show", "schedctl corpus show 3f2a")

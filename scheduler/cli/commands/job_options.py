@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from jobs.readers import is_remote
+from jobs.secret_scan import SecretsFound
 from scheduler.cli.commands.complete import pool_names
 from scheduler.cli.shell.command import Several
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 
 
@@ -95,6 +98,21 @@ DryRun = Annotated[
 Expect = Annotated[
     str, typer.Option("--expect", metavar="DIGEST", help="Add only what a dry run showed: its fingerprint.")
 ]
+
+AllowSecrets = Annotated[
+    bool, typer.Option("--allow-secrets", help="What looks like a secret is none: note it, and upload it.")
+]
+
+
+def allowing(cli: Cli, work: Callable[[], None], *, wanted: bool) -> None:
+    """Do the work; with ``wanted``, allow the secrets that it finds, and do it again. Raises SecretsFound, OSError."""
+    while True:
+        try:
+            return work()
+        except SecretsFound as found:
+            if not wanted:
+                raise
+            cli.out.say(found.allow())
 
 
 _INSIDE = {"gpus", "vram_gib", "stop_on", "patience"}  # they stand in tables of their own

@@ -91,6 +91,7 @@ def add(
     ] = False,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",
+    allow_secrets: options.AllowSecrets = False,
 ) -> None:
     """Add a job from a file or options, or all models of the settings.
 
@@ -103,7 +104,11 @@ def add(
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
     if not (models or file or table):
         raise UsageFault("nothing to add", "no job was named", "Give a FILE, --models, or --name and its options")
-    add_jobs(cli, file, table, from_models=models, go_on=go_on, dry_run=dry_run, expect=expect)
+    options.allowing(
+        cli,
+        lambda: add_jobs(cli, file, table, from_models=models, go_on=go_on, dry_run=dry_run, expect=expect),
+        wanted=allow_secrets,
+    )
 
 
 @command(
@@ -142,7 +147,7 @@ def edit(
     "schedctl queue update ufm --corpus newest",
     name="update",
 )
-def update(
+def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
     cli: Cli,
     job: Job,
     code: Annotated[
@@ -167,6 +172,7 @@ def update(
         list[str] | None,
         typer.Option("--secret", metavar="NAME", help="The secrets it is given, all of them; may be repeated."),
     ] = None,
+    allow_secrets: options.AllowSecrets = False,
 ) -> None:
     """Take a job's code and packages again for its next session, or what is named.
 
@@ -192,7 +198,7 @@ def update(
         update_corpus(cli, spec, corpus or "newest")
         return
     if inputs:
-        update_inputs(cli, spec, inputs)
+        options.allowing(cli, lambda: update_inputs(cli, spec, inputs), wanted=allow_secrets)
         return
     packages = Requirements(str(requirements.expanduser().resolve())) if requirements else None
     wanted = Code(str(code.expanduser().resolve()), commit) if code else None
@@ -202,7 +208,7 @@ def update(
         packages = spec.requirements
     if wanted is None and (packages is None or commit):
         raise UsageFault(f"{job} has no code", "it was added without any", "Give it with --code DIR")
-    update_job(cli, job, wanted, packages, corpus=renews)
+    options.allowing(cli, lambda: update_job(cli, job, wanted, packages, corpus=renews), wanted=allow_secrets)
 
 
 @command(app, "schedctl queue clone ufm", "schedctl queue clone ufm --set name=ufm-hot --set seed=7")

@@ -47,6 +47,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     ] = None,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",
+    allow_secrets: options.AllowSecrets = False,
     and_wait: Annotated[bool, typer.Option("--and-wait", help="Wait until it is done; 9 if it is not.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="As --and-wait, and write what its sessions print.")
@@ -60,4 +61,8 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     from scheduler.cli.commands.submit_jobs import Submission, submit_jobs
 
     submission = Submission(script, arguments or [], options.table_of(fields), sweep or [], probe)
-    submit_jobs(cli, submission, dry_run=dry_run, expect=expect, wait=and_wait, logs=follow)
+    options.allowing(
+        cli,
+        lambda: submit_jobs(cli, submission, dry_run=dry_run, expect=expect, wait=and_wait, logs=follow),
+        wanted=allow_secrets,
+    )

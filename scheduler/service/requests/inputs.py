@@ -16,6 +16,7 @@ from jobs.payload.store import mount
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing
 from jobs.payload.store.tree import LIMITS, tree_prefix
+from jobs.secret_scan import SecretScan
 from jobs.spec import TEST_SET, Input, JobSpec
 from platforms.artifacts.base import BlobStore
 from platforms.base import Published
@@ -41,7 +42,7 @@ def take(
 
     It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``hub_token`` opens
     repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
-    again. Raises TreeError, Refused, StoreError, PlatformError, ConfigError, OSError.
+    again. Raises TreeError, SecretsFound, Refused, StoreError, PlatformError, ConfigError, OSError.
     """
     if wanted.kind in {HUB, mount.KIND}:  # its listing alone; who needs the files fetches them, or has them attached
         listing, pinned = _pin(wanted, hub_token, published)
@@ -58,8 +59,13 @@ def take(
 
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
         folder = folder_of(Path(scratch) / "files", wanted.source, report)
-        packed = put_tree(database, artifacts, folder, KIND, delete_at, report, heal=heal)
+        packed = put_tree(database, artifacts, folder, KIND, delete_at, report, heal=heal, scan=scan_of(wanted))
     return replace(wanted, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
+
+
+def scan_of(wanted: Input) -> SecretScan | None:
+    """Return what scans an input of this machine; what lies in a bucket has left it already."""
+    return None if wanted.source.startswith("s3:") else SecretScan(Path(wanted.source))
 
 
 def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Path:

@@ -87,7 +87,7 @@ def _with_set(
 def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec]:
     """Return jobs with the digests of the code, the packages and the local inputs they have now. Nothing is stored.
 
-    Raises CodeError, RequirementsError, TreeError, OSError.
+    Raises CodeError, RequirementsError, SecretsFound, TreeError, OSError.
     """
     measure_code, measure_input = cache(_measure_code), cache(_measure_input)  # a sweep has the same for each job
     measured: list[JobSpec] = []
@@ -139,5 +139,6 @@ def _measure_input(item: Input) -> Input:
     if is_remote(item.source):
         return item
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
-        packed = pack_folder(folder_of(Path(scratch) / "files", item.source, lambda _line: None), KIND)
+        folder = folder_of(Path(scratch) / "files", item.source, lambda _line: None)
+        packed = pack_folder(folder, KIND, scan=inputs.scan_of(item))
     return replace(item, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)

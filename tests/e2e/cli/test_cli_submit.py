@@ -1,5 +1,6 @@
 """`schedctl submit` and `queue clone`: one line makes a job, or a family, of a folder that anybody may have."""
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -230,3 +231,42 @@ def test_a_clone_has_the_very_code_of_the_first_and_what_was_set(
     assert found["hot"].spec.target_step == 9
     assert len({record.spec.code for record in found.values()}) == 1
     assert schedctl("queue", "clone", "nobody").code == Exit.NOT_FOUND
+
+
+def test_a_secret_in_the_folder_stops_the_upload_until_it_is_allowed(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]], artifacts: DirectoryStore
+) -> None:
+    token = "hf_" + "aBcDeGfHiJkLmNoPqRsTuVwXyZ" + "aZbYcXdW"
+    (folder / "upload.py").write_text(f"import os\nlogin('{token}')\n")
+    line = ("submit", "train.py", "--max-time", "1h", "--pool", "desk")
+    refused = schedctl(*line)
+    assert refused.code == Exit.REFUSED
+    assert f"{folder}/upload.py:2 (Hugging Face token)" in refused.err
+    assert ".sched-allowed-secrets" in refused.err
+    document = json.loads(schedctl(*line, "--json").err.splitlines()[-1])["error"]
+    assert [(one["file"], one["line"], one["key"]) for one in document["problems"]] == [
+        (f"{folder}/upload.py", 2, "Hugging Face token")
+    ]
+    assert token not in refused.err + json.dumps(document)
+    assert not queued()
+    assert not list(artifacts.keys("code/"))
+    done = schedctl(*line, "--allow-secrets")
+    assert done.code == 0, done.err
+    assert "1 value may be uploaded from now on" in done.err
+    assert token not in (folder / ".sched-allowed-secrets").read_text()
+    assert schedctl(*line, "--name", "second").code == 0
+    assert set(queued()) == {"my-model", "second"}
+
+
+def test_a_secret_in_an_input_stops_the_upload(
+    schedctl: Schedctl, folder: Path, tmp_path: Path, queued: Callable[[], dict[str, jobs.JobRecord]]
+) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"prompt": "a"}\n' + json.dumps({"prompt": f"export GH=ghp_{'aB3dE6' * 6}\nmake"}) + "\n")
+    line = ("submit", "train.py", "--max-time", "1h", "--pool", "desk", "--input", f"pairs={pairs}")
+    refused = schedctl(*line)
+    assert refused.code == Exit.REFUSED
+    assert f"{pairs}:2 (GitHub token)" in refused.err
+    assert not queued()
+    assert schedctl(*line, "--allow-secrets").code == 0
+    assert (tmp_path / ".sched-allowed-secrets").is_file()
