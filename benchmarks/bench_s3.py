@@ -42,7 +42,7 @@ else:
     import boto3
     client = boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint)
 client.list_buckets()
-store = S3Store(client, bucket, source.parent / "uploads", conditional=False)
+store = S3Store(client, bucket, conditional=False)
 copy = source.with_name(f"copy-{key}")
 began, worked = time.perf_counter(), time.process_time()
 store.create(key, source) if kind == "ours" else client.upload_file(str(source), bucket, key)

@@ -129,8 +129,7 @@ class SageMakerPlatform(Platform):
 
     @cached_property
     def _files(self) -> S3Store:
-        notes = self._context.state_folder / "uploads"
-        return S3Store(self._s3, self._settings.bucket, notes, prefix=self._settings.prefix)
+        return S3Store(self._s3, self._settings.bucket, prefix=self._settings.prefix)
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a training job named by the key; see Platform.launch."""

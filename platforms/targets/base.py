@@ -131,11 +131,9 @@ class TargetContext:
     """What a target is given besides its own options.
 
     ``credential`` finds the file of a credential by its name, ``read_secret`` its text; both are asked when they are
-    needed, so that a changed one counts at once, and raise what tells a person where it should lie. ``scratch`` is a
-    folder of this machine that belongs to the target.
+    needed, so that a changed one counts at once, and raise what tells a person where it should lie.
     """
 
-    scratch: Path
     credential: Callable[[str], Path]
     read_secret: Callable[[str], str]
 

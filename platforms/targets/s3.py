@@ -57,7 +57,7 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Tar
         name,
         client,
         read["bucket"],
-        S3Store(client, read["bucket"], context.scratch / name, prefix=prefix),
+        S3Store(client, read["bucket"], prefix=prefix),
         prefix,
         read.commands(),
     )

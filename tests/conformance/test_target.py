@@ -46,7 +46,7 @@ def folder_place(root: Path, opened: Callable[[], Target]) -> Place:
 
 @pytest.fixture(params=["directory", "ssh", "s3", "vllm"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    context = TargetContext(tmp_path / "scratch", Path, lambda name: f"the secret {name}")
+    context = TargetContext(Path, lambda name: f"the secret {name}")
 
     def opener(kind: str, options: dict[str, str]) -> Callable[[], Target]:
         return lambda: open_target("there", kind, options, context)

@@ -100,7 +100,7 @@ class World:
 @pytest.fixture
 def world(make_ports: Callable[..., Ports], hand_clock: HandClock, tmp_path: Path) -> World:
     options = {"path": str(tmp_path / "models"), "health": HEALTH}
-    target = Shaken(open_target("griffith", "directory", options, TargetContext(tmp_path, Path, str)))
+    target = Shaken(open_target("griffith", "directory", options, TargetContext(Path, str)))
     made = World(make_ports(scratch=tmp_path / "scratch"), hand_clock, tmp_path, target)
     made.use(DeploymentRule("griffith", automatic=True))
     return made
@@ -283,7 +283,7 @@ def test_where_nothing_answers_no_row_says_that_something_serves(world: World) -
         "griffith",
         "directory",
         {"path": str(world.root / "models"), "restart": "exit 1"},
-        TargetContext(world.root, Path, str),
+        TargetContext(Path, str),
     )
     world.version("ufm", b"two")
     world.cycle()
@@ -310,7 +310,7 @@ def test_two_processes_of_a_machine_do_not_do_the_same_deployment(world: World, 
 def test_two_targets_of_one_model_take_nothing_from_each_other(world: World, tmp_path: Path) -> None:
     """The first to finish removed what was on its way to the other, which then failed."""
     options = {"path": str(tmp_path / "second"), "health": HEALTH}
-    second = open_target("second", "directory", options, TargetContext(tmp_path, Path, str))
+    second = open_target("second", "directory", options, TargetContext(Path, str))
     targets = dict(world.ports.targets) | {"second": ServedAt(DeploymentRule("second", automatic=True), lambda: second)}
     world.ports = replace(world.ports, targets=targets)
     version = world.version("ufm", b"one")
@@ -359,7 +359,7 @@ def test_what_cannot_be_brought_there_again_is_tried_once_and_waits_for_a_person
     world.version("ufm", b"one")
     world.cycle()
     options = {"path": str(world.root / "models"), "health": "exit 1"}
-    world.target.target = open_target("griffith", "directory", options, TargetContext(world.root, Path, str))
+    world.target.target = open_target("griffith", "directory", options, TargetContext(Path, str))
     (world.root / "models/ufm/proven").write_text("0\n")
     for _ in range(3):
         world.cycle(700)
@@ -368,7 +368,7 @@ def test_what_cannot_be_brought_there_again_is_tried_once_and_waits_for_a_person
 
 def test_a_secret_that_a_health_check_says_is_kept_nowhere(world: World) -> None:
     options = {"path": str(world.root / "models"), "health": "echo token=hush-hush-123; exit 1"}
-    world.target.target = open_target("griffith", "directory", options, TargetContext(world.root, Path, str))
+    world.target.target = open_target("griffith", "directory", options, TargetContext(Path, str))
     world.ports = replace(world.ports, redact=lambda text: text.replace("hush-hush-123", "[secret]"))
     world.version("ufm", b"one")
     world.cycle()

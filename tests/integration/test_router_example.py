@@ -147,7 +147,7 @@ def test_a_deployment_switches_the_router_after_the_probe_and_going_back_does_to
         "router": f"http://127.0.0.1:{router.admin_port}",
         "router_key": "ROUTER_KEY",
     }
-    target = open_target("griffith", "vllm", options, TargetContext(tmp_path, Path, lambda _name: KEY))
+    target = open_target("griffith", "vllm", options, TargetContext(Path, lambda _name: KEY))
     for version in (8, 9):
         assert target.deploy(make_release(tmp_path, version)).outcome is DeployOutcome.SERVING
         assert router.ask("ufm") == (200, f"ufm@{version}")

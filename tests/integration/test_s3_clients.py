@@ -98,9 +98,9 @@ def server() -> Iterator[Server]:
     running.close()
 
 
-def store_at(address: str, folder: Path) -> S3Store:
+def store_at(address: str) -> S3Store:
     """Return a store at an endpoint of ours, which sends what has more than a kilobyte in parts."""
-    return S3Store(connect("s3", region="eu-central-1", endpoint=address), "bucket", folder / "uploads", part_bytes=999)
+    return S3Store(connect("s3", region="eu-central-1", endpoint=address), "bucket", part_bytes=999)
 
 
 def actions(store: S3Store, folder: Path) -> dict[str, Callable[[], Any]]:
@@ -125,7 +125,7 @@ def test_no_s3_server_that_drips_holds_its_client(dripper: Dripper, tmp_path: Pa
     """Botocore's time-out counts from byte to byte: with one every half second a launch never ended."""
     dripper.first = first
     with pytest.raises(StoreUnreachable, match="Read timeout"):
-        actions(store_at(dripper.address, tmp_path), tmp_path)[action]()
+        actions(store_at(dripper.address), tmp_path)[action]()
 
 
 def test_a_slow_transfer_that_goes_on_is_not_cut_off(
@@ -133,12 +133,12 @@ def test_a_slow_transfer_that_goes_on_is_not_cut_off(
 ) -> None:
     monkeypatch.setattr("platforms.artifacts.s3.client._PIECE_BYTES", 1)
     dripper.first = LONG.replace(b"1000000", b"15")
-    assert store_at(dripper.address, tmp_path).read("a/b") == b"x" * 15
+    assert store_at(dripper.address).read("a/b") == b"x" * 15
 
 
 def test_every_exchange_of_a_connection_has_its_time(server: Server, tmp_path: Path) -> None:
     server.answer, server.stay = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", True
-    store = store_at(server.address, tmp_path)
+    store = store_at(server.address)
     for _ in range(4):
         assert store.read("a/b") == b"ok"
         threading.Event().wait(0.05)
@@ -149,13 +149,13 @@ def test_an_answer_without_end_is_refused(server: Server, tmp_path: Path, monkey
     monkeypatch.setattr("platforms.artifacts.s3.client._ANSWER_BYTES_MAX", 1_000)
     server.answer = b"HTTP/1.1 200 OK\r\n\r\n<ListBucketResult><!--" + b"x" * 1_000 + b"--></ListBucketResult>"
     with pytest.raises(StoreUnreachable):
-        [*store_at(server.address, tmp_path).keys("a/")]
+        [*store_at(server.address).keys("a/")]
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"206 Part", b"204 Nothing", b"403 No", b"503 Slow"])
 def test_odd_answers_are_errors_of_the_store(server: Server, tmp_path: Path, status: bytes) -> None:
     """A length of "²" or a missing field ended in errors that the daemon does not know."""
-    store = store_at(server.address, tmp_path)
+    store = store_at(server.address)
     for head, body in itertools.product(HEADS, BODIES):
         server.answer = b"HTTP/1.1 " + status + b"\r\n" + head + b"\r\n\r\n" + body
         for act in actions(store, tmp_path).values():

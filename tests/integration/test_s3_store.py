@@ -1,9 +1,10 @@
-"""What the S3 store adds to the promises of every store: uploads that survive a crash, errors that say what to do."""
+"""What the S3 store adds to the promises of every store: no part is left behind, and errors say what to do."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ import os, sys
 from pathlib import Path
 from platforms.artifacts.s3.client import connect
 from platforms.artifacts.s3.store import S3Store
-endpoint, bucket, uploads, source, parts, conditional = sys.argv[1:]
+endpoint, bucket, source, parts, conditional = sys.argv[1:]
 client = connect("s3", region="us-east-1", endpoint=endpoint)
 send, sent = client.upload_part, []
 def upload_part(**words):
@@ -46,22 +47,27 @@ def upload_part(**words):
     sent.append(words["PartNumber"])
     return answer
 client.upload_part = upload_part
-store = S3Store(client, bucket, Path(uploads), conditional=conditional == "True", part_bytes=5 << 20)
+store = S3Store(client, bucket, conditional=conditional == "True", part_bytes=5 << 20)
 store.create("big", Path(source))
 """
 
 
-class Counted:
-    """A client that counts the parts it sends, and passes everything on."""
+class Failing:
+    """A client that fails at one part, or runs something else before it completes an upload; it passes the rest on."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self.parts: list[int] = []
+    def __init__(self, client: Any, part: int = 0, before_completion: Callable[[], object] = lambda: None) -> None:
+        self._client, self._part, self._before_completion = client, part, before_completion
 
     def upload_part(self, **words: Any) -> Any:
-        """Count, and pass on."""
-        self.parts.append(words["PartNumber"])
+        """Fail, or pass on."""
+        if words["PartNumber"] == self._part:
+            raise OSError("the disk is gone")
         return self._client.upload_part(**words)
+
+    def complete_multipart_upload(self, **words: Any) -> Any:
+        """Run the other thing, and pass on."""
+        self._before_completion()
+        return self._client.complete_multipart_upload(**words)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -76,12 +82,12 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cut_off(s3_server: "S3Server", source: Path, tmp_path: Path) -> Callable[[int], str]:
+def cut_off(s3_server: "S3Server", source: Path) -> Callable[[int], str]:
     """Send a number of parts of the file in a process that dies then; return the bucket."""
 
     def run(parts: int) -> str:
         bucket = s3_server.new_bucket()
-        words = [s3_server.endpoint, bucket, tmp_path / "uploads", source, parts, s3_server.conditional_writes]
+        words = [s3_server.endpoint, bucket, source, parts, s3_server.conditional_writes]
         command = [sys.executable, "-c", DYING_UPLOAD, *map(str, words)]
         assert subprocess.run(command, check=False).returncode == 9
         return bucket
@@ -89,76 +95,73 @@ def cut_off(s3_server: "S3Server", source: Path, tmp_path: Path) -> Callable[[in
     return run
 
 
-def counted_store(server: "S3Server", bucket: str, uploads: Path) -> tuple[Counted, S3Store]:
-    client = Counted(server.client())
-    return client, S3Store(client, bucket, uploads, conditional=server.conditional_writes, part_bytes=PART_BYTES)
+def store_of(server: "S3Server", client: Any, bucket: str) -> S3Store:
+    return S3Store(client, bucket, conditional=server.conditional_writes, part_bytes=PART_BYTES)
+
+
+def uploads_in(server: "S3Server", bucket: str) -> list[Any]:
+    """Return the uploads under way; rclone says that there is no such upload when there is none."""
+    with suppress(server.client().exceptions.NoSuchUpload):
+        return list(server.client().list_multipart_uploads(Bucket=bucket).get("Uploads", []))
+    return []
 
 
 @pytest.mark.parametrize("parts", [0, 2])
-def test_an_upload_that_was_killed_goes_on_with_the_parts_that_are_missing(
+def test_an_upload_that_was_killed_is_no_object_and_is_sent_again(
     s3_server: "S3Server", cut_off: Callable[[int], str], source: Path, tmp_path: Path, parts: int
 ) -> None:
     bucket = cut_off(parts)
-    client, store = counted_store(s3_server, bucket, tmp_path / "uploads")
+    store = store_of(s3_server, s3_server.client(), bucket)
     assert store.size("big") is None
+    assert list(store.keys("")) == []
+    source.write_bytes(os.urandom(3 * PART_BYTES + 1000))  # no part of the first may get into this one
     assert store.create("big", source)
-    assert sorted(client.parts) == list(range(parts + 1, 5))
-    store.fetch("big", tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
-    assert list((tmp_path / "uploads").iterdir()) == []
-
-
-def test_an_upload_of_another_file_starts_anew(
-    s3_server: "S3Server", cut_off: Callable[[int], str], source: Path, tmp_path: Path
-) -> None:
-    """The parts of the file that was there before must not get into the one that is there now."""
-    bucket = cut_off(2)
-    source.write_bytes(os.urandom(3 * PART_BYTES + 1000))
-    client, store = counted_store(s3_server, bucket, tmp_path / "uploads")
-    assert store.create("big", source)
-    assert sorted(client.parts) == [1, 2, 3, 4]
     store.fetch("big", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
 
 
-def test_an_upload_that_the_server_forgot_starts_anew(
-    s3_server: "S3Server", cut_off: Callable[[int], str], source: Path, tmp_path: Path
-) -> None:
+def test_what_a_killed_upload_left_is_swept(s3_server: "S3Server", cut_off: Callable[[int], str], source: Path) -> None:
     bucket = cut_off(2)
-    for upload in s3_server.client().list_multipart_uploads(Bucket=bucket)["Uploads"]:
-        s3_server.client().abort_multipart_upload(Bucket=bucket, Key="big", UploadId=upload["UploadId"])
-    client, store = counted_store(s3_server, bucket, tmp_path / "uploads")
+    assert len(uploads_in(s3_server, bucket)) == 1
+    store = store_of(s3_server, s3_server.client(), bucket)
     assert store.create("big", source)
-    assert sorted(client.parts) == [1, 2, 3, 4]
-
-
-def test_an_upload_that_somebody_else_has_finished_meanwhile_is_dropped(
-    s3_server: "S3Server", cut_off: Callable[[int], str], source: Path, tmp_path: Path
-) -> None:
-    bucket = cut_off(2)
-    _, elsewhere = counted_store(s3_server, bucket, tmp_path / "elsewhere")
-    assert elsewhere.create("big", source)
-    client, store = counted_store(s3_server, bucket, tmp_path / "uploads")
-    assert not store.create("big", source)
-    assert client.parts == []
-    assert s3_server.client().list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
-
-
-def test_uploads_that_nobody_resumed_are_given_up_with_their_parts(
-    moto_s3: "S3Server", source: Path, tmp_path: Path
-) -> None:
-    """Only below our prefix, only those that began before; and the note about it goes as well."""
-    bucket, client = moto_s3.new_bucket(), moto_s3.client()
-    store = S3Store(client, bucket, tmp_path / "uploads", prefix="uff/", part_bytes=PART_BYTES)
-    other = client.create_multipart_upload(Bucket=bucket, Key="other/big")["UploadId"]
-    upload = store._uploader._begun("uff/big", source)
-    store._uploader._write(store._uploader._record("uff/big"), upload)
     assert store.sweep(0.0) == 0
     assert store.sweep(float("inf")) == 1
-    left = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
-    assert [entry["UploadId"] for entry in left] == [other]
-    assert list((tmp_path / "uploads").iterdir()) == []
-    assert store.create("big", source)
+    assert uploads_in(s3_server, bucket) == []
+    assert store.size("big") == source.stat().st_size
+
+
+@pytest.mark.parametrize("part", [1, 4])
+def test_an_upload_that_fails_leaves_no_parts(s3_server: "S3Server", source: Path, part: int) -> None:
+    bucket = s3_server.new_bucket()
+    store = store_of(s3_server, Failing(s3_server.client(), part), bucket)
+    with pytest.raises(StoreUnreachable, match="the disk is gone"):
+        store.create("big", source)
+    assert store.size("big") is None
+    assert uploads_in(s3_server, bucket) == []
+
+
+def test_of_two_uploads_the_first_to_end_counts_and_the_other_leaves_nothing(
+    moto_s3: "S3Server", source: Path, tmp_path: Path
+) -> None:
+    bucket, first = moto_s3.new_bucket(), tmp_path / "first"
+    first.write_bytes(os.urandom(PART_BYTES + 1))
+    ahead = store_of(moto_s3, moto_s3.client(), bucket)
+    store = store_of(moto_s3, Failing(moto_s3.client(), 0, lambda: ahead.create("big", first)), bucket)
+    assert not store.create("big", source)
+    store.fetch("big", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == first.read_bytes()
+    assert uploads_in(moto_s3, bucket) == []
+
+
+def test_only_old_uploads_below_the_prefix_are_given_up(moto_s3: "S3Server") -> None:
+    bucket, client = moto_s3.new_bucket(), moto_s3.client()
+    store = S3Store(client, bucket, prefix="uff/")
+    other = client.create_multipart_upload(Bucket=bucket, Key="other/big")["UploadId"]
+    client.create_multipart_upload(Bucket=bucket, Key="uff/big")
+    assert store.sweep(0.0) == 0
+    assert store.sweep(float("inf")) == 1
+    assert [upload["UploadId"] for upload in uploads_in(moto_s3, bucket)] == [other]
 
 
 def test_a_wrong_secret_says_what_to_correct(

@@ -29,7 +29,6 @@ RIGHT_OF = {
     "upload_part": "s3:PutObject",
     "complete_multipart_upload": "s3:PutObject",
     "abort_multipart_upload": "s3:AbortMultipartUpload",
-    "list_parts": "s3:ListMultipartUploadParts",
     "list_multipart_uploads": "s3:ListBucketMultipartUploads",
 }
 SIGNING = {"generate_presigned_url", "generate_presigned_post", "get_paginator"}  # ask AWS nothing

@@ -8,7 +8,7 @@ from platforms.targets.base import TargetContext, TargetError, open_target
 from platforms.targets.folder import FolderTarget
 from platforms.targets.reach import Ssh
 
-CONTEXT = TargetContext(Path("scratch"), Path, str)
+CONTEXT = TargetContext(Path, str)
 
 
 @pytest.mark.parametrize(

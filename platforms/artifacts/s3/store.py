@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
-from platforms.artifacts.s3.client import ACCESS, BUCKET, CONTENDED, EXISTS, code_of, connect, translated
-from platforms.artifacts.s3.transfer import PART_BYTES, Uploader, download, sha256_base64
+from platforms.artifacts.s3.client import ACCESS, BUCKET, CONTENDED, EXISTS, NO_UPLOAD, code_of, connect, translated
+from platforms.artifacts.s3.transfer import PART_BYTES, download, sha256_base64, upload
 
 _OPTIONS = frozenset({"bucket", "prefix", "create_only", *ACCESS})
 _CONTENTION_TRIES = 5
@@ -27,12 +27,13 @@ _SECONDS_MAX = 7 * 86_400  # S3's limit of a signature's life
 
 
 def load(root: Path, options: Mapping[str, str]) -> S3Store:
-    """Return the store that ``options`` describe; ``root`` is a folder for its notes on this machine.
+    """Return the store that ``options`` describe. It keeps nothing on this machine.
 
     Options: ``bucket`` and ``region`` (required), ``prefix`` of all keys, ``endpoint`` of a server that is not AWS,
     ``profile`` of AWS credentials, ``credentials`` (a file with them), ``create_only`` (``server``, or ``client`` for
     servers that ignore conditional writes). Raises StoreError.
     """
+    del root
     where = "artifacts.options"
     if unknown := sorted(set(options) - _OPTIONS):
         raise StoreError("open", where, f"unknown: {', '.join(unknown)}", f"Known: {', '.join(sorted(_OPTIONS))}")
@@ -57,17 +58,16 @@ def load(root: Path, options: Mapping[str, str]) -> S3Store:
         if isinstance(error, BotoCoreError | ValueError):
             raise StoreError("open", where, str(error), "Correct profile, credentials, region or endpoint") from error
         raise
-    return S3Store(client, options["bucket"], root / "uploads", prefix=prefix, conditional=keeper == "server")
+    return S3Store(client, options["bucket"], prefix=prefix, conditional=keeper == "server")
 
 
 class S3Store:
-    """Objects below ``prefix`` of ``bucket``. Any number of processes may share it. ``uploads`` is a local folder."""
+    """Objects below ``prefix`` of ``bucket``. Any number of processes may share it."""
 
     def __init__(
         self,
         client: Any,
         bucket: str,
-        uploads: Path,
         *,
         prefix: str = "",
         conditional: bool = True,
@@ -78,21 +78,16 @@ class S3Store:
         self._prefix = prefix
         self._conditional = conditional
         self._part_bytes = part_bytes
-        self._uploader = Uploader(client, bucket, uploads, part_bytes)
         self._turn = threading.Lock()
 
     def create(self, key: str, source: Path | bytes) -> bool:
-        """Write ``key`` unless it exists; return whether this call did.
-
-        A large file that a crash cut off goes on where it was, if it is offered again unchanged.
-        """
+        """Write ``key`` unless it exists; return whether this call did."""
         check_key("create", key)
         if isinstance(source, Path) and not source.is_file():
             raise StoreError("create", key, f"there is no file {source} to take it from")
         with translated("create", key, self._bucket), nullcontext() if self._conditional else self._turn:
             # A condition is checked when all is sent, so a file is asked about before.
             if (isinstance(source, Path) or not self._conditional) and self._size(key) is not None:
-                self._uploader.abort(self._name(key))
                 return False
             for _ in range(_CONTENTION_TRIES):
                 wrote = self._create(key, source)
@@ -150,9 +145,24 @@ class S3Store:
             return there
 
     def sweep(self, older_than: float) -> int:
-        """Give up uploads that began before ``older_than`` (real UTC seconds) and never ended; return how many."""
+        """Give up uploads that began before ``older_than`` (real UTC seconds) and never ended; return how many.
+
+        Their parts cost money and no key names them.
+        """
+        from botocore.exceptions import ClientError
+
+        pages = self._client.get_paginator("list_multipart_uploads")
         with translated("sweep", self._prefix, self._bucket):
-            return self._uploader.sweep(self._prefix, older_than)
+            try:
+                uploads = pages.paginate(Bucket=self._bucket, Prefix=self._prefix).search("Uploads[]")
+                old = [one for one in uploads if one and one["Initiated"].timestamp() < older_than]
+            except ClientError as error:
+                if code_of(error) not in NO_UPLOAD:  # what rclone says when there is none
+                    raise
+                return 0
+            for one in old:
+                self._client.abort_multipart_upload(Bucket=self._bucket, Key=one["Key"], UploadId=one["UploadId"])
+        return len(old)
 
     def payload_address(self, grant: Grant) -> dict[str, Any]:
         """Return addresses that are signed and expire, and nothing else: no secret goes to a platform."""
@@ -177,12 +187,11 @@ class S3Store:
         conditions = {"IfNoneMatch": "*"} if self._conditional else {}
         try:
             if isinstance(source, Path) and source.stat().st_size > self._part_bytes:
-                self._uploader.send(self._name(key), source, conditions)
+                upload(self._client, self._bucket, self._name(key), source, conditions, self._part_bytes)
             else:
                 self._put(key, source.read_bytes() if isinstance(source, Path) else source, conditions)
         except ClientError as error:
             if code_of(error) in EXISTS:
-                self._uploader.abort(self._name(key))
                 return False
             if code_of(error) in CONTENDED:
                 return None

@@ -91,7 +91,5 @@ def _open(target: TargetSettings, state_dir: Path, environ: Mapping[str, str]) -
             problem = error.problems[0]
             raise TargetError(target.name, f"use the credential {name}", problem.why, problem.remedy) from None
 
-    context = TargetContext(
-        state_dir / "targets", lambda name: load(credential_file, name), lambda name: load(read_secret, name)
-    )
+    context = TargetContext(lambda name: load(credential_file, name), lambda name: load(read_secret, name))
     return open_target(target.name, target.kind, target.options, context)

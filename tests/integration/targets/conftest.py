@@ -12,7 +12,7 @@ from platforms.targets.base import Target, TargetContext, open_target
 from tests.lab.releases import WEIGHTS
 from tests.lab.sshd import SshServer, ssh_server
 
-CONTEXT = TargetContext(Path(), Path, str)
+CONTEXT = TargetContext(Path, str)
 
 
 @dataclass

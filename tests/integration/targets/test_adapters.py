@@ -26,7 +26,7 @@ def server() -> Iterator[Vllm]:
 def opened(server: Vllm, tmp_path: Path) -> Callable[..., VllmTarget]:
     def make(**more: str) -> VllmTarget:
         options = {"url": f"http://127.0.0.1:{server.port}", "base": BASE, "path": str(tmp_path / "adapters"), **more}
-        found = open_target("vllm", "vllm", options, TargetContext(tmp_path, Path, lambda name: f"the {name}"))
+        found = open_target("vllm", "vllm", options, TargetContext(Path, lambda name: f"the {name}"))
         assert isinstance(found, VllmTarget)
         return found
 

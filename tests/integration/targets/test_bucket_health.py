@@ -22,7 +22,7 @@ def opened(moto_s3: Any, tmp_path: Path) -> Callable[..., S3Target]:
 
     def make(health: str, time: str = "20s") -> S3Target:
         more = {"health": health, "health_time": time} if health else {}
-        found = open_target("bucket", "s3", {**options, **more}, TargetContext(tmp_path / "scratch", Path, str))
+        found = open_target("bucket", "s3", {**options, **more}, TargetContext(Path, str))
         assert isinstance(found, S3Target)
         return found
 

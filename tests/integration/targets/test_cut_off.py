@@ -102,7 +102,7 @@ def test_a_client_that_is_killed_while_it_copies_changes_nothing_visible(there: 
         "import sys; from pathlib import Path; from platforms.targets.base import TargetContext; "
         "from platforms.targets.base import open_target; from platforms.targets.release import open_release; "
         "release = open_release('ufm', 2, Path(sys.argv[1])); print('begins', flush=True); "
-        "open_target('there', 'ssh', dict(zip(sys.argv[2::2], sys.argv[3::2])), TargetContext(Path(), Path, str))"
+        "open_target('there', 'ssh', dict(zip(sys.argv[2::2], sys.argv[3::2])), TargetContext(Path, str))"
         ".deploy(release)"
     )
     words = [word for pair in there.options.items() for word in pair]
