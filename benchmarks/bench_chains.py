@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from sqlalchemy import Connection, func, select
 
+from jobs.nouns.window import HOUR, WEEK
 from scheduler.core.job import Done
-from scheduler.core.window import HOUR, WEEK
 from scheduler.store import jobs, ledger, schema
 from tests.lab.simulation import place
 from tests.lab.simulation.database import Laboratory

@@ -25,10 +25,10 @@ from unittest import mock
 
 from jobs.corpus.read.records import CorpusDocument
 from jobs.corpus.read.sources import Loader
+from jobs.nouns.pool import Pool
 from jobs.spec import JobSpec, Mixture
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.app import load_app
-from scheduler.core.pool import Pool
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.calls import Calls

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from config.database_address import hidden, shown_address
 from config.secret import is_secret
+from config.section import keys_of, table_in
 from config.settings import Settings
-from config.values import Amount, OpeningHours, Reset
 from jobs.duration import show_duration
+from jobs.nouns.quota import Quota
+from jobs.nouns.values import Reset
+from jobs.nouns.window import DailyHours
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def describe(settings: Settings) -> list[tuple[str, str, str]]:
     """Return (key, value, source) of every current setting; what may be secret is hidden."""
-    return [(key, _value_text(key, text), settings.origin(place)) for key, place, text in _rows(settings, "", "")]
+    rows = _rows(settings, settings.written, "", "")
+    return [(key, _value_text(key, text), settings.origin(place)) for key, place, text in rows]
 
 
 def _value_text(key: str, text: str) -> str:
@@ -28,25 +30,26 @@ def _value_text(key: str, text: str) -> str:
     return shown_address(text) if "://" in text else text
 
 
-def _rows(section: BaseModel, key: str, place: str) -> Iterator[tuple[str, str, str]]:
+def _rows(table: Any, written: Mapping[str, Any], key: str, place: str) -> Iterator[tuple[str, str, str]]:
     """Yield (key for people, key of the origin, text).
 
-    Entries of lists go by name for people and by index in origins; a value that was not set has no place.
+    Entries of lists go by name for people and by index in origins; a value that was not ``written`` has no place.
     """
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        label = field.alias or name
-        is_set = name in section.model_fields_set
-        yield from _row(value, f"{key}{label}", f"{place}{label}" if is_set else "", name)
+    for label, (name, _) in keys_of(type(table)).items():
+        where = f"{place}{label}" if label in written else ""
+        yield from _row(getattr(table, name), written.get(label), f"{key}{label}", where, name)
 
 
-def _row(value: Any, key: str, place: str, name: str) -> Iterator[tuple[str, str, str]]:
+def _row(value: Any, written: Any, key: str, place: str, name: str) -> Iterator[tuple[str, str, str]]:
     match value:
-        case BaseModel():
-            yield from _rows(value, f"{key}.", f"{place}.")
-        case tuple() if value and isinstance(value[0], BaseModel):
-            for index, entry in enumerate(value):
-                yield from _rows(entry, f"{key}.{getattr(entry, 'name', index)}.", f"{place}.{index}.")
+        case _ if table_in(type(value)):
+            yield from _rows(value, written or {}, f"{key}.", f"{place}.")
+        case tuple() if value and isinstance(value[0], Quota):
+            for table in written:
+                yield from ((f"{key}.{table['name']}.{inner}", place, str(text)) for inner, text in table.items())
+        case tuple() if value and table_in(type(value[0])):
+            for index, (entry, table) in enumerate(zip(value, written, strict=True)):
+                yield from _rows(entry, table, f"{key}.{getattr(entry, 'name', index)}.", f"{place}.{index}.")
         case dict() if value:
             for inner, text in value.items():
                 yield f"{key}.{inner}", f"{place}.{inner}", str(text)
@@ -60,19 +63,15 @@ def _text(value: Any, name: str) -> str:
             return ""
         case bool():
             return str(value).lower()
-        case Amount(value=amount, unit="seconds"):
-            return show_duration(amount)
-        case Amount(value=amount):
-            return _money(amount)
         case Reset(weekday=weekday, offset_seconds=offset):
             return f"{_DAYS[weekday]} {_clock(offset)}"
-        case OpeningHours():
+        case DailyHours():
             days = "" if len(value.weekdays) == 7 else ",".join(_DAYS[day][:3] for day in sorted(value.weekdays)) + " "
             return f"{days}{_clock(value.start)}-{_clock(value.end)} {value.zone}"
         case tuple() | frozenset():
             items = value if isinstance(value, tuple) else sorted(value)
             return ", ".join(_text(item, "") for item in items)
-        case int() if name.endswith(("_seconds", "_seconds_min")):
+        case int() if "_seconds" in name:
             return show_duration(value)
         case int() if "microdollars" in name:
             return _money(value)

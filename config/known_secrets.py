@@ -11,8 +11,8 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 from config.credentials import FOLDER
 from config.database_address import address_secrets, password_file
@@ -112,8 +112,10 @@ def _leaves(value: object, name: str) -> Iterator[tuple[str, str | Path]]:
                 yield from _leaves(inner, name)
         case _ if hasattr(value, "get_secret_value"):
             yield from _leaves(value.get_secret_value(), name)
-        case _ if hasattr(type(value), "model_fields"):
-            yield from _leaves(dict(_pairs(value)), name)
+        case _:
+            names = [each.name for each in fields(value)] if is_dataclass(value) else _fields_of_model(value)
+            for inner in names:
+                yield from _leaves(getattr(value, inner), inner)
 
 
 def _in_settings(settings: object) -> Iterator[str]:
@@ -178,8 +180,8 @@ def _is_path(text: str) -> bool:
     return text.startswith(("/", "~", "./"))
 
 
-def _pairs(model: Any) -> Iterator[tuple[str, object]]:
-    yield from model
+def _fields_of_model(value: object) -> Iterable[str]:
+    return getattr(type(value), "model_fields", ())
 
 
 def _state(file: Path) -> object:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from config.database_address import hidden, shown_address
 from config.errors import ConfigError, Problem
 from config.layers import origin, read_layers, shipped
 from config.secret import is_secret
+from config.section import keys_of, table_in
 from config.settings import Settings
-from config.values import BadValue
 from jobs.duration import show_duration
+from jobs.nouns.values import BadTable, BadValue
 from jobs.payload.redact import MARK
 from jobs.problem import as_toml, did_you_mean
 from jobs.toml_file import placed
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 
 _ONE_BY_ONE = "write its keys one by one"
-_TABLE_WANTED = {"model_type", "dict_type", "model_attributes_type"}
+_TABLE_WANTED = {"model_type", "dict_type", "model_attributes_type", "dataclass_type", "mapping_type"}
+_UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 _DEFAULTS = str(shipped("defaults.toml"))
 
 
@@ -42,20 +44,31 @@ def load(
     try:
         return Settings.of(layers, origins)
     except ValidationError as error:
-        raise ConfigError([_problem(details, layers.values, origins) for details in error.errors()]) from None
+        problems = [one for details in error.errors() for one in _problems(details, layers.values, origins)]
+        raise ConfigError(problems) from None
 
 
-def _problem(details: ErrorDetails, values: Any, origins: Mapping[str, str]) -> Problem:
+def _problems(details: ErrorDetails, values: Any, origins: Mapping[str, str]) -> Iterator[Problem]:
     location = [part for part in details["loc"] if part != "[key]"]
     error = details.get("ctx", {}).get("error")
+    if isinstance(error, BadTable):
+        for one in error.values:
+            yield _problem(details, [*location, one.key], one, values, origins)
+    else:
+        yield _problem(details, location, error, values, origins)
+
+
+def _problem(
+    details: ErrorDetails, location: list[int | str], error: object, values: Any, origins: Mapping[str, str]
+) -> Problem:
     if isinstance(error, BadValue) and error.beside and not _set_by_person(location, origins):
         location[-1] = error.beside
-    key = _key(location, values)
-    why, remedy = _why(details, location)
-    if error is not None and (bare := _bare_seconds(location, _written(location, values))):
+    key, written = _key(location, values), _written(location, values)
+    why, remedy = (error.why, error.remedy) if isinstance(error, BadValue) else _why(details, location)
+    if error is not None and (bare := _bare_seconds(location, written)):
         why, remedy = f"it has no unit and means {show_duration(bare)}, and {why}", f'write "{bare}h" or "{bare}m"'
     kind = details["type"]
-    value = "" if kind in {"missing", "extra_forbidden"} else _value_text(key, kind, _written(location, values))
+    value = "" if kind in {"missing", *_UNKNOWN} else _value_text(key, kind, written)
     dotted = ".".join(str(part) for part in location)
     return placed(Problem(origin(dotted, origins), key, value, why, remedy))
 
@@ -77,19 +90,18 @@ def _set_by_person(location: Sequence[int | str], origins: Mapping[str, str]) ->
 
 def _why(details: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
     context = details.get("ctx", {})
-    error = context.get("error")
     match details["type"]:
-        case "value_error" if isinstance(error, BadValue):
-            return error.why, error.remedy
         case "value_error":
-            return str(error), ""
+            return str(context.get("error")), ""
         case "missing":
             return "is missing", "add it"
-        case "extra_forbidden" if len(location) > 1 and str(location[-1]) in _keys(Settings):
+        case "extra_forbidden" | "unexpected_keyword_argument" if (
+            len(location) > 1 and str(location[-1]) in Settings.model_fields
+        ):
             why = f"there is no such key in {_table(location[:-1])}, to which TOML counts all that stands below it"
             return why, f"move {location[-1]} up, above the first line in square brackets"
-        case "extra_forbidden":
-            return "there is no such key", did_you_mean(str(location[-1]), _keys_beside(location))
+        case kind if kind in _UNKNOWN:
+            return "there is no such key", did_you_mean(str(location[-1]), list(_keys_beside(location)))
         case "literal_error":
             return "there is no such choice", f"use {context['expected'].replace(chr(39), '')}"
         case "string_pattern_mismatch":
@@ -120,38 +132,19 @@ def _table(location: Sequence[int | str]) -> str:
 def _bare_seconds(location: Sequence[int | str], value: Any) -> int:
     """Return the seconds that a duration without a unit means; 0 for anything else."""
     is_bare = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    model = _model_of(location)
-    return int(value) if is_bare and model is not None and f"{location[-1]}_seconds" in model.model_fields else 0
+    name, _ = _keys_beside(location).get(str(location[-1]), ("", None))
+    return int(value) if is_bare and "_seconds" in name else 0
 
 
-def _keys_beside(location: Sequence[int | str]) -> list[str]:
+def _keys_beside(location: Sequence[int | str]) -> dict[str, tuple[str, Any]]:
     """Return the keys known in the table that the last part of ``location`` stands in."""
-    model = _model_of(location)
-    return [] if model is None else _keys(model)
-
-
-def _keys(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _model_of(location: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return the model of the table that the last part of ``location`` stands in."""
-    model: Any = Settings
+    table: Any = Settings
     for part in location[:-1]:
-        if isinstance(part, int):
-            continue
-        annotations = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-        model = _model_in(annotations.get(str(part)))
-        if model is None:
-            return None
-    return cast("type[BaseModel]", model)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that an annotation such as ``tuple[PoolSettings, ...]`` holds."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
+        if isinstance(part, str):
+            _, annotation = keys_of(table).get(part, ("", None))
+            if (table := table_in(annotation)) is None:
+                return {}
+    return keys_of(table)
 
 
 def _key(location: Sequence[int | str], values: Any) -> str:

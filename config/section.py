@@ -1,14 +1,16 @@
-"""What all parts of the settings model share: the base class and the field types."""
+"""What all parts of the settings model share: the base class, the field types, and how to walk through tables."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from config.values import BadValue, one_line, zone
 from jobs.duration import parse_duration
 from jobs.instant import parse_instant
+from jobs.nouns.field import NUMBER, After, Before, Bounds, key_of
+from jobs.nouns.values import BadValue
 
 YEAR_3000 = 32_503_680_000
 
@@ -16,27 +18,10 @@ YEAR_3000 = 32_503_680_000
 class Section(BaseModel):
     """One table of a file. Unknown keys are refused; a key is the field's name without ``_seconds``."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=lambda name: name.removesuffix("_seconds"),
-        hide_input_in_errors=True,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, hide_input_in_errors=True)
 
 
-def _positive(seconds: int) -> int:
-    if seconds <= 0:
-        raise BadValue("this must be longer than zero", 'write it like "30s", "90m" or "12h"')
-    return seconds
-
-
-def _no_truth_value(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise BadValue("this is a truth value, not a number", "write a number")
-    return value
-
-
-def at_most(longest: str) -> AfterValidator:
+def at_most(longest: str) -> After:
     """Bound a duration: a longer one is a mistake, and no timer, date or plan could hold it."""
     seconds = parse_duration(longest)
 
@@ -45,16 +30,26 @@ def at_most(longest: str) -> AfterValidator:
             raise BadValue("this is too long", f"write at most {longest}")
         return value
 
-    return AfterValidator(check)
+    return After(check)
 
 
-Seconds = Annotated[int, BeforeValidator(parse_duration)]
-PositiveSeconds = Annotated[Seconds, AfterValidator(_positive)]
-Instant = Annotated[int, BeforeValidator(parse_instant)]
-PositiveInt = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=1, le=1_000_000)]
-PositiveFloat = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0.001, le=1_000_000, allow_inf_nan=False)]
-ClockScale = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=1e-9, le=1_000_000, allow_inf_nan=False)]
-UnixSeconds = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, lt=YEAR_3000, allow_inf_nan=False)]
-Fraction = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, lt=1)]
-ZoneName = Annotated[str, AfterValidator(zone)]
-Line = Annotated[str, AfterValidator(one_line)]
+def keys_of(table: Any) -> dict[str, tuple[str, Any]]:
+    """Return the keys of a kind of table, each with the name of its field and its annotation; none of anything else."""
+    if issubclass(table, BaseModel):
+        return {field.alias or name: (name, field.annotation) for name, field in table.model_fields.items()}
+    hints = get_type_hints(table, include_extras=True)
+    return {key_of(each.name): (each.name, hints[each.name]) for each in fields(table)}
+
+
+def table_in(annotation: Any) -> Any:
+    """Return the kind of table that an annotation such as ``tuple[Pool, ...]`` holds, or None."""
+    kind = getattr(annotation, "form", annotation)
+    if isinstance(kind, type) and (issubclass(kind, BaseModel) or hasattr(kind, "__pydantic_config__")):
+        return kind
+    return next((table for part in get_args(annotation) if (table := table_in(part))), None)
+
+
+Instant = Annotated[int, Before(parse_instant)]
+ClockScale = Annotated[float, Bounds(ge=1e-9, le=1_000_000, allow_inf_nan=False), NUMBER]
+UnixSeconds = Annotated[float, Bounds(ge=0, lt=YEAR_3000, allow_inf_nan=False), NUMBER]
+Fraction = Annotated[float, Bounds(ge=0, lt=1), NUMBER]

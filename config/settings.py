@@ -27,23 +27,14 @@ from pydantic import (
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from config.layers import Layers, origin
-from config.pool_settings import PoolSettings
-from config.section import (
-    ClockScale,
-    Fraction,
-    Instant,
-    Line,
-    PositiveInt,
-    PositiveSeconds,
-    Section,
-    UnixSeconds,
-    ZoneName,
-    at_most,
-)
-from config.values import BadValue, OpeningHours, Reset, opening_hours, reset
+from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds, at_most
 from jobs.corpus.errors import BadParameter
 from jobs.corpus.options import CorpusRule
 from jobs.instant import parse_instant
+from jobs.nouns.field import After, Before, Line, PositiveInt, PositiveSeconds, ZoneName
+from jobs.nouns.pool import Pool, declared
+from jobs.nouns.values import BadValue, Reset, opening_hours, reset, text_of
+from jobs.nouns.window import DailyHours
 from jobs.problem import did_you_mean
 
 _SECRET_MIN = 16
@@ -279,10 +270,8 @@ class AppriseSettings(Section):
 class ReportSettings(Section):
     """``weekly`` is in the zone of the settings. In quiet hours no alert is sent; one for all follows afterwards."""
 
-    weekly: Annotated[Reset, BeforeValidator(lambda text: reset(text) if isinstance(text, str) else text)]
-    quiet: Annotated[
-        OpeningHours | None, BeforeValidator(lambda text: opening_hours(text) if isinstance(text, str) else text)
-    ] = None
+    weekly: Annotated[Reset, Before(text_of(reset))]
+    quiet: Annotated[DailyHours | None, Before(text_of(opening_hours))] = None
     alerts_every_seconds: Annotated[PositiveSeconds, at_most("365d")]
     smtp: SmtpSettings
     slack: SlackSettings
@@ -418,16 +407,22 @@ class Settings(BaseSettings):
     report: ReportSettings
     export: ExportSettings
     web: WebSettings
-    pools: tuple[PoolSettings, ...]
+    pools: tuple[Annotated[Pool, After(declared)], ...]
     targets: tuple[TargetSettings, ...]
     rules: tuple[RuleSettings, ...]
     webhooks: tuple[WebhookSettings, ...]
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     def origin(self, key: str) -> str:
         """Return the file or variable that set a dotted key, or the table or list around it."""
         return origin(key, self._origins)
+
+    @property
+    def written(self) -> Mapping[str, Any]:
+        """All settings as tables of text and numbers, before they were read."""
+        return self._written
 
     @cached_property
     def files(self) -> list[Path]:
@@ -439,7 +434,7 @@ class Settings(BaseSettings):
         """Read all layers. ``origins`` gets the origin of every dotted key, also where this raises ValidationError."""
         values: dict[str, Any] = {"layers": layers, "origins": origins}
         settings = cls(**values)
-        settings._origins = origins
+        settings._origins, settings._written = origins, layers.values
         return settings
 
     @classmethod

@@ -11,7 +11,7 @@ from jobs.environment.demands import PythonTarget, here, parse_target
 from jobs.payload.store.lock import BadLock, canonical
 from jobs.spec import JobSpec
 from platforms.base import Misconfigured
-from platforms.plugin import image_traits
+from platforms.plugin import traits
 
 OPTIONS = frozenset({"image_packages", "image_platform", "image_python", "internet"})
 """The options of a pool on any platform that say what its image is."""
@@ -40,7 +40,7 @@ def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Map
 
     What the pool says of its image's Python and packages is then not said of this one.
     """
-    if not image_traits(platform).is_chosen or spec.image in {"", options.get("image")}:
+    if not traits(platform).chooses_image or spec.image in {"", options.get("image")}:
         return options
     data = {name: text for name, text in options.items() if name not in {"image_python", "image_packages"}}
     python = {"image_python": spec.image_python} if spec.image_python else {}
@@ -50,12 +50,12 @@ def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Map
 def image_of(platform: str, options: Mapping[str, str]) -> Image:
     """Return what is known of a pool's image, by its options or by what is usual there. Raises Misconfigured."""
     python, where = options.get("image_python", ""), options.get("image_platform", "")
-    traits = image_traits(platform)
+    platform_traits = traits(platform)
     # Those of our own emulators run in the interpreter that runs this as well.
-    own = here() if traits.runs_here or options.get("emulator") or options.get("endpoint") else None
+    own = here() if platform_traits.runs_here or options.get("emulator") or options.get("endpoint") else None
     if not python and own is None:
-        match = _IN_IMAGE_NAME.search(options.get("image", "")) if traits.is_chosen else None
-        python = f"3.{match[1]}" if match else traits.python
+        match = _IN_IMAGE_NAME.search(options.get("image", "")) if platform_traits.chooses_image else None
+        python = f"3.{match[1]}" if match else platform_traits.image_python
     internet = options.get("internet", "on")
     if internet not in {"on", "off"}:
         raise Misconfigured(platform, "load", f"internet = {internet!r} is none of on, off")

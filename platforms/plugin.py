@@ -27,23 +27,26 @@ CONTRACT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class ImageTraits:
-    """What is known of the images of all pools of a platform; ``python`` is what they have, empty where it differs.
+class Traits:
+    """What is known of all pools of a platform before their adapters are made.
 
-    ``runs_here``: sessions run in the interpreter of the daemon. ``is_chosen``: each launch may ask for another image,
-    whose name may tell its Python.
+    ``image_python`` is the Python of their images, empty where it differs. ``runs_here``: sessions run in the
+    interpreter of the daemon. ``chooses_image``: each launch may ask for another image, whose name may tell its Python.
+    ``tells_price``: the platform tells what an hour costs where no price is declared.
     """
 
-    python: str = ""
+    image_python: str = ""
     runs_here: bool = False
-    is_chosen: bool = False
+    chooses_image: bool = False
+    tells_price: bool = False
 
 
 _SHIPPED = {
     # What Kaggle's images ran in 2026.
-    "kaggle": ImageTraits(python="3.12"),
-    "local": ImageTraits(runs_here=True),
-    "sagemaker": ImageTraits(is_chosen=True),
+    "kaggle": Traits(image_python="3.12"),
+    "local": Traits(runs_here=True),
+    "sagemaker": Traits(chooses_image=True),
+    "skypilot": Traits(tells_price=True),
 }
 
 
@@ -58,9 +61,9 @@ class Plugin:
     secret_way: Callable[[Mapping[str, str]], SecretWay] | None = None
 
 
-def image_traits(platform: str) -> ImageTraits:
-    """Return what is known of the images of a platform; nothing of those that packages bring."""
-    return _SHIPPED.get(platform, ImageTraits())
+def traits(platform: str) -> Traits:
+    """Return what is known of the pools of a platform; nothing of those that packages bring."""
+    return _SHIPPED.get(platform, Traits())
 
 
 @cache

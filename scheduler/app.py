@@ -6,25 +6,26 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from config.errors import ConfigError, Problem
 from config.layers import SYSTEM_FILE, own_file, shipped
-from config.pool_settings import PoolSettings, QuotaSettings
 from config.settings import Settings
 from jobs.catalogue import Catalogue
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota
+from jobs.nouns.window import Calendar
 from platforms.artifacts.base import BlobStore
 from platforms.base import Platform, Published
+from platforms.plugin import traits
 from platforms.wrap import LatePlatform
 from scheduler.clock import ScaledClock, SchedulerClock, stopwatch, system_clock
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.window import Calendar, DailyHours, Period
 from scheduler.notify.deliver import Channel
 from scheduler.service.outside.ports import EventLog, ServedAt
 from scheduler.store.engine import Database
@@ -113,7 +114,7 @@ class App:
     @cached_property
     def pools(self) -> dict[str, Pool]:
         """The enabled pools by name."""
-        return {pool.name: _pool(pool) for pool in self.settings.pools if pool.enabled}
+        return {pool.name: pool for pool in self.settings.pools if pool.enabled}
 
     @cached_property
     def platforms(self) -> dict[str, LatePlatform]:
@@ -265,13 +266,12 @@ class App:
         from scheduler.notify.webhook import rules_of, webhooks_of
 
         report, zone = self.settings.report, self.settings.zone
-        quiet = report.quiet
         return Mailing(
             self.channels,
             zone,
             Calendar("week", zone, report.weekly.weekday, report.weekly.offset_seconds),
             report.alerts_every_seconds,
-            None if quiet is None else DailyHours(quiet.zone, quiet.start, quiet.end, frozenset(quiet.weekdays)),
+            report.quiet,
             rules_of(self.settings.rules, self.settings.webhooks, self.channels),
             webhooks_of(self.settings.webhooks),
         )
@@ -324,53 +324,20 @@ class App:
         )
 
 
-_MONEY_PERIODS: dict[str, Period] = {"money-day": "day", "money-week": "week", "money-month": "month"}
-
-
 def load_app(config: Path | None = None, environ: Mapping[str, str] | None = None) -> App:
     """Read the settings once and return the app built on them. Raises ConfigError."""
     from config.load import load
 
-    return App(load(config) if environ is None else load(config, environ))
-
-
-def _pool(settings: PoolSettings) -> Pool:
-    """Return the pool of its settings: what has one name in both is one thing."""
-    same = {each.name: getattr(settings, each.name) for each in fields(Pool)}
-    hours = [
-        DailyHours(zone=one.zone, start=one.start, end=one.end, weekdays=frozenset(one.weekdays))
-        for one in settings.hours
-    ]
-    own = {
-        "quotas": tuple(_quota(quota) for quota in settings.quotas),
-        "hours": tuple(hours),
-        "devices_per_session": max(settings.device_counts, default=settings.devices_per_session),
-        "sessions_max": settings.sessions_at_once,
-        "dtypes": frozenset(settings.dtypes),
-        "options": dict(settings.options),
-    }
-    return Pool(**{**same, **own})
-
-
-def _quota(settings: QuotaSettings) -> Quota:
-    provenance = {"source": settings.source, "as_of": settings.as_of}
-    by_device, kind = settings.charge == "device", settings.kind
-    resets = settings.zone, settings.resets.weekday, settings.resets.offset_seconds
-    match kind:
-        case "day" | "week" | "month":
-            return CalendarQuota(
-                settings.name, settings.limit_seconds, Calendar(kind, *resets), by_device=by_device, **provenance
-            )
-        case "rolling":
-            limit, span = settings.limit_seconds, settings.span_seconds
-            return RollingQuota(settings.name, limit, span, by_device=by_device, **provenance)
-        case "first-use":
-            return FirstUseQuota(settings.name, settings.limit_seconds, settings.span_seconds, **provenance)
-        case "money-day" | "money-week" | "money-month":
-            calendar = Calendar(_MONEY_PERIODS[kind], *resets)
-            return MoneyQuota(settings.name, settings.limit_microdollars, calendar, **provenance)
-        case _:
-            assert_never(kind)
+    settings = load(config) if environ is None else load(config, environ)
+    if free := [
+        Problem(settings.origin("pools"), f"pools.{pool.name}.quotas", "", why, "set price_per_hour of the pool")
+        for pool in settings.pools
+        if not pool.price_microdollars_per_hour and not traits(pool.platform).tells_price
+        for quota in pool.quotas
+        if isinstance(quota, MoneyQuota) and (why := f"{quota.name}: hours of this pool cost nothing")
+    ]:
+        raise ConfigError(free)
+    return App(settings)
 
 
 # What of this machine belongs to the daemon alone, so that no session may see it.

@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from config.credentials import credential_files
 from config.errors import ConfigError, Problem
 from config.logging import configure
+from jobs.nouns.window import WEEK
 from jobs.plural import counted
 from platforms.base import PlatformError
 from platforms.plain_file import fingerprint
@@ -29,7 +30,6 @@ from platforms.wrap import LatePlatform
 from scheduler import clock, line
 from scheduler.app import App
 from scheduler.core.run import Run, Running
-from scheduler.core.window import WEEK
 from scheduler.service.cycle.cycle import Cycle, tell_endings
 from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import EventLog, Ports

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobs.nouns.pool import Pool
 from scheduler.core.ledger import Charge
-from scheduler.core.pool import Pool
 from scheduler.core.quota import ObservedLimit, current_quotas, longest
 
 

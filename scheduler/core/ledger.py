@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from scheduler.core.window import Window
+from jobs.nouns.window import Window
 
 
 class EntryKind(StrEnum):

@@ -13,66 +13,18 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Literal, assert_never
 
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota, charges_by_device
+from jobs.nouns.window import DAY, EVER, AllTime, Window
 from scheduler.core.ledger import Charge, RunningTotal, cost_within, device_seconds_within, seconds_within
-from scheduler.core.window import DAY, EVER, AllTime, Calendar, Window
 
 if TYPE_CHECKING:
-    from scheduler.core.pool import Pool
+    from jobs.nouns.pool import Pool
 
 _NEVER = 1 << 62
 BOOKS_SECONDS = 33 * DAY  # the least age of charges that are given; an older use may have left a span open
 
 Instants = tuple[int, int]  # [first second, last second], both included
 Interval = tuple[int, int]  # [start, end)
-
-
-@dataclass(frozen=True, slots=True)
-class CalendarQuota:
-    """At most ``limit_seconds`` in each window of a calendar; with ``by_device``, times the devices of each session."""
-
-    name: str
-    limit_seconds: int
-    calendar: Calendar
-    source: str = "declared"
-    as_of: str = ""
-    by_device: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RollingQuota:
-    """At most ``limit_seconds`` in every interval (t - span, t]; ``by_device`` as above."""
-
-    name: str
-    limit_seconds: int
-    span_seconds: int = 86_400
-    source: str = "declared"
-    as_of: str = ""
-    by_device: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FirstUseQuota:
-    """At most ``limit_seconds`` in a span that opens with the first use after the span before it closed."""
-
-    name: str
-    limit_seconds: int
-    span_seconds: int = 86_400
-    source: str = "declared"
-    as_of: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MoneyQuota:
-    """At most ``limit_microdollars`` in each window of a calendar, at the pool's price."""
-
-    name: str
-    limit_microdollars: int
-    calendar: Calendar
-    source: str = "declared"
-    as_of: str = ""
-
-
-Quota = CalendarQuota | RollingQuota | FirstUseQuota | MoneyQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +82,6 @@ def current_quotas(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota
 def declared_limit(quota: Quota) -> int:
     """Return the declared limit, in seconds or micro-dollars."""
     return quota.limit_microdollars if isinstance(quota, MoneyQuota) else quota.limit_seconds
-
-
-def charges_by_device(quota: Quota) -> bool:
-    """Return whether a second counts once for each device of its session."""
-    return isinstance(quota, CalendarQuota | RollingQuota) and quota.by_device
 
 
 def charged_within(quota: Quota, charges: Iterable[Charge], window: Window) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jobs.nouns.pool import Pool
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
-from scheduler.core.pool import Pool
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import Reason
 

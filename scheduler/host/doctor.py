@@ -17,14 +17,14 @@ from typing import Literal
 
 from config.credentials import VARIABLE
 from config.errors import ConfigError, Problem
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota
 from jobs.payload.redact import Redactor
 from jobs.plural import counted
 from platforms.artifacts.base import BlobStore
 from platforms.base import Checked, Platform, PlatformError
 from scheduler.app import App
 from scheduler.clock import stopwatch
-from scheduler.core.pool import Pool
-from scheduler.core.quota import MoneyQuota
 from scheduler.host.installation import MAIN
 from scheduler.notify.deliver import Channel, DeliveryFailed, EmailChannel, SlackChannel
 from scheduler.service.facts.snapshot import gives_secrets

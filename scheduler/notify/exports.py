@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config.settings import ExportSettings
-from scheduler.core.window import DAY, Window
+from jobs.nouns.window import DAY, Window
 from scheduler.report.timeline import TimelineSession, timeline_of
 from scheduler.service.outside.calls import fail
 from scheduler.service.outside.ports import Ports

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from scheduler.core.window import Calendar, DailyHours
+from jobs.nouns.window import Calendar, DailyHours
 from scheduler.notify.deliver import Channel, deliver, share_among_recipients
 from scheduler.notify.report_message import message_of, redacted
 from scheduler.notify.rules import (

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from math import ceil, sqrt
 from typing import assert_never
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
 from jobs.plural import counted
 from jobs.spec import Gate
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota, limit_at
+from scheduler.core.quota import limit_at
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
 
 

@@ -299,7 +299,7 @@ def week_figures(rehearsal: Rehearsal, app: App) -> Week:
 
 def write_week(out: Path, week: Week, app: App) -> None:
     """Write week.json and week.svg into the folder ``out``, each whole or not at all."""
-    from scheduler.core.window import Window
+    from jobs.nouns.window import Window
     from scheduler.report.timeline import timeline_svg
     from scheduler.views.chart_facts import timeline
 

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from config.pool_settings import PoolSettings
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota
 from jobs.problem import Refusal
 from platforms.artifacts.base import StoreError, open_store
 from platforms.base import Misconfigured
@@ -131,7 +132,7 @@ def emulators_of(rehearsal: Rehearsal, app: App) -> list[Emulator]:
     return [emulator for emulator in emulators if emulator is not None]
 
 
-def _pools_on(app: App, credentials: Path, address: str) -> list[PoolSettings]:
+def _pools_on(app: App, credentials: Path, address: str) -> list[Pool]:
     """Return the pools that a shipped emulator serves, by their credentials; none when it runs already."""
     pools = [pool for pool in app.settings.pools if pool.options.get("credentials") == str(credentials)]
     return [] if not pools or answers(pools[0].options[address]) else pools
@@ -193,10 +194,11 @@ def _kaggle_emulator(rehearsal: Rehearsal, app: App) -> Emulator | None:
     pools = _pools_on(app, credentials, "emulator")
     if not pools:
         return None
+    limits = [quota.limit_seconds for quota in pools[0].quotas if not isinstance(quota, MoneyQuota)]
     figures = {
         "--port": pools[0].options["emulator"].rpartition(":")[2],
         "--owner": _OWNER,
-        "--gpu-hours": max((quota.limit_seconds for quota in pools[0].quotas), default=108_000) / 3_600,
+        "--gpu-hours": max(limits, default=108_000) / 3_600,
     }
     return _emulator(rehearsal, ("Kaggle", "kaggle", "kaggle"), figures, input_text=f"{_key(credentials)}\n")
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from jobs.nouns.quota import MoneyQuota, Quota, RollingQuota, charges_by_device
+from jobs.nouns.window import Window
 from scheduler.core.ledger import Charge
-from scheduler.core.quota import MoneyQuota, ObservedLimit, Quota, RollingQuota, charges_by_device, limit_at, windows
-from scheduler.core.window import Window
+from scheduler.core.quota import ObservedLimit, limit_at, windows
 from scheduler.report.chart import GUTTER, Frame, curve, days, labels, local, ticks, words
 
 _TOP, _FOOT = 8, 20

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import Window
 from jobs.payload.store.manifest import Manifest, split_key
 from scheduler.core.ledger import Charge, LedgerEntry, seconds_within
-from scheduler.core.pool import Pool
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.run import Ended, Run, Running, Stopping
-from scheduler.core.window import Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota, RollingQuota
+from jobs.nouns.window import Window
 from jobs.payload.store.manifest import Manifest
 from scheduler.core.ledger import Charge, LedgerEntry, cost_within, fold, seconds_within
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
-from scheduler.core.quota import (
-    Meter,
-    MoneyQuota,
-    RollingQuota,
-    displayed_charges,
-    limit_at,
-    shows_device_hours,
-    windows,
-)
+from scheduler.core.quota import Meter, displayed_charges, limit_at, shows_device_hours, windows
 from scheduler.core.run import Ended, Outcome, Run
-from scheduler.core.window import Window
 from scheduler.report.facts import WeekFacts, started, useful_by_run
 from scheduler.report.forecast import Forecast, forecast
 from scheduler.report.week import jobs_of, violations

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import Window
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Outcome, Run, Running, Stopping
-from scheduler.core.window import Window
 from scheduler.report.chart import Frame, attribute, days, hours, labels, local, words
 
 Phase = Literal["past", "bad", "running", "planned", "empty", "expected"]

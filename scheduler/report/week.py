@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota, Quota, RollingQuota
+from jobs.nouns.window import Window
 from jobs.payload.store.manifest import Manifest
 from jobs.plural import counted
 from scheduler.core.ledger import Charge, cost_within, fold, seconds_within
-from scheduler.core.pool import Pool
-from scheduler.core.quota import MoneyQuota, Quota, RollingQuota, charged_within, displayed_charges, limit_at, windows
+from scheduler.core.quota import charged_within, displayed_charges, limit_at, windows
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Lane, Outcome, Run, lane_seconds
-from scheduler.core.window import Window
 from scheduler.report.facts import JobFacts, WeekFacts, metered, useful_by_run
 
 _WHY_CHARACTERS = 300

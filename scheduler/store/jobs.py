@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, delete, func, insert, select, update
 
+from jobs.nouns.window import DAY
 from jobs.problem import NotFound, Refusal
 from jobs.spec import EVALUATE, JobSpec
 from scheduler.core.job import Done, JobState, Queued, add_again
 from scheduler.core.job import remove as gone
 from scheduler.core.job import restart as again
-from scheduler.core.window import DAY
 from scheduler.store import codec, events, generations, series
 from scheduler.store.errors import Stale
 from scheduler.store.generations import Generation

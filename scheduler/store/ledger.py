@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, bindparam, func, insert, select
 
+from jobs.nouns.window import DAY
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.core.run import Lane, Run, lane_seconds
-from scheduler.core.window import DAY
 from scheduler.store import codec
 from scheduler.store.schema import lanes, ledger, runs
 

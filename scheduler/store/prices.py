@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from scheduler.core.pool import Pool
+from jobs.nouns.pool import Pool
 from scheduler.store import events
 
 _KIND = "price.observed"

@@ -7,10 +7,10 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import Window
 from scheduler.core.ledger import Charge, fold
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
-from scheduler.core.window import Window
 from scheduler.report.burn_down import BurnDown, burn_down_of, burn_down_svg
 from scheduler.report.chart import hues_of
 from scheduler.report.loss_curve import loss_curve_svg

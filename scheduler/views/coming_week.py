@@ -11,12 +11,12 @@ from typing import Literal, cast
 
 from sqlalchemy import Connection
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import WEEK
 from jobs.plural import counted
 from scheduler.core.plan import KeptHours, Plan
-from scheduler.core.pool import Pool
 from scheduler.core.reasons import GateClosed, HeldByPerson, Reason, show
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
-from scheduler.core.window import WEEK
 from scheduler.planner.model.case import Case, PlannerJob, make_case
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.report.chart import hues_of

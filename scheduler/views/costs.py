@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from scheduler.core.pool import Pool
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import Calendar, Window
 from scheduler.core.run import lane_seconds
-from scheduler.core.window import Calendar, Window
 from scheduler.store import ledger, plans, prices, runs
 
 OTHERS = ""

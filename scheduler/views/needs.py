@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sqlalchemy import Connection
 
+from jobs.nouns.window import DAY, HOUR
 from jobs.plural import counted
 from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
@@ -17,7 +18,6 @@ from scheduler.core.plan import Plan
 from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
 from scheduler.core.run import Ended, Outcome, Reserved, Submitting
 from scheduler.core.version import version_name
-from scheduler.core.window import DAY, HOUR
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
 from scheduler.service.outside.ports import Ports

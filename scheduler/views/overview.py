@@ -10,14 +10,14 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import WEEK
 from jobs.spec import EVALUATE
 from scheduler.core.job import Done
 from scheduler.core.plan import Placement
-from scheduler.core.pool import Pool
 from scheduler.core.quota import Meter
 from scheduler.core.reasons import Reason
 from scheduler.core.run import Run
-from scheduler.core.window import WEEK
 from scheduler.report.report import Need
 from scheduler.service.quota.usage import meters
 from scheduler.store import counts, due, events, jobs, lease, limits, plans, queue_waits, runs

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from jobs.nouns.pool import Pool
 from jobs.problem import NotFound
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.pool import Pool
 from scheduler.core.run import Run
 from scheduler.core.snapshot import Snapshot
 from scheduler.planner.questions.differ import PlanComparison, differences

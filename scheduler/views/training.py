@@ -12,11 +12,11 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import WEEK
 from scheduler.core.job import Active
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
 from scheduler.core.run import Lane, Run, Running, Stopping
-from scheduler.core.window import WEEK
 from scheduler.report.forecast import Forecast, forecast
 from scheduler.service.facts.snapshot import hour_shares
 from scheduler.store import jobs, rates, runs, series

@@ -11,14 +11,14 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import WEEK, Calendar, Window
 from jobs.payload.bounds import digits
 from jobs.payload.store.manifest import Manifest
 from scheduler.core.job import Done, Failed, Held
 from scheduler.core.ledger import LedgerEntry
-from scheduler.core.pool import Pool
 from scheduler.core.version import version_name
 from scheduler.core.why import why
-from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.report.document import document_of
 from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.picture import Picture

@@ -18,10 +18,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from sqlalchemy import Connection
 
+from jobs.nouns.window import DAY, Window
 from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.problem import NotFound
 from jobs.size import gpu_use, size
-from scheduler.core.window import DAY, Window
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import amount, burn_down_svg
 from scheduler.report.chart import STYLE, hues_of, local, short

@@ -19,13 +19,13 @@ from zoneinfo import ZoneInfo
 from pydantic import Field
 from sqlalchemy import Connection
 
+from jobs.nouns.window import DAY, WEEK, Window
 from jobs.spec import EVALUATE
 from scheduler.core.job import Active, Done
 from scheduler.core.quota import Meter
 from scheduler.core.reasons import Reason
 from scheduler.core.version import split_version
 from scheduler.core.why import in_queue
-from scheduler.core.window import DAY, WEEK, Window
 from scheduler.report.burn_down import BurnDown, burn_down_svg
 from scheduler.report.report import Need
 from scheduler.report.timeline import Timeline

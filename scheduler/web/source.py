@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from jobs.nouns.pool import Pool
     from scheduler.app import App
     from scheduler.core.job import JobState
     from scheduler.core.ledger import Charge
     from scheduler.core.plan import Placement, Plan
-    from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
     from scheduler.store.events import Event
     from scheduler.store.jobs import JobRecord

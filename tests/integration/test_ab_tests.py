@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jobs.ab_test import AbTest
+from jobs.nouns.window import DAY
 from jobs.problem import Refusal
-from scheduler.core.window import DAY
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests.ab_tests import result, specs_of
 from scheduler.store import jobs, versions

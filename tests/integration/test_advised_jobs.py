@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from jobs.definition import Definition
+from jobs.nouns.pool import Pool
 from jobs.problem import Problem
 from jobs.spec import JobSpec
 from scheduler.core.job import Queued
-from scheduler.core.pool import Pool
 from scheduler.core.reasons import DoesNotFit
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts.advised import ALIKE_SIGMA, ELSEWHERE_SIGMA, card_of, seen_of_runs

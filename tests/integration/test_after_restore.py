@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
 from jobs.payload.store.manifest import Component, Manifest, blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreError
 from platforms.base import LaunchRequest
 from scheduler.core.job import Active, Done, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Reserved, Run, Running
 from scheduler.service.cycle.after_restore import AHEAD
 from scheduler.service.cycle.cycle import Cycle

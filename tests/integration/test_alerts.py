@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from jobs.nouns.window import DAY, HOUR, Calendar, DailyHours
 from jobs.problem import Refusal
 from jobs.spec import Gate, JobSpec
 from scheduler.clock import SchedulerClock, system_clock
 from scheduler.core.job import Cancelled, Done, Failed, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail, post
 from scheduler.notify.rules import NotificationRule, alert_message, alerts_in

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY, HOUR, WEEK
 from jobs.spec import Gate, JobSpec
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
-from scheduler.core.pool import Pool
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.model.forecast import expected
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import codec, jobs

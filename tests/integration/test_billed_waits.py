@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import HOUR, WEEK, Calendar, Window
 from jobs.spec import JobSpec
 from platforms.base import QuotaReading
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
-from scheduler.core.window import HOUR, WEEK, Calendar, Window
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import read_books
 from scheduler.service.quota.usage import meters

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.payload.store.manifest import blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.base import Observed, QuotaReading, Refused, SessionState
 from scheduler.core.job import Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Running, Submitting
-from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside import border

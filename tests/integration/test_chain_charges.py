@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.spec import JobSpec
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
-from scheduler.core.window import HOUR
 from scheduler.store import jobs, ledger, runs
 from scheduler.store.engine import Database
 from scheduler.store.errors import Stale

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import jobs
+from jobs.nouns.pool import Pool
 from jobs.payload.store.listing import CONTENT, LISTING, code_prefix
 from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Code, JobSpec
@@ -20,7 +21,6 @@ from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
 from platforms.registry import PlatformContext, load
 from scheduler.core import run as arrows
-from scheduler.core.pool import Pool
 from scheduler.core.retention import DAY
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.service.facts.overheads import Overhead

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from jobs.corpus.errors import NoSuchVersion
+from jobs.nouns.window import DAY
 from jobs.problem import Refusal
 from jobs.spec import JobSpec, Mixture
 from scheduler.cli.commands.queue_changes import restart
 from scheduler.core import job as arrows
 from scheduler.core.run import Lane, Reserved, Run
-from scheduler.core.window import DAY
 from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import corpus, queue

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, MoneyQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.spec import JobSpec
 from platforms.artifacts.base import Grant, StoreUnreachable
 from platforms.base import SessionState, StopChannel
 from scheduler.core.ledger import EntryKind
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, MoneyQuota, ObservedLimit
+from scheduler.core.quota import ObservedLimit
 from scheduler.core.run import Ended, Stopping, Submitting
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.launch.launch import reserve
 from scheduler.service.outside.ports import Ports

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.spec import JobSpec
 from scheduler.core.job import Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Outcome, Running
-from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests.sessions import declare_lost, lost

@@ -24,8 +24,8 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
+from jobs.nouns.window import DAY, HOUR
 from jobs.payload.deadline import Deadline, HttpAnswer
-from scheduler.core.window import DAY, HOUR
 from scheduler.host.doctor import check_mail
 from scheduler.notify.deliver import (
     AppriseChannel,

@@ -15,9 +15,9 @@ from aiosmtpd.controller import Controller
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.window import DAY, HOUR, Calendar
 from scheduler import daemon as daemon_module
 from scheduler.clock import system_clock
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.daemon import CRASHES_MAX, Daemon
 from scheduler.notify.deliver import EmailChannel, SlackChannel, deliver, email_channels
 from scheduler.notify.mail import Mailing, mail

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scheduler.core.window import DAY
+from jobs.nouns.window import DAY
 from scheduler.notify.deliver import DeliveryFailed, deliver, share_among_recipients
 from scheduler.store import lease, outbox
 from scheduler.store.errors import Fenced

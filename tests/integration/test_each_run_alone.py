@@ -20,14 +20,14 @@ import pytest
 
 import scheduler
 from jobs.lane_report import LaneReport
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import queue

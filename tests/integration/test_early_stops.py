@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.payload.store.manifest import Component, Manifest, blob_key
 from jobs.spec import Gate, JobSpec, StopRule
 from scheduler.core.job import Active, Done, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Stopping
-from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
 from jobs.spec import JobSpec
 from platforms.base import Refused
 from scheduler.cli.commands.rehearse import show_week
 from scheduler.cli.shell.output import Output
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Outcome
 from scheduler.core.snapshot import Snapshot
 from scheduler.report.week import to_json, week_of

@@ -15,6 +15,7 @@ import pytest
 
 import jobs
 from jobs.environment.demands import RequirementsError, here
+from jobs.nouns.pool import Pool
 from jobs.payload.lane.environment import MARK
 from jobs.payload.store.lock import LOCK, WHEELS, lock_prefix, parse_lock, wheels_prefix
 from jobs.spec import JobSpec, Requirements
@@ -24,7 +25,6 @@ from platforms.base import LaunchRequest, SessionState
 from platforms.local.adapter import sweep_environments
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.retention import DAY
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.service.facts.overheads import Overhead

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import jobs as product
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY
 from jobs.payload.store.manifest import blob_key
 from jobs.problem import Refusal
 from jobs.spec import JobSpec
@@ -22,10 +24,8 @@ from platforms.registry import PlatformContext, load
 from platforms.relay import checkpoint_keys
 from scheduler.cli.commands.queue_changes import restart
 from scheduler.core.job import Queued, finish
-from scheduler.core.pool import Pool
 from scheduler.core.retention import Retention
 from scheduler.core.run import Lane, Reserved, Run
-from scheduler.core.window import DAY
 from scheduler.service.facts.overheads import Overhead
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.launch_document import launch_document

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.pool import Pool
 from jobs.payload.store.manifest import Component, Manifest, blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreError
 from platforms.base import Unfinished, Unreachable
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Outcome
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.observation import LiveJobs, Observation

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from jobs.nouns.window import HOUR
 from jobs.problem import Refusal
 from jobs.spec import JobSpec, Share
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run
 from scheduler.core.snapshot import HourShare
-from scheduler.core.window import HOUR
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.requests import queue
 from scheduler.store import jobs, ledger, runs

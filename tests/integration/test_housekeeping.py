@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from jobs.nouns.window import DAY
 from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, SessionState
 from scheduler.core.run import Ended, Lane, Outcome, Run
-from scheduler.core.window import DAY
 from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep import housekeeping

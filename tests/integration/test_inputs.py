@@ -13,6 +13,7 @@ import pytest
 
 import jobs
 from jobs.inputs.folder import TreeError
+from jobs.nouns.pool import Pool
 from jobs.payload.store import hub
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree, remove_tree
@@ -22,7 +23,6 @@ from platforms.artifacts.directory import DirectoryStore
 from platforms.base import Capabilities, LaunchRequest, Platform, SessionState
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.retention import DAY
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.core.snapshot import Snapshot

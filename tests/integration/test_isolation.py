@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.spec import JobSpec
 from platforms.base import Observed, SessionState, Unreachable
 from scheduler.core.job import Active, Held, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Running
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import HOUR
 from scheduler.service.cycle import cycle
 from scheduler.service.facts import apply, observe, snapshot
 from scheduler.service.faults.isolation import UNPLANNABLE, plan_around, poisoned_runs

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.payload.store.manifest import blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.artifacts.base import BlobStore
 from platforms.base import Observed, PlatformError, Refused, SessionState, Unreachable
 from scheduler.core.job import Active, Done, Queued
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
-from scheduler.core.window import HOUR
 from scheduler.service.cycle import late_sessions
 from scheduler.service.cycle.late_sessions import observe_late
 from scheduler.service.launch.lanes import stop_flag_key

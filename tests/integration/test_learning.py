@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, MoneyQuota
+from jobs.nouns.window import DAY, HOUR, Calendar, DailyHours
 from jobs.spec import JobSpec
 from scheduler.core.job import Queued
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
-from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import structlog
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR, Calendar
 from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.app import load_app
 from scheduler.core.job import Active, Held, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Running
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.window import HOUR, Calendar
 from scheduler.daemon import Daemon, ServiceManager
 from scheduler.notify.mail import Mailing
 from scheduler.service.cycle import cycle

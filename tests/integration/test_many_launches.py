@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from jobs.nouns.pool import Pool
 from jobs.spec import JobSpec
-from scheduler.core.pool import Pool
 from scheduler.core.run import Running
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle

@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
-from pydantic import BaseModel
 
 from config.errors import ConfigError
 from config.load import load
+from config.section import keys_of, table_in
 from config.settings import Settings
 from jobs.catalogue import job_from_table
 from jobs.problem import ProblemsFound
@@ -56,14 +56,18 @@ BASE: dict[str, Any] = {
 
 def numbers(model: Any = Settings, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the dotted place of every number in the settings model."""
-    for name, field in model.model_fields.items():
-        parts = get_args(field.annotation)
-        kinds = [field.annotation, *parts, *(kind for part in parts for kind in get_args(part)[:1])]
-        here = (*path, field.alias or name)
-        if inner := [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]:
-            yield from numbers(inner[0], here)
-        elif {int, float} & set(kinds):
-            yield here
+    for key, (_, annotation) in keys_of(model).items():
+        if (inner := table_in(annotation)) is not None:
+            yield from numbers(inner, (*path, key))
+        elif {int, float} & set(kinds_in(annotation)):
+            yield (*path, key)
+
+
+def kinds_in(annotation: Any) -> Iterator[Any]:
+    """Yield the types of which an annotation is made."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from kinds_in(part)
 
 
 PLACES = sorted({*numbers(), ("pools", "quotas", "limit")})

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.nouns.window import HOUR
 from platforms.artifacts.base import StoreUnreachable
-from scheduler.core.window import HOUR
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, conditions, events, jobs, runs
 from tests.lab.lineage import World, make_family

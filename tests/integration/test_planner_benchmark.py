@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench_planner
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from jobs.spec import Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from scheduler.planner.verify import verify
 from tests.lab.planner import closed_loop, figures
 from tests.lab.planner.backfill import backfill

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.spec import Gate, Needs
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner.model.value import value
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.verify import verify

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar
 from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, Observed, QuotaReading, Refused
 from scheduler.core.backoff import rest_seconds
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.notify.rules import alert_message, alerts_in
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle

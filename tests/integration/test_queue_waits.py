@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY, HOUR
 from jobs.spec import JobSpec
 from platforms.base import InQueue, Observed, SessionState
-from scheduler.core.pool import Pool
-from scheduler.core.window import DAY, HOUR
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import load_snapshot

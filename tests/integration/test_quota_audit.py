@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar
 from jobs.spec import JobSpec
 from platforms.base import (
     Capabilities,
@@ -19,10 +22,7 @@ from platforms.base import (
 )
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.service.quota.audit import audit, close_books, launchable, read_books, recheck, settled_seconds
 from scheduler.store import events, jobs, ledger, limits, runs
 from tests.lab.clocks import HandClock

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.spec import JobSpec
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, ObservedLimit
-from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.core.quota import ObservedLimit
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports

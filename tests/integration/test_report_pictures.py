@@ -11,12 +11,12 @@ from typing import Self
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import JobSpec
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.notify import report_message
 from scheduler.notify.deliver import EmailChannel
 from scheduler.notify.report_message import message_of

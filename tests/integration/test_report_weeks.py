@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from jobs.nouns.pool import Pool
 from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.report.document import document_of
 from scheduler.report.renderings import text_of

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, EVER, HOUR, Calendar
 from jobs.spec import JobSpec
 from platforms.base import Capabilities, QuotaReading
 from scheduler.core.admission import room
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
-from scheduler.core.quota import ACCOUNT, CalendarQuota
+from scheduler.core.quota import ACCOUNT
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.window import DAY, EVER, HOUR, Calendar
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.window import HOUR
 from jobs.spec import JobSpec, Stall
 from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.reasons import NotReleased
 from scheduler.core.run import WRONG_DEVICE
-from scheduler.core.window import HOUR
 from scheduler.notify.rules import alert_message, alerts_in
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.overheads import Overheads

@@ -5,10 +5,10 @@ from random import Random
 import pytest
 from sqlalchemy import Connection
 
+from jobs.nouns.window import Window
 from jobs.spec import JobSpec
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds_within, fold, seconds_within
 from scheduler.core.run import Lane, Reserved, Run
-from scheduler.core.window import Window
 from scheduler.store import jobs, ledger, runs
 from scheduler.store.engine import Database
 from scheduler.store.errors import Refused

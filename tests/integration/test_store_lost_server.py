@@ -14,14 +14,14 @@ from sqlalchemy import event
 from sqlalchemy.engine import make_url
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.core.job import Active
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Outcome, Running
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.store import jobs, lease, runs

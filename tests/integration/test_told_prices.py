@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.spec import JobSpec
 from platforms.base import Capabilities, HourPrice, Observed, SessionState
 from scheduler.core.ledger import EntryKind
-from scheduler.core.pool import Pool
-from scheduler.core.quota import MoneyQuota
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.launch.launch import reserve

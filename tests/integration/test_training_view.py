@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from config.settings import ExportSettings
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR, WEEK
 from jobs.spec import JobSpec
-from scheduler.core.pool import Pool
-from scheduler.core.window import HOUR, WEEK
 from scheduler.notify.exports import export, newest
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import jobs as product
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.spec import Evaluation, Input, JobSpec, QualityGate, StartFrom
 from platforms.registry import PlatformContext, load
 from scheduler.core.job import Done
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import inputs

@@ -17,10 +17,10 @@ import pytest
 from pydantic import ValidationError
 
 from config.settings import RuleSettings, WebhookSettings
+from jobs.nouns.window import Calendar
 from jobs.payload.deadline import HttpAnswer
 from jobs.payload.redact import Redactor
 from scheduler.clock import system_clock
-from scheduler.core.window import Calendar
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail
 from scheduler.notify.rules import RULES, NotificationRule

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jobs.nouns.window import WEEK
 from jobs.spec import JobSpec
 from scheduler.core.job import Active
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
-from scheduler.core.window import WEEK
 from scheduler.store import events, jobs, runs, watched
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.payload.store.manifest import Component, Manifest, blob_key
 from jobs.spec import JobSpec, StartFrom
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.window import HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.faults.postponements import LaunchNews
 from scheduler.service.launch.launch import launch_all, reserve

@@ -16,8 +16,8 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from pydantic import BaseModel
-
+from config import section
+from config.section import table_in
 from config.settings import Settings
 from jobs.payload.lane.failure import ErrorClass
 from jobs.ranges import RANGES
@@ -54,14 +54,12 @@ def commands() -> Iterator[tuple[str, Any]]:
             yield f"schedctl {name} {word}", command
 
 
-def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
-    """Yield every key below a model as ``config show`` names it; of lists of tables ``[]`` stands for the place."""
-    for name, field in model.model_fields.items():
-        key = before + (field.alias or (field.validation_alias if isinstance(field.validation_alias, str) else name))
-        kinds = [field.annotation, *get_args(field.annotation)]
-        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if tables:
-            yield from keys_of(tables[0], f"{key}." if tables[0] is field.annotation else f"{key}[].")
+def keys_of(table: Any, before: str = "") -> Iterator[str]:
+    """Yield every key below a table as ``config show`` names it; of lists of tables ``[]`` stands for the place."""
+    for label, (_, annotation) in section.keys_of(table).items():
+        inner, key = table_in(annotation), f"{before}{label}"
+        if inner is not None:
+            yield from keys_of(inner, f"{key}." if inner is annotation else f"{key}[].")
         else:
             yield key
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import HOUR
 from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
 from scheduler.core.job import JobState, Queued
-from scheduler.core.pool import Pool
-from scheduler.core.window import HOUR
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Policy, Ports

@@ -7,12 +7,12 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from jobs.nouns.pool import Pool
 from jobs.payload.scorers.items import read_items
 from jobs.payload.store.manifest import Component, Manifest, blob_key
 from jobs.spec import Evaluation, Input, JobSpec, QualityGate
 from scheduler.core.job import Done, Failed
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.requests import inputs
 from scheduler.store import checkpoints, evaluations, jobs, versions

@@ -4,19 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.core.admission import Room, room
 from scheduler.core.ledger import Charge
-from scheduler.core.pool import Pool
-from scheduler.core.quota import (
-    CalendarQuota,
-    FirstUseQuota,
-    MoneyQuota,
-    ObservedLimit,
-    Quota,
-    RollingQuota,
-    longest,
-)
-from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
+from scheduler.core.quota import ObservedLimit, longest
 
 # One grain is half an hour: fine enough to meet every edge, coarse enough to try every start of some days.
 GRAIN = 1_800

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, MoneyQuota, Quota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from platforms.base import SessionState
 from platforms.sagemaker.answers import observed
 from platforms.sagemaker.request import SageMakerOrder, training_job
 from platforms.sagemaker.settings import read_settings
 from scheduler.core.admission import room
 from scheduler.core.ledger import EntryKind, LedgerEntry, corrections, fold
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, MoneyQuota, Quota, RollingQuota
-from scheduler.core.window import DAY, HOUR, Calendar
 from tests.lab.night import share
 
 BERLIN = "Europe/Berlin"

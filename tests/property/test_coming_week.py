@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY, HOUR, WEEK, DailyHours
 from jobs.spec import Gate, Needs
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.reasons import HeldByPerson
 from scheduler.core.snapshot import Arrivals, JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, DailyHours
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.case import make_case
 from scheduler.planner.planner import Planner, PlannerOptions

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from scheduler.core.admission import room
 from scheduler.core.ledger import Charge
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, RollingQuota, longest
-from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.core.quota import longest
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.verify import verify

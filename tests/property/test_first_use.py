@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.quota import FirstUseQuota
+from jobs.nouns.window import DAY, HOUR
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
-from scheduler.core.quota import BOOKS_SECONDS, FirstUseQuota, ObservedLimit, longest, usage
-from scheduler.core.window import DAY, HOUR
+from scheduler.core.quota import BOOKS_SECONDS, ObservedLimit, longest, usage
 from scheduler.store.ledger import LOOK_BACK_SECONDS
 from tests.lab.night import share
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.nouns.window import Calendar, Window
 from scheduler.core.ledger import (
     Charge,
     EntryKind,
@@ -16,7 +17,6 @@ from scheduler.core.ledger import (
     fold,
     seconds_within,
 )
-from scheduler.core.window import Calendar, Window
 
 POOLS = ["kaggle", "local"]
 RUNS = ["uff-a-0001", "uff-b-0001", "uff-a-0002"]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import FirstUseQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR
 from jobs.spec import Gate, Needs
 from scheduler.core.admission import room
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
-from scheduler.core.quota import FirstUseQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR
 from scheduler.planner.dispatch.dispatcher import dispatch, fill_gaps, make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.pool_capacity import PoolCapacity

@@ -5,8 +5,8 @@ from math import sqrt
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.nouns.window import HOUR
 from jobs.payload.lane.cadence import interval_count
-from scheduler.core.window import HOUR
 from scheduler.planner.model.session_yield import SessionTerms
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.window import HOUR
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, Snapshot
-from scheduler.core.window import HOUR
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.verify import verify

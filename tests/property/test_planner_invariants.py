@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
-from scheduler.core.window import DAY, HOUR
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.case import make_case
 from scheduler.planner.planner import Planner, PlannerOptions
@@ -23,9 +23,9 @@ from tests.lab.night import share
 from tests.lab.planner.strategies import snapshots
 
 if TYPE_CHECKING:
-    from scheduler.core.quota import Quota
+    from jobs.nouns.quota import Quota
+    from jobs.nouns.window import Calendar
     from scheduler.core.snapshot import JobView, PoolView, Snapshot
-    from scheduler.core.window import Calendar
 
 QUICK = PlannerOptions(search_steps=3)
 QUARTER = 900  # every local midnight of every zone is a whole quarter of an hour in UTC

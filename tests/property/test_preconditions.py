@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.spec import Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
 from scheduler.core.precondition import Precondition
-from scheduler.core.quota import CalendarQuota, RollingQuota
 from scheduler.core.reasons import CannotLaunch
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import next_change
 from scheduler.service.faults.postponements import Obstacle, Postponements

@@ -6,21 +6,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar, Window
 from scheduler.core.ledger import Charge
-from scheduler.core.quota import (
-    CalendarQuota,
-    FirstUseQuota,
-    MoneyQuota,
-    ObservedLimit,
-    Quota,
-    RollingQuota,
-    declared_limit,
-    limit_at,
-    longest,
-    usage,
-    windows,
-)
-from scheduler.core.window import DAY, HOUR, Calendar, Window
+from scheduler.core.quota import ObservedLimit, declared_limit, limit_at, longest, usage, windows
 from tests.lab.night import share
 
 SPAN = 24  # scaled: one second stands for an hour

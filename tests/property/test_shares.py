@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import HOUR, WEEK, Calendar
 from jobs.spec import Needs
 from scheduler.core.ledger import Charge
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import HourShare, JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import HOUR, WEEK, Calendar
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.case import make_case
 from scheduler.planner.planner import Planner, PlannerOptions

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY, HOUR, WEEK
 from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Outcome, Run
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.report import ReportFacts, report_of
 from scheduler.report.week import Week, week_of

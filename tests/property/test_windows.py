@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours, Period, Window, merge
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar, DailyHours, Period, Window, merge
 
 # Hour changes at night in both hemispheres, a change of half an hour, changes at midnight in either direction, and a
 # zone that once left a whole day out.

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.window import HOUR
+from jobs.nouns.window import HOUR
 from tests.lab.simulation.database import Laboratory
 from tests.lab.simulation.faults import Fate, Faults
 from tests.lab.simulation.scenario import Scenario, chained_scenario, steady_scenario

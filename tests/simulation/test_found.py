@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.window import DAY
 from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Gate
 from platforms.base import Observed, SessionState
@@ -16,7 +17,6 @@ from scheduler.core import job as arrows
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, Facts, Finish, Sighting, reconcile
 from scheduler.core.run import Lane, Outcome, Run, Running, Submitting
-from scheduler.core.window import DAY
 from scheduler.notify.deliver import deliver
 from scheduler.service.cycle.late_sessions import observe_late
 from scheduler.service.cycle.stops import Stops

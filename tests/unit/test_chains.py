@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.window import HOUR
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.run import Lane, Outcome, Run, Running, lane_seconds
 from scheduler.core.snapshot import LiveRun
-from scheduler.core.window import HOUR
 from scheduler.service.launch.chain import Slot, next_job, open_slots
 from tests.lab.planner.cases import seed_case
 

@@ -9,12 +9,13 @@ from xml.etree import ElementTree as ET  # our own output, not somebody's
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar, Window
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota, usage
+from scheduler.core.quota import usage
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
-from scheduler.core.window import DAY, HOUR, Calendar, Window
 from scheduler.report.burn_down import amount, burn_down_of, burn_down_svg
 from scheduler.report.chart import STYLE, Frame, days, hues_of, labels, short, ticks
 from scheduler.report.loss_curve import loss_curve_svg

@@ -37,7 +37,8 @@ _ELSEWHERE = r"\.(payload|migrations|emulators|planner|__main__)\b|^platforms\.(
 
 # Errors that are caught in their own room and so reach no command.
 INNER = {
-    "config.values.BadValue",
+    "jobs.nouns.values.BadTable",
+    "jobs.nouns.values.BadValue",
     "jobs.environment.tool.NoWheel",
     "jobs.payload.store.manifest.BadManifest",
     "jobs.problem.UserError",

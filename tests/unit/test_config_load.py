@@ -12,8 +12,10 @@ from config.errors import ConfigError
 from config.layers import shipped
 from config.load import load
 from config.paths import load_paths
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, MoneyQuota, charges_by_device
+from jobs.nouns.window import Calendar
 from scheduler.app import load_app
-from scheduler.core.pool import Pool
 
 POOL = '[[pools]]\nname = "desk"\nplatform = "local"\n'
 
@@ -63,8 +65,8 @@ def test_the_rehearsal_declares_the_rules_of_three_places() -> None:
     pools = {pool.name: pool for pool in load(shipped("rehearsal.toml"), {}).pools}
     assert [pool.platform for pool in pools.values()] == ["kaggle", "sagemaker", "local"]
     week, day = pools["kaggle"].quotas[0], pools["sagemaker"].quotas[0]
-    assert (week.kind, week.limit_seconds, week.resets.weekday) == ("week", 30 * 3600, 5)
-    assert (day.kind, day.limit_seconds, day.zone) == ("day", 4 * 3600, "UTC")
+    assert week == CalendarQuota(week.name, 30 * 3600, Calendar("week", "UTC", 5), week.source, week.as_of)
+    assert day == CalendarQuota(day.name, 4 * 3600, Calendar("day", "UTC"), day.source, day.as_of)
     assert (pools["kaggle"].sessions_max, pools["kaggle"].devices_per_session) == (2, 2)
     night = pools["local"].hours[0]
     assert (night.zone, night.start, night.end) == ("Europe/Berlin", 20 * 3600, 8 * 3600)
@@ -208,7 +210,7 @@ def test_each_mistake_has_one_message_that_names_file_key_and_value(
 )
 def test_impossible_quotas_are_refused(written: Callable[[str], Path], quota: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"pools\.desk\.quotas") as caught:
-        load(written(f'{POOL}[[pools.quotas]]\nname = "q"\n{quota}\n'), {})
+        load_app(written(f'{POOL}[[pools.quotas]]\nname = "q"\n{quota}\n'), {})
     assert message in str(caught.value)
 
 
@@ -250,15 +252,39 @@ def test_counts_of_devices_that_contradict_each_other_are_refused(
 
 def test_counts_of_devices_have_sensible_defaults(written: Callable[[str], Path]) -> None:
     (pool,) = load(written(POOL + "device_counts = [1, 2, 4]\n"), {}).pools
-    assert (pool.devices_max, pool.sessions_at_once) == (4, 4)
+    assert (pool.devices_max, pool.sessions_max, pool.devices_per_session) == (4, 4, 4)
     quota = '[[pools.quotas]]\nname = "q"\nkind = "day"\nlimit = "100h"\ncharge = "device"\n'
     (pool,) = load(written(COUNTED + quota), {}).pools
-    assert (pool.devices_max, pool.sessions_at_once, pool.quotas[0].charge) == (8, 8, "device")
+    assert (pool.devices_max, pool.sessions_max) == (8, 8)
+    assert charges_by_device(pool.quotas[0])
 
 
 def test_two_sessions_at_once_use_two_hours_in_one(written: Callable[[str], Path]) -> None:
     path = written(f'{POOL}sessions_max = 2\n[[pools.quotas]]\nname = "q"\nkind = "day"\nlimit = "40h"\n')
-    assert load(path, {}).pools[0].quotas[0].limit_seconds == 40 * 3600
+    assert load(path, {}).pools[0].quotas == (CalendarQuota("q", 40 * 3600, Calendar("day")),)
+
+
+def test_a_budget_needs_no_price_where_the_platform_tells_it(written: Callable[[str], Path]) -> None:
+    budget = '[[pools.quotas]]\nname = "q"\nkind = "money-week"\nlimit = "$30"\n'
+    text = POOL.replace('"local"', '"skypilot"') + budget
+    assert load_app(written(text), {}).pools["desk"].quotas == (MoneyQuota("q", 30_000_000, Calendar("week")),)
+
+
+def test_what_contradicts_itself_in_a_pool_is_reported_at_once(written: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(POOL + 'devices_max = 3\nsession_cap = "20m"\n'), {})
+    assert [problem.key for problem in caught.value.problems] == ["pools.desk.devices_max", "pools.desk.session_cap"]
+
+
+def test_where_each_key_of_a_pool_comes_from_is_shown(written: Callable[[str], Path]) -> None:
+    quota = '[[pools.quotas]]\nname = "q"\nkind = "week"\nlimit = "30h"\nresets = "Saturday 00:00"\n'
+    path = written(POOL + 'session_cap = "6h"\noptions = { nice = "3" }\n' + quota)
+    rows = {key: (value, source) for key, value, source in describe(load(path, {}))}
+    assert rows["pools.desk.session_cap"] == ("6h", str(path))
+    assert rows["pools.desk.setup"] == ("10m", "default")
+    assert rows["pools.desk.options.nice"] == ("3", str(path))
+    assert rows["pools.desk.quotas.q.kind"] == ("week", str(path))
+    assert rows["pools.desk.quotas.q.resets"] == ("Saturday 00:00", str(path))
 
 
 def test_quotas_of_one_pool_have_different_names(written: Callable[[str], Path]) -> None:

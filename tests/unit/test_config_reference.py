@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
 
-from config.pool_settings import PoolSettings
 from config.settings import Settings
+from jobs.nouns.pool import Pool
 from tests.lab.reference import keys_of, setting_keys
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def test_every_key_of_a_rule_for_texts_is_in_the_page_of_the_corpus(repository: 
 
 def test_the_defaults_of_a_pool_are_those_of_the_code(reference: str) -> None:
     pools = reference.partition("## Pools")[2].partition("## Models")[0]
+    defaults = {each.name: each.default for each in fields(Pool)}
     shown = {"accelerator": "cpu", "speed": "1.0", "sharing": "1.0", "enabled": "true"}
     for key, default in shown.items():
         assert f"- `{key}` ({default}): " in pools
-        assert str(PoolSettings.model_fields[key].default).lower() == default
+        assert str(defaults[key]).lower() == default

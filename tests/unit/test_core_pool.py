@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import RollingQuota
+from jobs.nouns.window import DAY, EVER, HOUR, AllTime, DailyHours, Window, merge
 from jobs.spec import Needs
 from scheduler.core.ledger import Charge, RunningTotal
-from scheduler.core.pool import Pool
-from scheduler.core.quota import ACCOUNT, ObservedLimit, RollingQuota, current_quotas, declared_limit, displayed_charges
+from scheduler.core.quota import ACCOUNT, ObservedLimit, current_quotas, declared_limit, displayed_charges
 from scheduler.core.snapshot import HourShare, JobView, Snapshot
-from scheduler.core.window import DAY, EVER, HOUR, AllTime, DailyHours, Window, merge
 
 NIGHT = DailyHours("UTC", 20 * HOUR, 8 * HOUR)
 NOON = DailyHours("UTC", 12 * HOUR, 13 * HOUR)

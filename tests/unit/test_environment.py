@@ -14,12 +14,12 @@ import pytest
 from jobs.environment import tool
 from jobs.environment.demands import Demands, PythonTarget, RequirementsError, here, parse_target, read_demands
 from jobs.environment.tool import NoWheel, PackageTools, find_tools, make_lock, resolve, sizes
+from jobs.nouns.pool import Pool
 from jobs.payload.store.lock import BadLock, Lock, Pin, encode_lock, parse_lock, parse_wheels
 from jobs.spec import JobSpec, Requirements
 from platforms.base import Misconfigured
 from platforms.image import has_lock, image_of, options_for
 from scheduler.cli.commands.queue_show import lock_line
-from scheduler.core.pool import Pool
 from scheduler.service.requests.environment import locked
 from tests.lab.packages import digest_of, use_index, write_wheel
 

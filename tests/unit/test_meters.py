@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from jobs.nouns.window import DAY, EVER, HOUR, AllTime, Calendar
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
-from scheduler.core.quota import (
-    CalendarQuota,
-    FirstUseQuota,
-    Meter,
-    MoneyQuota,
-    ObservedLimit,
-    RollingQuota,
-    current_quotas,
-)
-from scheduler.core.window import DAY, EVER, HOUR, AllTime, Calendar
+from scheduler.core.quota import Meter, ObservedLimit, current_quotas
 from scheduler.service.quota.usage import meters, meters_of
 from scheduler.store import ledger
 
 if TYPE_CHECKING:
-    from scheduler.core.quota import Quota
+    from jobs.nouns.quota import Quota
     from scheduler.store.engine import Database
 
 NOON = 20_000 * DAY + DAY // 2  # a whole day's noon, UTC

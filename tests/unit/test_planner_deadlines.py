@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.window import DAY, HOUR, WEEK
 from scheduler.core.snapshot import PoolView, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN, PlanPolicy

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import HOUR, WEEK, Calendar
 from jobs.spec import Needs
 from scheduler.cli.commands.plan_changes import show_devices
 from scheduler.cli.shell.output import Output
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.reasons import DevicesTaken
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import HOUR, WEEK, Calendar
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.questions.whatif import SetDevices, UnknownName, device_choices, what_if
 from scheduler.planner.verify import verify

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, ObservedLimit
+from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import (
     ConcurrencyFull,
     DeadlineUnreachable,
@@ -26,7 +28,6 @@ from scheduler.core.reasons import (
     Reason,
 )
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.planner.dispatch.dispatcher import dispatch, make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PinnedSession, PlanPolicy

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from jobs.nouns.window import HOUR
 from scheduler.core.snapshot import JobView, Rate
-from scheduler.core.window import HOUR
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.planner import Planner
 from tests.lab.planner.cases import seed_case

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.quota import FirstUseQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, WEEK
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.quota import FirstUseQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import fill_gaps
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import Schedule

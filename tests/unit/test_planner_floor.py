@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.window import DAY, WEEK
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import PoolView, Snapshot
-from scheduler.core.window import DAY, WEEK
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.case import make_case

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.window import DAY, WEEK
 from jobs.spec import Needs
 from scheduler.core.snapshot import Arrivals, JobView, Rate, Snapshot
-from scheduler.core.window import DAY, WEEK
 from scheduler.planner.model.forecast import expected, rhythm
 
 NOW = 1_767_225_600

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.window import DAY, HOUR, WEEK
 from jobs.spec import Gate
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import planner as layers_module
 from scheduler.planner.dispatch.dispatcher import in_queue_order
 from scheduler.planner.lp import scale, solver

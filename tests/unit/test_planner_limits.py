@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.core.window import DAY, HOUR, WEEK
+from jobs.nouns.window import DAY, HOUR, WEEK
 from tests.lab.planner import closed_loop
 from tests.lab.planner.efficiency import efficiency
 from tests.lab.planner.flow_limit import least_flow_days

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jobs.nouns.window import WEEK
 from jobs.spec import Gate
 from scheduler.core.snapshot import PoolView, Rate, Snapshot
-from scheduler.core.window import WEEK
 from scheduler.planner.lp.linear import earliest_starts
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.urgency import children_first, urgencies, with_urgency

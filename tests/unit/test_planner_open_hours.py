@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, RollingQuota
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import Schedule

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.window import DAY, HOUR, WEEK
 from jobs.spec import Gate
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.reasons import HeldByPerson, Outbid, from_json, weight_rounded_up
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.questions.differ import differences, outlook
 from scheduler.planner.questions.explain import explain

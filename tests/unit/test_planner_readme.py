@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import HOUR, Calendar
 from jobs.spec import Needs
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import HOUR, Calendar
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.case import make_case
 from scheduler.planner.planner import plan_week

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.window import DAY, HOUR, WEEK
 from jobs.spec import Gate, Needs
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import fill_gaps, make_schedule
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.prices import scarcity_prices

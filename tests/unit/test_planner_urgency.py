@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import HOUR, WEEK, Calendar
 from jobs.spec import Gate, Needs
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import HOUR, WEEK, Calendar
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.urgency import urgencies, with_urgency
 from scheduler.planner.verify import verify

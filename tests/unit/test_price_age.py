@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.pool import Pool
-from scheduler.core.quota import MoneyQuota
-from scheduler.core.window import DAY, Calendar
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota
+from jobs.nouns.window import DAY, Calendar
 from scheduler.host.doctor import check_price
 
 NOW = 1_795_219_200.0  # 2026-11-21

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar
 from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, Meter
+from scheduler.core.quota import Meter
 from scheduler.core.reasons import NotReleased, QuotaEmpty
 from scheduler.core.run import Ended, Lane, Outcome, Run
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.report.document import document_of
 from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.forecast import forecast

@@ -20,6 +20,7 @@ from config.errors import ConfigError
 from config.known_secrets import KnownSecrets
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
+from jobs.nouns.pool import Pool
 from jobs.payload import log
 from jobs.payload.lane.command import _LINE_BYTES_MAX, Relay
 from jobs.payload.lane.secret_values import VARIABLE, Keys, SecretStore, secrets_of, sign, take_given
@@ -29,7 +30,6 @@ from jobs.payload.store.transport import DirectoryTransport
 from jobs.problem import ProblemsFound
 from platforms.kaggle.kernel import bootstrap
 from platforms.registry import secret_way
-from scheduler.core.pool import Pool
 from scheduler.core.reasons import SecretMissing
 from scheduler.service.facts.snapshot import view_of_new
 from scheduler.store import codec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from config.pool_settings import PoolSettings
+from jobs.nouns.pool import Pool, declared
 from jobs.spec import Input, JobSpec, Needs
 from scheduler.service.requests.concerns import of_trainer
 
@@ -27,7 +27,7 @@ def concerns(
         needs=Needs(*devices),
         inputs=(Input("base", source, "d" * 64),) if source else (),
     )
-    return [*of_trainer(spec, [PoolSettings.model_validate({"name": "p", "platform": "local", **pool})])]
+    return [*of_trainer(spec, [declared(Pool("p", "local", **pool))])]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from datetime import date
 
 import pytest
 
+from jobs.nouns.window import DAY, HOUR
 from jobs.size import size
-from scheduler.core.window import DAY, HOUR
 from scheduler.web.pages import ago, duration, instant, plain, share
 from scheduler.web.questions import span_around, span_from
 from scheduler.web.shapes import paged

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, MoneyQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.payload.store.manifest import Component, Manifest
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, MoneyQuota, RollingQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.report.facts import JobFacts, WeekFacts
 from scheduler.report.week import to_json, week_of
 

@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 
 from jobs.catalogue import job_from_toml
+from jobs.nouns.window import HOUR
 from jobs.payload.bounds import digits
 from jobs.plural import counted
 from jobs.problem import NotFound
@@ -16,7 +17,6 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed, meant
 from scheduler.cli.shell.output import Output, hours
-from scheduler.core.window import HOUR
 from scheduler.planner.questions.differ import JobChange, JobOutlook, PlanComparison
 from scheduler.planner.questions.orders import POLICIES
 from scheduler.planner.questions.whatif import (

@@ -17,8 +17,8 @@ from scheduler.cli.shell.output import amount, hours
 from scheduler.views.documents import picked
 
 if TYPE_CHECKING:
-    from scheduler.core.pool import Pool
-    from scheduler.core.window import DailyHours
+    from jobs.nouns.pool import Pool
+    from jobs.nouns.window import DailyHours
     from scheduler.views.overview import PoolNow
 
 app = group("Pools, where sessions run: list, open, close.", "list")

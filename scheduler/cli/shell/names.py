@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from jobs.nouns.pool import Pool
 from jobs.problem import NotFound
-from scheduler.core.pool import Pool
 from scheduler.core.run import Run
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from jobs.nouns.pool import Pool
 from scheduler.core.admission import Room
 from scheduler.core.plan import Deferral, Placement
-from scheduler.core.pool import Pool
 from scheduler.core.reasons import (
     ConcurrencyFull,
     DeadlineUnreachable,

@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from scheduler.core.quota import (
-    CalendarQuota,
-    FirstUseQuota,
-    MoneyQuota,
-    Quota,
-    RollingQuota,
-    charges_by_device,
-    limit_at,
-)
-from scheduler.core.window import DAY
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota, charges_by_device
+from jobs.nouns.window import DAY
+from scheduler.core.quota import limit_at
 from scheduler.planner.model.case import Case
 
 # With this many jobs spans are shorter than a day, so that gates, releases and deadlines bind within a day as well.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scheduler.core.pool import Pool
+from jobs.nouns.pool import Pool
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.planner.model.session_yield import allowed, counts_taken, fits
 from scheduler.planner.model.value import LATE_FACTOR, reference_rate

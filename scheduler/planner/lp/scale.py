@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
+from jobs.nouns.quota import CalendarQuota
 from scheduler.core.plan import Deferral
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.reasons import GateClosed, NoAllowedPool, NotReleased, Outbid, Reason
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
 from scheduler.planner.lp.grid import Grid

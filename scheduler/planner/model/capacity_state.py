@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from jobs.nouns.quota import FirstUseQuota, RollingQuota, charges_by_device
 from scheduler.core.admission import Room
 from scheduler.core.ledger import Charge, RunningTotal
-from scheduler.core.quota import FirstUseQuota, RollingQuota, charges_by_device, longest, longest_rolling, rolling_edges
+from scheduler.core.quota import longest, longest_rolling, rolling_edges
 from scheduler.core.snapshot import PoolView
 from scheduler.planner.model.count import NEVER, CalendarCount
 from scheduler.planner.model.pool_rules import PoolRules, live_ends

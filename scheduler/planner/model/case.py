@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from scheduler.core.pool import Pool
+from jobs.nouns.pool import Pool
 from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 from scheduler.core.throughput import SURENESS
 from scheduler.planner.model.booking import Bookings

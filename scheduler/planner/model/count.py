@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from scheduler.core.quota import CalendarQuota, MoneyQuota, charged_within, charges_by_device, declared_limit, limit_at
+from jobs.nouns.quota import CalendarQuota, MoneyQuota, charges_by_device
+from jobs.nouns.window import Window
+from scheduler.core.quota import charged_within, declared_limit, limit_at
 from scheduler.core.snapshot import PoolView
-from scheduler.core.window import Window
 
 NEVER = 1 << 62
 

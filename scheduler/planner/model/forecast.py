@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import pairwise
 from math import sqrt
 
+from jobs.nouns.window import DAY
 from scheduler.core.plan import KeptHours
 from scheduler.core.snapshot import Arrivals, Snapshot
-from scheduler.core.window import DAY
 
 SURE_MIN = 0.5
 # A job that is late by more than this part of its interval is no longer expected.

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-from scheduler.core.pool import Pool
-from scheduler.core.quota import MoneyQuota
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota
+from jobs.nouns.window import DAY, HOUR
 from scheduler.core.snapshot import JobView
-from scheduler.core.window import DAY, HOUR
 
 # Tolerance for floating point where steps and seconds are rounded to whole numbers.
 TOLERANCE = 1e-6

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain, pairwise
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY, HOUR
 from scheduler.core.plan import Placement
-from scheduler.core.pool import Pool
 from scheduler.core.snapshot import JobView, Snapshot
-from scheduler.core.window import DAY, HOUR
 from scheduler.planner.model.booking import Booking
 from scheduler.planner.model.session_yield import terms
 

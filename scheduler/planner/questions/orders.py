@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from jobs.nouns.quota import CalendarQuota, MoneyQuota, Quota
+from jobs.nouns.window import DAY, AllTime, Window
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.quota import CalendarQuota, MoneyQuota, Quota
 from scheduler.core.snapshot import PoolView, Snapshot
-from scheduler.core.window import DAY, AllTime, Window
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.dispatch.waiting import deferrals

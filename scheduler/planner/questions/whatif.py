@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import assert_never
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota, Quota
+from jobs.nouns.window import HOUR
 from jobs.problem import NotFound
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
-from scheduler.core.quota import MoneyQuota, Quota
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
-from scheduler.core.window import HOUR
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.planner import ALL_LAYERS, Planner, PlannerOptions
 from scheduler.planner.questions.differ import PlanComparison, differences

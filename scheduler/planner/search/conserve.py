@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jobs.nouns.quota import CalendarQuota, MoneyQuota
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.planner.dispatch.dispatcher import fill_gaps
 from scheduler.planner.model.case import Case, JobOffer, PlannerJob, PoolClass
 from scheduler.planner.model.lanes import CandidateSession, compose, mold

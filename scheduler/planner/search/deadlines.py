@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from jobs.nouns.window import DAY, HOUR
 from scheduler.core.snapshot import JobView
-from scheduler.core.window import DAY, HOUR
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.model.case import Case
 from scheduler.planner.model.policy import PLAIN, PlanPolicy

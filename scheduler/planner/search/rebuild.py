@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import exp
 from random import Random
 
-from scheduler.core.window import DAY, WEEK
+from jobs.nouns.window import DAY, WEEK
 from scheduler.planner.dispatch.dispatcher import fill_gaps, make_full_schedule
 from scheduler.planner.lp.prices import Prices
 from scheduler.planner.model.booking import Booking

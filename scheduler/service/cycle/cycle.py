@@ -16,14 +16,15 @@ from typing import Any
 from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.quota import RollingQuota
+from jobs.nouns.window import HOUR
 from scheduler.clock import at_least
 from scheduler.core.job import Active, Wish
 from scheduler.core.plan import Plan
-from scheduler.core.quota import RollingQuota, rolling_edges, windows
+from scheduler.core.quota import rolling_edges, windows
 from scheduler.core.reconcile import Facts, Finish, Sighting, Step, reconcile
 from scheduler.core.run import CONSEQUENCES, Outcome, Run, Running, Wait, stop
 from scheduler.core.snapshot import PoolView, Snapshot
-from scheduler.core.window import HOUR
 from scheduler.service.cycle.after_restore import catch_up
 from scheduler.service.cycle.late_sessions import LateSessions
 from scheduler.service.cycle.stops import Stops, StuckLanes

@@ -16,10 +16,10 @@ from functools import partial
 from typing import NamedTuple
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.window import HOUR
 from platforms.artifacts.base import StoreError
 from platforms.base import Observed, PlatformError, Refused, SessionState
 from scheduler.core.run import Run
-from scheduler.core.window import HOUR
 from scheduler.service.facts.apply import LINGERS_SECONDS
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.observe import read_report, record_late

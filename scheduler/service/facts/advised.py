@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from jobs.advice.card import Card
 from jobs.advice.seen import Measurement
 from jobs.advice.setup import Setup
+from jobs.nouns.pool import Pool
 from jobs.spec import JobSpec
-from scheduler.core.pool import Pool
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.store.rates import RateRecord
 

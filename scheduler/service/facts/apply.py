@@ -10,6 +10,8 @@ from typing import assert_never, cast
 from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY, HOUR
 from jobs.payload.store.manifest import Manifest, split_key
 from platforms.base import Extends, PlatformError
 from scheduler.core import job as arrows
@@ -19,12 +21,10 @@ from scheduler.core.backoff import retry_delay
 from scheduler.core.blame import STALLED_CLASSES, hold_reason, last_line
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.spans import Begin, Postpone
 from scheduler.core.throughput import PRIOR_SIGMA, Sample, learn, one_device_speed
-from scheduler.core.window import DAY, HOUR
 from scheduler.service.facts import early_stops
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.overheads import Overheads

@@ -9,6 +9,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.window import HOUR
 from jobs.payload.bounds import Rejection, Unfit
 from jobs.payload.store.manifest import BadManifest, Manifest, manifest_key, parse_manifest, split_key
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
@@ -17,7 +18,6 @@ from scheduler.core import job as arrows
 from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.reconcile import Sighting, SightingState, StopWay
 from scheduler.core.run import Lane, Reserved, Run, Running, Submitting, Wait, stop
-from scheduler.core.window import HOUR
 from scheduler.service.facts.apply import apply
 from scheduler.service.facts.observation import REFUSED_AT_ONCE, LiveJobs, Observation
 from scheduler.service.faults.isolation import isolated_run

@@ -9,11 +9,11 @@ from math import ceil
 from typing import Any
 
 from jobs.lane_report import LaneReport
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY, HOUR
 from jobs.payload.lane.meter import CLOSING
 from jobs.spec import JobSpec
-from scheduler.core.pool import Pool
 from scheduler.core.throughput import PRIOR_SIGMA, Estimate, within
-from scheduler.core.window import DAY, HOUR
 from scheduler.store.rates import RateRecord
 
 

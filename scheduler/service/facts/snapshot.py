@@ -10,18 +10,18 @@ from sqlalchemy import Connection
 
 from config.errors import ConfigError
 from jobs.cycle import coming
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY
 from jobs.payload.store.manifest import Manifest
 from jobs.spec import EVALUATE, Gate, JobSpec, StartFrom
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.blame import last_line
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
-from scheduler.core.pool import Pool
 from scheduler.core.quota import current_quotas
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, ParentUnusable, Reason, SecretMissing
 from scheduler.core.run import Ended, Run, Running, Stopping
 from scheduler.core.snapshot import Arrivals, HourShare, JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated

@@ -12,10 +12,10 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from jobs.nouns.window import DAY, HOUR
 from platforms.base import Misconfigured, PlatformError
 from scheduler.core.backoff import rest_seconds
 from scheduler.core.closure import Cause
-from scheduler.core.window import DAY, HOUR
 from scheduler.service.outside.border import Stumbled
 from scheduler.service.outside.ports import Opening, Ports
 from scheduler.store import conditions, events, limits

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from config.errors import ConfigError
 from jobs.lane_report import LaneReport, longest_wait
+from jobs.nouns.pool import Pool
 from jobs.payload.bounds import read_json
 from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreError
@@ -23,7 +24,6 @@ from platforms.image import options_for
 from scheduler.core import job as job_arrows
 from scheduler.core.job import Queued
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.pool import Pool
 from scheduler.core.reconcile import LaneEnd
 from scheduler.core.run import Lane, Outcome, Run, Running
 from scheduler.core.snapshot import JobView, PoolView, Snapshot

@@ -9,6 +9,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from config.errors import ConfigError
+from jobs.nouns.pool import Pool
 from jobs.payload.store.listing import code_prefix
 from jobs.payload.store.manifest import Manifest, blob_key
 from platforms.artifacts.base import Grant, StoreError
@@ -22,7 +23,6 @@ from scheduler.core.closure import Cause
 from scheduler.core.job import Queued
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.pool import Pool
 from scheduler.core.precondition import Precondition
 from scheduler.core.reasons import ParentUnusable
 from scheduler.core.run import Lane, Reserved, Run, launch_key

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jobs.nouns.pool import Pool
 from jobs.payload.store.listing import code_prefix
 from jobs.spec import JobSpec
-from scheduler.core.pool import Pool
 from scheduler.core.run import Lane, Run
 from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.packages import told_packages

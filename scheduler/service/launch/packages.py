@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from jobs.environment.tool import NoWheel, download, find_tools
+from jobs.nouns.pool import Pool
 from jobs.payload.store.lock import (
     LOCK,
     LOCK_BYTES_MAX,
@@ -22,7 +23,6 @@ from jobs.payload.store.manifest import sha256_file
 from jobs.spec import JobSpec
 from platforms.image import Image, image_of, options_for
 from scheduler.core.plan import Placement
-from scheduler.core.pool import Pool
 from scheduler.core.run import Lane
 from scheduler.service.faults.isolation import ready, succeeds
 from scheduler.service.outside.calls import tell

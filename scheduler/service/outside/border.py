@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from jobs.lane_report import LaneReport, read_report
+from jobs.nouns.window import DAY
 from jobs.payload.bounds import (
     NAME_MAX,
     TEXT_MAX,
@@ -41,7 +42,6 @@ from platforms.base import (
     Unreachable,
 )
 from scheduler.core.run import CLOCKS_SECONDS, Lane, Run
-from scheduler.core.window import DAY
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, runs
 from scheduler.store.runs import Attempt

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from jobs.corpus.folder import CorpusFolder
+from jobs.nouns.pool import Pool
 from platforms.artifacts.base import BlobStore
 from platforms.base import Misconfigured, Platform, Published
 from platforms.targets.base import Target
 from scheduler.clock import SchedulerClock
 from scheduler.core.deployment import DeploymentRule
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
 from scheduler.core.retention import Retention
 from scheduler.core.snapshot import Snapshot
 from scheduler.service.outside.calls import Calls

@@ -15,6 +15,9 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, MoneyQuota
+from jobs.nouns.window import DAY, EVER, Window
 from platforms.base import (
     Misconfigured,
     Observed,
@@ -28,11 +31,9 @@ from scheduler.clock import SchedulerClock, at_least
 from scheduler.core.closure import Cause
 from scheduler.core.ledger import Charge, EntryKind, corrections, device_seconds_within, fold, seconds_within
 from scheduler.core.plan import Placement
-from scheduler.core.pool import Pool
-from scheduler.core.quota import ACCOUNT, CalendarQuota, MoneyQuota, ObservedLimit
+from scheduler.core.quota import ACCOUNT, ObservedLimit
 from scheduler.core.run import Ended, Run, Running, stop
 from scheduler.core.spans import started_of
-from scheduler.core.window import DAY, EVER, Window
 from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, ledger, limits, prices, runs

@@ -7,19 +7,11 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import FirstUseQuota, MoneyQuota, Quota, RollingQuota
+from jobs.nouns.window import EVER
 from scheduler.core.ledger import Charge, cost_within, seconds_within
-from scheduler.core.pool import Pool
-from scheduler.core.quota import (
-    FirstUseQuota,
-    Meter,
-    MoneyQuota,
-    ObservedLimit,
-    Quota,
-    RollingQuota,
-    current_quotas,
-    usage,
-)
-from scheduler.core.window import EVER
+from scheduler.core.quota import Meter, ObservedLimit, current_quotas, usage
 from scheduler.store import ledger, limits
 
 

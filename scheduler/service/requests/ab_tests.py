@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 from jobs.ab_test import AbTest, arm_of
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
+from jobs.nouns.window import DAY, Calendar
 from jobs.problem import Refusal
 from jobs.scores import Score, Scores
 from jobs.spec import JobSpec, QualityGate
-from scheduler.core.window import DAY, Calendar
 from scheduler.judge.comparison import comparison_finding
 from scheduler.judge.judgement import Finding
 from scheduler.service.outside.ports import Ports

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from config.layers import exposed_secrets, read_layers
-from config.pool_settings import PoolSettings, QuotaSettings
+from config.section import keys_of
 from config.settings import DaemonSettings, Settings
 from jobs.advice.job import TRAINER, options_of
 from jobs.code.errors import CodeError
@@ -24,6 +24,8 @@ from jobs.code.pack import names
 from jobs.definition import OLD_NAMES
 from jobs.duration import show_duration
 from jobs.environment.demands import RequirementsError, read_demands
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import WrittenQuota
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from jobs.payload.trainers.tuning.base import check_length
@@ -106,9 +108,9 @@ def of_units(config: Path | None, settings: Settings) -> list[Problem]:
     result: list[Problem] = []
     for pool in _tables(values.get("pools")):
         name = pool.get("name")
-        result += _bare(file, f"pools.{name}", pool, _spans(PoolSettings))
+        result += _bare(file, f"pools.{name}", pool, _spans(Pool))
         for quota in _tables(pool.get("quotas")):
-            spans = {*_spans(QuotaSettings), "limit"}
+            spans = {*_spans(WrittenQuota), "limit"}
             result += _bare(file, f"pools.{name}.quotas.{quota.get('name')}", quota, spans)
     daemon = values.get("daemon")
     if isinstance(daemon, dict):
@@ -201,7 +203,7 @@ def _defined(settings: Settings, specs: Iterable[JobSpec], file: str) -> Iterato
         yield spec, file or catalogues.get(spec.name, anywhere), "" if file else f"jobs.{spec.name}."
 
 
-def _eligible(settings: Settings, spec: JobSpec) -> list[PoolSettings]:
+def _eligible(settings: Settings, spec: JobSpec) -> list[Pool]:
     return [pool for pool in settings.pools if pool.enabled and (not spec.pools or pool.name in spec.pools)]
 
 
@@ -245,10 +247,8 @@ def _bare(file: str, label: str, table: Mapping[str, Any], keys: Iterable[str]) 
             yield _placed(file, f"{label}.{key}", value, meant, f'write "{value}h", "{value}m" or "{value}s"')
 
 
-def _spans(model: Any) -> set[str]:
-    return {name.removesuffix("_seconds") for name in model.model_fields if name.endswith("_seconds")} | {
-        field.alias for name, field in model.model_fields.items() if name.endswith("_seconds") and field.alias
-    }
+def _spans(table: type) -> set[str]:
+    return {key for key, (name, _) in keys_of(table).items() if "_seconds" in name}
 
 
 def _tables(value: object) -> list[dict[str, Any]]:
@@ -264,7 +264,7 @@ def _placed(file: str, key: str, value: object, why: str, remedy: str) -> Proble
 #
 # Refused when a job is added or changed and when settings are checked, by the command and by the model's config.json
 # where it lies on this machine. A session refuses the same before its first step, but perhaps days later.
-def of_trainer(spec: JobSpec, pools: Iterable[PoolSettings]) -> Iterator[tuple[str, str, str]]:
+def of_trainer(spec: JobSpec, pools: Iterable[Pool]) -> Iterator[tuple[str, str, str]]:
     """Yield an option of finetune.py, why no session, or none with so many devices, can train with it, and a remedy."""
     start = next((place for place, word in enumerate(spec.command) if word.endswith(TRAINER)), None)
     if start is None:
@@ -305,7 +305,7 @@ def of_trainer(spec: JobSpec, pools: Iterable[PoolSettings]) -> Iterator[tuple[s
             return
 
 
-def _counts(spec: JobSpec, pool: PoolSettings) -> list[int]:
+def _counts(spec: JobSpec, pool: Pool) -> list[int]:
     """Return how many devices a lane of the job may get in a pool."""
     most = max(spec.needs.devices_min, spec.needs.devices_max)
     offered = pool.device_counts or range(1, pool.devices_per_session + 1)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from jobs.environment.demands import PythonTarget, RequirementsError, read_demands
 from jobs.environment.tool import find_tools, make_lock, sizes
+from jobs.nouns.pool import Pool
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.spec import JobSpec, Requirements
 from platforms.artifacts.base import BlobStore
 from platforms.image import Image, has_lock, image_of, options_for
-from scheduler.core.pool import Pool
 from scheduler.service.launch.inputs import drop_damaged
 from scheduler.store import jobs, trees
 from scheduler.store.engine import Database

@@ -18,6 +18,7 @@ from typing import Any
 
 from jobs.code.pack import pack
 from jobs.lane_report import LaneReport, read_report
+from jobs.nouns.pool import Pool
 from jobs.payload.bounds import read_json
 from jobs.ranges import RANGES
 from jobs.spec import JobSpec
@@ -25,7 +26,6 @@ from platforms.artifacts.base import Missing
 from platforms.artifacts.directory import DirectoryStore
 from platforms.local.spawn import of_sessions
 from scheduler.clock import real_now
-from scheduler.core.pool import Pool
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.lanes import put_stop_flag

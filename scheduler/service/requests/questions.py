@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import MoneyQuota
+from jobs.nouns.window import DAY
 from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
-from scheduler.core.quota import MoneyQuota
 from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPool, Reason, SecretMissing
 from scheduler.core.snapshot import JobView, Snapshot
-from scheduler.core.window import DAY
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.planner.questions.differ import PlanComparison

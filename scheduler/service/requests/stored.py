@@ -15,11 +15,11 @@ from typing import Protocol
 from jobs.code.pack import pack
 from jobs.inputs.folder import pack_folder
 from jobs.job_table import table_of
+from jobs.nouns.pool import Pool
 from jobs.readers import is_remote
 from jobs.spec import HELD_OUT, Code, Evaluation, Input, JobSpec
 from platforms.artifacts.base import BlobStore
 from platforms.base import Published
-from scheduler.core.pool import Pool
 from scheduler.service.launch.inputs import KIND
 from scheduler.service.requests import code, environment, inputs
 from scheduler.service.requests.inputs import folder_of

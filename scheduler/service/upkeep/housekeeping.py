@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from jobs.nouns.window import DAY, HOUR
 from jobs.payload.store.tree import sweep_trees
 from platforms.artifacts.base import StoreError
 from platforms.base import Platform, PlatformError
-from scheduler.core.window import DAY, HOUR
 from scheduler.service.faults.isolation import why
 from scheduler.service.outside import border
 from scheduler.service.outside.calls import fail

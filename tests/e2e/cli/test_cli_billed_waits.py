@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from jobs.nouns.window import DAY, HOUR
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Ended, Lane, Outcome, Run
-from scheduler.core.window import DAY, HOUR
 from scheduler.store import ledger, runs
 from scheduler.store.engine import Database
 

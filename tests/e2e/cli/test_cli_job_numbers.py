@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.window import DAY
 from jobs.ranges import RANGES
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
-from scheduler.core.pool import Pool
 from scheduler.core.reasons import BadDefinition
-from scheduler.core.window import DAY
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import jobs

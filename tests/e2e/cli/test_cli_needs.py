@@ -14,6 +14,7 @@ import httpx
 import pytest
 import structlog
 
+from jobs.nouns.window import DAY, WEEK, Calendar
 from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Gate
 from scheduler.app import App, load_app
@@ -23,7 +24,6 @@ from scheduler.core.job import Active, Done, Failed, Held, Queued
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import DoesNotFit, SecretMissing
 from scheduler.core.run import Lane, Outcome, Reserved, Run
-from scheduler.core.window import DAY, WEEK, Calendar
 from scheduler.daemon import status_line
 from scheduler.notify.mail import Mailing, mail
 from scheduler.notify.rules import _ALERTS

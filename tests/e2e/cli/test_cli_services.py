@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import Checked
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, Meter, MoneyQuota, ObservedLimit, RollingQuota
+from scheduler.core.quota import Meter, ObservedLimit
 from scheduler.core.run import Lane, Reserved, Run, Stopping
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.host import doctor
 from scheduler.service.facts import verification
 from scheduler.service.quota.usage import meters

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.window import DAY
 from jobs.spec import Gate, JobSpec
 from scheduler.app import load_app
 from scheduler.core.plan import Deferral, KeptHours, Plan
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import Outbid
-from scheduler.core.window import DAY
 from scheduler.planner.planner import Planner
 from scheduler.planner.verify import verify
 from scheduler.service.facts.snapshot import load_snapshot

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import structlog
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import Calendar, Window
 from jobs.payload import deadline
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
@@ -24,10 +27,7 @@ from scheduler.clock import stopwatch
 from scheduler.core.job import Done, Held, Queued
 from scheduler.core.ledger import seconds_within
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Ended
-from scheduler.core.window import Calendar, Window
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.calls import Calls
 from scheduler.service.outside.ports import Policy, Ports

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import Calendar, Window
 from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, SessionState
 from scheduler.core.ledger import EntryKind, LedgerEntry, seconds_within
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Lane, Outcome, Run, Running, end
-from scheduler.core.window import Calendar, Window
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import SETTLED_SECONDS, read_books
 from scheduler.store import events, jobs, ledger, runs

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import WEEK, Calendar, Window
 from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, Observed, QuotaReading, SessionState, StopChannel
 from scheduler.core.ledger import EntryKind, LedgerEntry, seconds_within
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
-from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import SETTLED_SECONDS, audit, close_books, launchable, read_books
 from scheduler.service.upkeep.housekeeping import find_orphans

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from jobs.nouns.window import Window
 from jobs.problem import Refusal
 from scheduler.clock import real_now
 from scheduler.core.ledger import seconds_within
-from scheduler.core.window import Window
 from scheduler.rehearsal.stand_ins import stand_in_for_kaggle
 from scheduler.store import ledger
 from scheduler.store.engine import open_database

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.nouns.pool import Pool
 from jobs.payload.store.listing import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Capabilities, InQueue, Refused, SessionState, Unreachable
 from platforms.relay import pack_objects
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Lane
 from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.packages import package_trees, told_packages, with_packages

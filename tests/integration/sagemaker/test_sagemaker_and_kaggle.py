@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import jobs
+from jobs.nouns.pool import Pool
 from jobs.payload.clock import Clock
 from jobs.payload.store.listing import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
@@ -21,7 +22,6 @@ from platforms.emulators.kaggle.server import KaggleServer
 from platforms.emulators.kaggle.storage import KaggleRules
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.pool import Pool
 from scheduler.core.run import Lane
 from scheduler.service.launch.packages import package_trees, told_packages, with_packages
 from scheduler.service.outside.ports import Ports

@@ -6,7 +6,7 @@ import tracemalloc
 from random import Random
 from typing import TYPE_CHECKING
 
-from scheduler.core.window import HOUR
+from jobs.nouns.window import HOUR
 from tests.lab.border.world import World
 
 if TYPE_CHECKING:

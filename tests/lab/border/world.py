@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import HOUR, Calendar
 from jobs.payload.store.manifest import blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.artifacts.base import Missing, StoreError
 from platforms.base import Observed, QuotaReading, SessionState
 from scheduler.core.ledger import EntryKind
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Reserved
-from scheduler.core.window import HOUR, Calendar
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.calls import Calls

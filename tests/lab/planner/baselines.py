@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from jobs.nouns.window import DAY, HOUR, WEEK
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.snapshot import Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import make_schedule
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import Case, make_case

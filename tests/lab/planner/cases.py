@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from jobs.spec import Gate, Needs
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
 
 # Saturday 22 November 2025, 00:00 UTC: Kaggle's week and everybody's day begin.
 EPOCH = 1_763_769_600

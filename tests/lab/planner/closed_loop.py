@@ -14,14 +14,15 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import RollingQuota
+from jobs.nouns.window import DAY, HOUR, WEEK
 from jobs.payload.lane.cadence import checkpoint_times
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
-from scheduler.core.quota import ObservedLimit, RollingQuota
+from scheduler.core.quota import ObservedLimit
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import make_case

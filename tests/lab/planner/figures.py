@@ -13,10 +13,10 @@ from random import Random
 from statistics import mean, median
 from typing import TYPE_CHECKING, TypeVar
 
+from jobs.nouns.window import DAY, HOUR, WEEK
 from jobs.spec import Needs
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.linear import build, plannable_jobs

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.core.window import DAY, WEEK
+from jobs.nouns.window import DAY, WEEK
 from tests.lab.planner.cases import EPOCH
 from tests.lab.planner.efficiency import efficiency
 from tests.lab.planner.year import FAILURES, SAVE_SECONDS

@@ -12,10 +12,10 @@ from dataclasses import replace
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
+from jobs.nouns.quota import CalendarQuota, MoneyQuota
 from scheduler.core.admission import room
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.planner.verify import verify
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import mean
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, MoneyQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar, DailyHours, Window
 from jobs.payload.lane.cadence import checkpoint_times
 from jobs.spec import Gate, Needs
 from scheduler.core.admission import room
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours, Window
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.verify import verify
 from tests.lab.planner.cases import EPOCH

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.core.admission import Room
 from scheduler.core.ledger import Charge
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.planner.model.count import CalendarCount
 from scheduler.planner.model.pool_capacity import NEVER, PoolCapacity
 from scheduler.planner.model.pool_rules import live_ends
 
 if TYPE_CHECKING:
-    from scheduler.core.pool import Pool
+    from jobs.nouns.pool import Pool
     from scheduler.core.snapshot import PoolView
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from jobs.nouns.window import DAY, HOUR, WEEK
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.policy import PLAIN

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar
 from jobs.spec import Needs
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from tests.lab.planner.cases import EPOCH, KAGGLE, SAGEMAKER
 
 _BOX = Pool("box", "fake", "gpu", (CalendarQuota("day", 4 * HOUR, Calendar("day")),), session_cap_seconds=2 * HOUR)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, Calendar, DailyHours
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, ObservedLimit, RollingQuota
+from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import HeldByPerson
 from scheduler.core.snapshot import HourShare, JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago")
 # A day before the clocks change in Berlin (both ways), in New York and on Lord Howe Island, and a plain day.

@@ -10,7 +10,7 @@ from math import exp, pi, sin
 from random import Random
 from typing import Literal
 
-from scheduler.core.window import DAY, HOUR
+from jobs.nouns.window import DAY, HOUR
 from tests.lab.planner.trace import Row
 
 Kind = Literal["plain", "due", "mixed", "weights"]

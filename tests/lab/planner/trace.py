@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
+from jobs.nouns.window import HOUR, WEEK
 from jobs.spec import Needs
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import HOUR, WEEK
 from tests.lab.planner.cases import EPOCH, MIX, make_pools
 
 # The work of a trace is scaled to this many times the hours the pools offer in a week.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler.core.window import HOUR
+from jobs.nouns.window import HOUR
 
 FAILURES = {"kaggle": 1 / (30 * HOUR), "sagemaker": 1 / (12 * HOUR)}
 SAVE_SECONDS = {"kaggle": 180, "sagemaker": 60}

@@ -9,14 +9,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, assert_never
 from zoneinfo import ZoneInfo
 
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from tests.lab.simulation.faults import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from scheduler.core.pool import Pool
-    from scheduler.core.window import Calendar
+    from jobs.nouns.pool import Pool
+    from jobs.nouns.window import Calendar
 
 Bill = tuple[int, int]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from jobs.nouns.window import HOUR
 from scheduler.core.run import WRONG_DEVICE
-from scheduler.core.window import HOUR
 from scheduler.store import events, jobs
 from tests.lab.simulation.faults import Violation
 

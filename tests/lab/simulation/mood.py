@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scheduler.core.window import HOUR
+from jobs.nouns.window import HOUR
 from tests.lab.simulation.faults import NO_RATES, Rates
 
 if TYPE_CHECKING:

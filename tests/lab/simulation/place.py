@@ -6,10 +6,10 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from jobs.nouns.quota import CalendarQuota
+from jobs.nouns.window import HOUR, WEEK
 from platforms.artifacts.base import StoreUnreachable
 from platforms.base import Capabilities, Observed, QuotaReading, Refused, SessionState, Unreachable
-from scheduler.core.quota import CalendarQuota
-from scheduler.core.window import HOUR, WEEK
 from tests.lab.simulation.bills import calendar_windows, within
 from tests.lab.simulation.faults import Fate, Violation
 from tests.lab.simulation.mood import GOOD
@@ -18,9 +18,9 @@ from tests.lab.simulation.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from jobs.nouns.pool import Pool
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
-    from scheduler.core.pool import Pool
     from tests.lab.simulation.faults import Faults
     from tests.lab.simulation.world import World
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
-from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
+from jobs.nouns.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.notify import report_message
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import WEEKLY, Mailing, mail

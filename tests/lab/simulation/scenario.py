@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from jobs.nouns.pool import Pool
+from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from jobs.nouns.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from jobs.spec import JobSpec, Needs, StartFrom, StopRule
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from scheduler.service.outside.ports import Policy
 from tests.lab.simulation.mood import GOOD, Habits, Mood, draw_habits, draw_mood, later_troubles
 

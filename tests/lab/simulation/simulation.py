@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from scheduler.core.window import DAY, HOUR, WEEK
+from jobs.nouns.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.planner import Planner, PlannerOptions
 from scheduler.service.cycle.cycle import Cycle

@@ -8,8 +8,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from jobs.nouns.window import DAY, HOUR, WEEK
 from platforms.base import Refused
-from scheduler.core.window import DAY, HOUR, WEEK
 from tests.lab.simulation.agenda import Agenda, SkewedClock
 from tests.lab.simulation.blobs import Shelves
 from tests.lab.simulation.checkpoints import CheckpointTruth

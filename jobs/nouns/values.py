@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from jobs.duration import parse_duration
+from jobs.nouns.window import DailyHours
 from jobs.problem import did_you_mean
 
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -19,24 +21,30 @@ _MONEY = re.compile(r"^\$\s*(\d{1,9}(?:\.\d{1,6})?)$")
 class BadValue(ValueError):
     """``why`` a text cannot be understood, and the ``remedy``.
 
-    ``beside`` is another key of the same table that disagrees with this one, and is to blame when a person set it.
+    ``key`` is that of the value, where a table was looked at as a whole. ``beside`` is another key of the same table
+    that disagrees with this one, and is to blame when a person set it.
     """
 
-    def __init__(self, why: str, remedy: str, beside: str = "") -> None:
+    def __init__(self, why: str, remedy: str, beside: str = "", key: str = "") -> None:
         super().__init__(f"{why}; {remedy}")
         self.why = why
         self.remedy = remedy
         self.beside = beside
+        self.key = key
 
 
-@dataclass(frozen=True, slots=True)
-class OpeningHours:
-    """Hours of the day in a zone: wall-clock seconds after midnight; they begin on ``weekdays`` (Monday is 0)."""
+class BadTable(ValueError):
+    """The values of a table that contradict each other: all of them, each with its key."""
 
-    zone: str
-    start: int
-    end: int
-    weekdays: frozenset[int] = frozenset(range(7))
+    def __init__(self, values: Sequence[BadValue]) -> None:
+        super().__init__("; ".join(map(str, values)))
+        self.values = values
+
+
+def refuse(*rules: tuple[object, str, str, str]) -> None:
+    """Raise BadTable for the rules that apply: each is whether it does, a key, why its value is wrong, and a remedy."""
+    if wrong := [BadValue(why, remedy, key=key) for applies, key, why, remedy in rules if applies]:
+        raise BadTable(wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,19 @@ class Reset:
 
     weekday: int = 0
     offset_seconds: int = 0
+
+
+def text_of(parse: Callable[[str], object]) -> Callable[[object], object]:
+    """Return what reads a text by ``parse``; values made by code pass as they are."""
+
+    def read(value: object) -> object:
+        if isinstance(value, DailyHours | Amount | Reset):
+            return value
+        if not isinstance(value, str):
+            raise BadValue("this must be text", "put it in quotation marks")
+        return parse(value)
+
+    return read
 
 
 def one_line(text: str) -> str:
@@ -83,7 +104,7 @@ def did_you_mean_zone(text: str) -> str:
     return f"did you mean {zone}?" if zone else "use an IANA name such as Europe/Berlin, or UTC"
 
 
-def opening_hours(text: str) -> OpeningHours:
+def opening_hours(text: str) -> DailyHours:
     """Read ``20:00-08:00 Europe/Berlin`` or ``Mon-Fri 20:00-08:00 Europe/Berlin``."""
     remedy = 'write it like "20:00-08:00 Europe/Berlin" or "Mon-Fri 20:00-08:00 Europe/Berlin"'
     words = text.split()
@@ -95,7 +116,7 @@ def opening_hours(text: str) -> OpeningHours:
     start, end = (_clock(part, remedy) for part in words[0].split("-"))
     if start == end:
         raise BadValue("opening hours must end at another time than they begin", "leave hours out for always open")
-    return OpeningHours(zone(words[1]), start, end, weekdays)
+    return DailyHours(zone(words[1]), start, end, weekdays)
 
 
 def amount(text: object) -> Amount:

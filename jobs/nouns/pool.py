@@ -1,0 +1,133 @@
+"""Pools: where sessions run, described entirely by data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
+
+from jobs.duration import show_duration
+from jobs.nouns.field import (
+    NUMBER,
+    TABLE,
+    After,
+    Before,
+    Bounds,
+    Line,
+    PositiveFloat,
+    PositiveInt,
+    PositiveSeconds,
+    Seconds,
+)
+from jobs.nouns.quota import Dated, MoneyQuota, Quota, WrittenQuota, charges_by_device, longest_window, read_quota
+from jobs.nouns.values import opening_hours, price, refuse, text_of
+from jobs.nouns.window import DailyHours, Window, merge
+
+_TOGETHER = "set devices_max: the devices of all sessions together"
+_OR_COUNTS = "set sessions_max, or device_counts as well"
+_PRICES = "with device_counts no two sessions need cost the same"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One platform, account and accelerator. All times are in seconds.
+
+    A session uses all ``devices_per_session`` devices for one charge; its lanes share them. With ``device_counts`` it
+    uses one of these counts, for one job, and all sessions together at most ``devices_max``; then
+    ``devices_per_session`` is the largest count, and ``sessions_max`` follows. ``speed`` is the prior relative to the
+    reference device, until speeds are measured. ``session_seconds_min`` is the shortest useful training time of a
+    session, without set-up and checkpoints. ``sharing`` is the speed of each lane when several jobs share a session,
+    relative to running alone.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = TABLE
+
+    name: Annotated[str, Bounds(pattern=r"^[a-z0-9][a-z0-9._-]{0,39}$")]
+    platform: Annotated[str, Bounds(min_length=1)]
+    accelerator: str = "cpu"
+    quotas: tuple[Annotated[Quota, After(read_quota, WrittenQuota)], ...] = ()
+    hours: tuple[Annotated[DailyHours, Before(text_of(opening_hours))], ...] = ()  # empty: always open
+    devices_per_session: PositiveInt = 1
+    sessions_max: PositiveInt = 1
+    device_counts: tuple[PositiveInt, ...] = ()  # ascending; empty: every session holds devices_per_session
+    devices_max: Annotated[int, Bounds(ge=0, le=1_000_000)] = 0  # with device_counts alone
+    session_cap_seconds: PositiveSeconds = 43_200
+    session_seconds_min: PositiveSeconds = 1_800
+    vram_gib: PositiveFloat = 16.0
+    dtypes: frozenset[str] = frozenset({"fp32", "fp16"})
+    speed: PositiveFloat = 1.0
+    setup_seconds: Seconds = 600
+    start_delay_seconds: Seconds = 180
+    stop_margin_seconds: Seconds = 120
+    overrun_seconds: Seconds = 0  # how long the platform may bill past the planned end; held as well
+    mtbf_seconds: PositiveSeconds = 108_000
+    visibility_seconds: Seconds = 120  # a launched session shows up in the platform's lists within this time
+    price_microdollars_per_hour: Annotated[int, Before(price)] = 0
+    sharing: Annotated[float, Bounds(ge=0.01, le=1, allow_inf_nan=False), NUMBER] = 1.0
+    source: str = "declared"
+    as_of: Dated = ""
+    options: Mapping[str, Line] = field(default_factory=dict)  # for the platform adapter alone
+    enabled: bool = True
+
+    @property
+    def places(self) -> int:
+        """The capacity for sessions: devices on a pool with ``device_counts``, else sessions."""
+        return self.devices_max if self.device_counts else self.sessions_max
+
+    @property
+    def devices_at_once(self) -> int:
+        """The most devices that all sessions use together."""
+        return self.devices_max if self.device_counts else self.sessions_max * self.devices_per_session
+
+    def places_of(self, devices: int) -> int:
+        """Return the places used by a session whose lanes have ``devices``; 0 means the fewest possible."""
+        return max(devices, self.device_counts[0]) if self.device_counts else 1
+
+    def held_devices(self, devices: int) -> int:
+        """Return the devices used by a session whose lanes have ``devices``."""
+        return devices if self.device_counts else self.devices_per_session
+
+    def open_windows(self, start: int, end: int) -> list[Window]:
+        """Return the disjoint openings that overlap [start, end), clipped to it."""
+        if not self.hours:
+            return [Window(start, end)]
+        openings = merge(window for hours in self.hours for window in hours.windows(start, end))
+        clipped = ((max(opening.start, start), min(opening.end, end)) for opening in openings)
+        return [Window(opens, closes) for opens, closes in clipped if closes > opens]
+
+
+def declared(pool: Pool) -> Pool:
+    """Return a pool that was read, with what follows from its counts of devices. Raises BadTable."""
+    counts, most = pool.device_counts, max(pool.device_counts, default=0)
+    devices, sessions = pool.devices_max or most, pool.sessions_max
+    needed = pool.setup_seconds + pool.session_seconds_min + pool.stop_margin_seconds
+    enough = f"no session of use fits: setup + session_min + stop_margin need {show_duration(needed)}"
+    both = "devices_per_session says how many devices every session has"
+    refuse(
+        (list(counts) != sorted(set(counts)), "device_counts", "the counts must ascend", "write them like [1, 2, 4]"),
+        (counts and pool.devices_per_session != 1, "device_counts", both, "set one of the two"),
+        (counts and sessions != 1, "device_counts", "sessions_max is not used with it", _TOGETHER),
+        (devices and not counts, "devices_max", "it goes with device_counts", _OR_COUNTS),
+        (devices < most, "devices_max", f"no session could have {most} devices", "raise it, or shorten device_counts"),
+        (counts and pool.price_microdollars_per_hour, "price_per_hour", _PRICES, "leave it out; count device hours"),
+        (pool.session_cap_seconds < needed, "session_cap", enough, "raise it, or lower those three"),
+        *(rule for quota in pool.quotas for rule in _rules_of(quota, pool, devices)),
+    )
+    if not counts:
+        return pool
+    return replace(pool, devices_max=devices, devices_per_session=most, sessions_max=devices // counts[0])
+
+
+def _rules_of(quota: Quota, pool: Pool, devices: int) -> Iterator[tuple[object, str, str, str]]:
+    name, counts, by_device = quota.name, pool.device_counts, charges_by_device(quota)
+    twice = [one.name for one in pool.quotas].count(name) > 1
+    yield twice, "quotas", f"two quotas are named {name}", "give each its own name"
+    why = f"{name}: all sessions have as many devices"
+    yield by_device and not counts, "quotas", why, "set device_counts, or no charge"
+    at_once, why = pool.sessions_max, f"sessions_max = {pool.sessions_max}"
+    if counts:
+        at_once, why = devices if by_device else devices // counts[0], f"devices_max = {devices}"
+    limit, most = 0 if isinstance(quota, MoneyQuota) else quota.limit_seconds, longest_window(quota) * at_once
+    why = f"its window has {show_duration(most)} with {why}"
+    why = f"{name}: a limit of {show_duration(limit)} can never be reached, {why}"
+    yield limit > most, "quotas", why, "correct the limit, or leave the quota out"
