@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from scheduler.bridge.arguments import checked
-from scheduler.bridge.surface import Surface, Verb
-from scheduler.bridge.verbs import VERBS, ask, document
 from scheduler.clock import stopwatch
-from scheduler.web.log_tail import printable
+from scheduler.verbs.arguments import checked
+from scheduler.verbs.log_tail import printable
+from scheduler.verbs.surface import Surface, Verb
+from scheduler.verbs.table import VERBS, ask, document
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

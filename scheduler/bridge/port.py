@@ -10,7 +10,7 @@ import json
 import math
 import os
 import select
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import count
@@ -19,25 +19,17 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any
 
-from scheduler.bridge import arguments as given
-from scheduler.bridge.arguments import BadRequest, Busy
-from scheduler.bridge.surface import Surface, Verb
-from scheduler.bridge.verbs import PROTOCOL, VERBS, document
 from scheduler.store import events
 from scheduler.store.events import Event
-from scheduler.web.shapes import EventRow
+from scheduler.verbs import arguments as given
+from scheduler.verbs.arguments import BadRequest, Busy, Name, Names, Position
+from scheduler.verbs.surface import Surface, Verb, verb
+from scheduler.verbs.table import PROTOCOL, VERBS, document
 
 _SLOW_AT_ONCE = 4
 _SLOW_WAITING_MAX = 256
 _TAG_MAX = 200
-OF_THE_PORT: Mapping[str, type[given.Arguments]] = {
-    "hello": given.Nothing,
-    "describe": given.Nothing,
-    "echo": given.Echo,
-    "events.subscribe": given.SubscribeEvents,
-    "log.subscribe": given.ReadLog,
-    "unsubscribe": given.Unsubscribe,
-}
+OF_THE_PORT: dict[str, Verb] = {}
 Tag = str | int
 LOOK_SECONDS = 0.2
 SUBSCRIPTIONS_MAX = 10_000
@@ -66,14 +58,14 @@ class Port:
     _slow: Queue[tuple[Tag, Verb, dict[str, Any]]] = field(default_factory=lambda: Queue(_SLOW_WAITING_MAX))
 
     def __post_init__(self) -> None:
-        self._subscriptions = Subscriptions(self.surface, self._send)
+        self.subscriptions = Subscriptions(self.surface, self._send)
 
     def serve(self) -> None:
         """Answer until the input ends or the reader of the output has gone. A command that is at work then is ended."""
-        for work in (*[self._work] * _SLOW_AT_ONCE, self._subscriptions.serve):
+        for work in (*[self._work] * _SLOW_AT_ONCE, self.subscriptions.serve):
             Thread(target=_until_unread, args=(work,), daemon=True).start()
         try:
-            self._send({"hello": self._hello()})
+            self._send({"hello": hello(self)})
             while (body := self.reader.frame()) is not None:
                 self._take(body)
         except TooLong as error:
@@ -81,7 +73,7 @@ class Port:
         except BrokenPipeError:
             return
         finally:
-            self._subscriptions.close()
+            self.subscriptions.close()
             self.surface.commands.close()
 
     def _take(self, body: bytes) -> None:
@@ -104,33 +96,22 @@ class Port:
             self._refuse(tag, error)
 
     def _do(self, tag: Tag, name: str, args: dict[str, Any]) -> None:
-        verb = VERBS.get(name)
-        if verb is not None:
-            if not verb.slow:
-                self._reply(tag, self.surface.answer(verb, args))
-                return
-            given.checked(verb.takes, args)  # said at once, not when its turn comes
-            try:
-                self._slow.put_nowait((tag, verb, args))
-            except Full:
-                raise Busy(f"{_SLOW_WAITING_MAX} requests that take long are waiting already") from None
+        own = OF_THE_PORT.get(name)
+        if own is not None:
+            with self.subscriptions.lock:  # nothing of a subscription is sent before the answer
+                self._reply(tag, self.surface.text_of(own.ask(self, given.checked(own.takes, args))))
             return
-        takes = OF_THE_PORT.get(name)
-        if takes is None:
+        verb = VERBS.get(name)
+        if verb is None:
             raise BadRequest(f"there is no verb {name[:50]!r}")
-        arguments = given.checked(takes, args)
-        match arguments:
-            case given.Echo():
-                self._reply(tag, json.dumps(arguments.data, allow_nan=False).encode())
-            case given.SubscribeEvents():
-                self._subscriptions.events(arguments, lambda answer: self._reply(tag, self.surface.text_of(answer)))
-            case given.ReadLog():
-                self._subscriptions.log(arguments, lambda answer: self._reply(tag, self.surface.text_of(answer)))
-            case given.Unsubscribe():
-                self._subscriptions.end(arguments.subscription)
-                self._reply(tag, b"{}")
-            case _:
-                self._reply(tag, self.surface.text_of(self._hello() if name == "hello" else document(OF_THE_PORT)))
+        if not verb.slow:
+            self._reply(tag, self.surface.answer(verb, args))
+            return
+        given.checked(verb.takes, args)  # said at once, not when its turn comes
+        try:
+            self._slow.put_nowait((tag, verb, args))
+        except Full:
+            raise Busy(f"{_SLOW_WAITING_MAX} requests that take long are waiting already") from None
 
     def _work(self) -> None:
         while True:
@@ -142,18 +123,6 @@ class Port:
             except Exception as error:  # noqa: BLE001 - as for requests that are answered at once
                 self._refuse(tag, error)
 
-    def _hello(self) -> dict[str, Any]:
-        return {
-            "protocol": PROTOCOL,
-            "program": "uff-scheduler",
-            "version": version("uff-scheduler"),
-            "user": self.surface.who,
-            "frame_bytes_max": FRAME_MAX_BYTES,
-            "subscriptions_max": SUBSCRIPTIONS_MAX,
-            "logs_max": LOGS_MAX,
-            "capabilities": sorted([*VERBS, *OF_THE_PORT]),
-        }
-
     def _reply(self, tag: Tag, body: bytes) -> None:
         self.writer.write(b'{"tag":%b,"ok":%b}' % (json.dumps(tag).encode(), body))
 
@@ -162,6 +131,54 @@ class Port:
 
     def _send(self, frame: dict[str, Any]) -> None:
         self.writer.write(self.surface.text_of(frame))
+
+
+@verb("hello", table=OF_THE_PORT)
+def hello(port: Port) -> dict[str, Any]:
+    """What this port is, and what can be asked of it."""
+    return {
+        "protocol": PROTOCOL,
+        "program": "uff-scheduler",
+        "version": version("uff-scheduler"),
+        "user": port.surface.who,
+        "frame_bytes_max": FRAME_MAX_BYTES,
+        "subscriptions_max": SUBSCRIPTIONS_MAX,
+        "logs_max": LOGS_MAX,
+        "capabilities": sorted([*VERBS, *OF_THE_PORT]),
+    }
+
+
+@verb("describe", table=OF_THE_PORT)
+def describe(port: Port) -> dict[str, Any]:  # noqa: ARG001 - every verb is asked of something
+    """All verbs with their arguments and answers, as JSON schemas."""
+    return document(OF_THE_PORT.values())
+
+
+@verb("echo", table=OF_THE_PORT)
+def echo(port: Port, data: Any = None) -> Any:  # noqa: ARG001 - as above
+    """Anything; it comes back."""
+    return data
+
+
+@verb("events.subscribe", table=OF_THE_PORT)
+def subscribe_events(
+    port: Port, after: Position | None = None, kinds: Names | None = None, subject: Name | None = None
+) -> dict[str, int]:
+    """Send events after the one numbered ``after``; null: from now on."""
+    return port.subscriptions.events(after, kinds, subject)
+
+
+@verb("log.subscribe", table=OF_THE_PORT)
+def subscribe_log(port: Port, run: Name, after: Position = 0) -> dict[str, int]:
+    """Send what a run prints from byte ``after`` on."""
+    return port.subscriptions.log(run, after)
+
+
+@verb("unsubscribe", table=OF_THE_PORT)
+def unsubscribe(port: Port, subscription: Position) -> dict[str, int]:
+    """End a subscription by its number."""
+    port.subscriptions.end(subscription)
+    return {}
 
 
 def _until_unread(work: Any) -> None:
@@ -197,47 +214,46 @@ class _Log:
 
 @dataclass
 class Subscriptions:
-    """All subscriptions of one port. ``send`` is given each document; what it raises ends :meth:`serve`."""
+    """All subscriptions of one port. ``send`` is given each document; what it raises ends :meth:`serve`.
+
+    They begin and end under the ``lock``.
+    """
 
     surface: Surface
     send: Callable[[dict[str, Any]], None]
     _numbers: count[int] = field(default_factory=lambda: count(1))
     _of_events: dict[int, _Events] = field(default_factory=dict)
     _of_logs: dict[int, _Log] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
+    lock: Lock = field(default_factory=Lock)
     _news: Flag = field(default_factory=Flag)
     _closed: bool = False
     _failing: bool = False
 
-    def events(self, arguments: given.SubscribeEvents, reply: Callable[[dict[str, Any]], None]) -> None:
-        """Begin to send events; ``reply`` is called before the first is sent. Raises Busy, StoreFailure."""
-        with self.surface.source.read() as tx:
+    def events(self, after: int | None, kinds: Sequence[str] | None, subject: str | None) -> dict[str, int]:
+        """Begin to send events; return where. Raises Busy, StoreFailure."""
+        with self.surface.read() as tx:
             newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
-        after = newest if arguments.after is None else arguments.after
-        one = _Events(
-            self._number(), after, None if arguments.kinds is None else frozenset(arguments.kinds), arguments.subject
-        )
-        reply({"subscription": one.number, "position": after, "missed_up_to": pruned if after < pruned else 0})
-        with self._lock:
-            self._of_events[one.number] = one
+        position = newest if after is None else after
+        one = _Events(self._number(), position, None if kinds is None else frozenset(kinds), subject)
+        self._of_events[one.number] = one
         self._news.set()
+        missed = pruned if position < pruned else 0
+        return {"subscription": one.number, "position": position, "missed_up_to": missed}
 
-    def log(self, arguments: given.ReadLog, reply: Callable[[dict[str, Any]], None]) -> None:
-        """Begin to send what a run prints; ``reply`` comes first. Raises Busy, UnknownRun, StoreFailure."""
+    def log(self, run: str, after: int) -> dict[str, int]:
+        """Begin to send what a run prints; return where. Raises Busy, UnknownRun, StoreFailure."""
         if len(self._of_logs) >= LOGS_MAX:
             raise Busy(f"{LOGS_MAX} logs are followed already")
-        self.surface.tails.read(arguments.run, arguments.after, patience_seconds=0.0)
-        one = _Log(self._number(), arguments.run, arguments.after)
-        reply({"subscription": one.number, "position": arguments.after})
-        with self._lock:
-            self._of_logs[one.number] = one
+        self.surface.tails.read(run, after, patience_seconds=0.0)
+        one = _Log(self._number(), run, after)
+        self._of_logs[one.number] = one
         self._news.set()
+        return {"subscription": one.number, "position": after}
 
     def end(self, number: int) -> None:
         """End a subscription. Raises BadRequest when there is none of this number."""
-        with self._lock:
-            if self._of_events.pop(number, None) is None and self._of_logs.pop(number, None) is None:
-                raise BadRequest(f"there is no subscription {number}", "See the answers to events.subscribe")
+        if self._of_events.pop(number, None) is None and self._of_logs.pop(number, None) is None:
+            raise BadRequest(f"there is no subscription {number}", "See the answers to events.subscribe")
 
     def close(self) -> None:
         """End :meth:`serve`."""
@@ -267,11 +283,11 @@ class Subscriptions:
                 self._failing = True
 
     def _look_for_events(self) -> None:
-        with self._lock:
+        with self.lock:
             waiting = list(self._of_events.values())
         if not waiting:
             return
-        with self.surface.source.read() as tx:
+        with self.surface.read() as tx:
             newest = events.newest_id(tx)
             behind = [one for one in waiting if one.position < newest]
             batches = {at: events.after(tx, at, _BATCH) for at in {one.position for one in behind}}
@@ -280,19 +296,18 @@ class Subscriptions:
             position = batch[-1].id if len(batch) == _BATCH else max(newest, one.position)
             mine = [event for event in batch if one.wants(event)]
             if mine and one.number in self._of_events:
-                rows = [EventRow.model_validate(event).model_dump(mode="json") for event in mine]
-                self.send({"subscription": one.number, "position": position, "events": rows})
+                self.send({"subscription": one.number, "position": position, "events": mine})
             one.position = position
         if any(len(batch) == _BATCH for batch in batches.values()):
             self._news.set()  # there is more
 
     def _look_for_lines(self) -> None:
-        with self._lock:
+        with self.lock:
             followed = list(self._of_logs.values())
         for one in followed:
             log = self.surface.tails.read(one.run, one.after, patience_seconds=0.0)
             if log.next > one.after or (log.ended and log.next == one.after):
-                self.send({"subscription": one.number, "position": log.next, "log": log.model_dump(mode="json")})
+                self.send({"subscription": one.number, "position": log.next, "log": log})
                 one.after = log.next
             if log.ended:
                 self._of_logs.pop(one.number, None)

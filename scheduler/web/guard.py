@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Literal
 from urllib.parse import parse_qs, quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment
 from starlette.requests import ClientDisconnect
@@ -19,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobs.payload.redact import Redact
 from scheduler.clock import real_now, stopwatch
+from scheduler.verbs.shapes import Fault
 from scheduler.web import actors as acting
 from scheduler.web.actors import Actors, Bearer
 
@@ -148,9 +148,8 @@ def _with(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, by
 async def _refuse(
     send: Send, code: int, error: str, why: str, remedy: str, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    body: dict[str, Any] = {"type": "about:blank", "title": error, "status": code, "detail": why}
-    body |= {"error": error, "why": why, "remedy": remedy}
-    await _answer(send, code, json.dumps(body).encode(), ((b"content-type", PROBLEM.encode()), *headers))
+    body = Fault.of(code, error, why, remedy).model_dump_json().encode()
+    await _answer(send, code, body, ((b"content-type", PROBLEM.encode()), *headers))
 
 
 async def _answer(send: Send, code: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
@@ -229,27 +228,38 @@ def _add(
 
     @routes.post(path, include_in_schema=False)
     async def answer(request: Request) -> Any:
-        body = bytearray()
         try:
-            async for piece in request.stream():
-                body += piece
-                if len(body) > _BODY_MAX_BYTES:
-                    return HTMLResponse(page(next="/", wrong=_WRONG), 413)
-        except ClientDisconnect:
-            return HTMLResponse("", 400)  # no person reads it
-        form = parse_qs(body.decode("utf-8", "replace"))
-        back = local_path(form.get("next", ["/"])[0])
+            form = await form_values(request)
+        except HTTPException as error:
+            return HTMLResponse(page(next="/", wrong=_WRONG), error.status_code)
+        back = local_path(form.get("next", "/"))
         if bearer is None:
             return RedirectResponse(back, 303)
         address = request.client.host if request.client else ""
         if len(tries.recent(address)) >= _TRIES:
             return HTMLResponse(page(next=back, wrong=_TOO_MANY), 429, {"retry-after": str(_TRIES_SECONDS)})
-        if not bearer.allows(form.get("token", [""])[0].strip()):
+        if not bearer.allows(form.get("token", "").strip()):
             tries.record(address)
             return HTMLResponse(page(next=back, wrong=_WRONG), 401)
         response = RedirectResponse(back, 303)
         accept(response, request)
         return response
+
+
+async def form_values(request: Request) -> dict[str, str]:
+    """Return a form's fields, each once. Raises HTTPException 413, 400, 422."""
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _BODY_MAX_BYTES:
+                raise HTTPException(413, "the form is too large")
+        fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=10)
+    except ClientDisconnect:
+        raise HTTPException(400, "the form did not come in whole") from None
+    except ValueError:
+        raise HTTPException(422, "the form has too many fields") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 def _keep(

@@ -13,10 +13,10 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection
 
 from scheduler.store import counts, queue_waits, runs
+from scheduler.verbs.questions import meters as all_meters
+from scheduler.verbs.questions import newest_needs, pools, scheduler_health
+from scheduler.verbs.source import Source
 from scheduler.views import models
-from scheduler.web.questions import meters as all_meters
-from scheduler.web.questions import newest_needs, pools, scheduler_health
-from scheduler.web.source import Source
 
 _STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 

@@ -29,18 +29,18 @@ from scheduler.report.document import document_of
 from scheduler.report.loss_curve import compare_losses_svg, loss_curve_svg
 from scheduler.report.timeline import timeline_svg
 from scheduler.store import jobs, outbox
+from scheduler.verbs import archive, questions
+from scheduler.verbs.arguments import Channel, JobState, Page, Week
+from scheduler.verbs.arguments import Name as JobName
+from scheduler.verbs.questions import newest_needs, pools, scheduler_health, training_now
+from scheduler.verbs.shapes import Fault
+from scheduler.verbs.surface import Surface
 from scheduler.views import models as views
 from scheduler.views.coming_week import alike_gaps, week_timeline
 from scheduler.views.long_work import long_work
 from scheduler.views.training import TrainingProgress
-from scheduler.web import archive, questions
 from scheduler.web.actors import Actors, forms
-from scheduler.web.api import Channel, Week, day_of, known_week
-from scheduler.web.log_tail import LogTails
-from scheduler.web.questions import newest_needs, pools, scheduler_health, training_now
-from scheduler.web.shapes import Fault, JobState, Page
-from scheduler.web.shapes import Name as JobName
-from scheduler.web.source import Source
+from scheduler.web.api import day_of
 
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
@@ -106,10 +106,9 @@ def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[st
 class Pages:
     """The pages and how they are written."""
 
-    def __init__(self, source: Source, tails: LogTails, actors: Actors | None = None) -> None:
-        self._source = source
+    def __init__(self, surface: Surface, actors: Actors | None = None) -> None:
+        self._source = surface
         self._actors = actors
-        self._tails = tails
         self.environment = Environment(
             loader=PackageLoader("scheduler.web"),
             autoescape=True,
@@ -118,8 +117,8 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self.environment.filters.update(filters(source.zone))
-        self.environment.globals.update(asset=asset_address, zone=source.zone, hue=self._hue)
+        self.environment.filters.update(filters(surface.zone))
+        self.environment.globals.update(asset=asset_address, zone=surface.zone, hue=self._hue)
         self._hues: Mapping[str, int] = {}
 
     def router(self) -> APIRouter:
@@ -251,7 +250,7 @@ class Pages:
     def run(self, request: Request, key: JobName) -> HTMLResponse:
         """One session with its log."""
         detail = questions.runs_show(self._source, key)
-        log = self._tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
+        log = self._source.tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
         return self._page("run.html", "runs", run=detail, log=log, act=forms(self._actors, request))
 
     def models(self) -> HTMLResponse:
@@ -329,7 +328,7 @@ class Pages:
 
     def report(self, label: Week) -> HTMLResponse:
         """One week's report."""
-        report = archive.report(self._source, known_week(label))
+        report = archive.report(self._source, label)
         curves = [
             (job.name, loss_curve_svg(job.name, job.losses, job.target_step, height=120, whole=False))
             for job in report.jobs
@@ -351,7 +350,7 @@ class Pages:
 
     def message(self, label: Week, channel: Channel) -> HTMLResponse:
         """One week's report as sent: a message stands alone, words stand in a page of ours."""
-        written = archive.message_page(self._source, known_week(label), channel)
+        written = archive.message_page(self._source, label, channel)
         if written is not None:
             return HTMLResponse(written, headers={"content-security-policy": archive.LETTER_POLICY})
         return self._page("message.html", "reports", message=archive.message(self._source, label, channel))

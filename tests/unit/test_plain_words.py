@@ -81,10 +81,10 @@ NAMES = frozenset(
 NOT_YET: dict[str, int] = {}
 # Fields that are stored, that answers carry, or that adapters of others set.
 FIELDS = {
-    "scheduler/bridge/verbs.py": {"told"},
+    "scheduler/verbs/changes.py": {"told"},
     "scheduler/core/plan.py": {"said"},
     "scheduler/views/long_work.py": {"told"},
-    "scheduler/web/shapes.py": {"told"},
+    "scheduler/verbs/shapes.py": {"told"},
     "platforms/base.py": {"told", "taken", "found"},
     "platforms/kaggle/session/records.py": {"told", "taken"},
     "platforms/remote.py": {"told", "taken"},

@@ -15,8 +15,8 @@ from jobs.payload.redact import MARK, Redactor
 from platforms.base import Unreachable
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.store import runs
-from scheduler.web import log_tail
-from scheduler.web.log_tail import LogTails, printable
+from scheduler.verbs import log_tail
+from scheduler.verbs.log_tail import LogTails, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import pytest
 
 from jobs.nouns.window import DAY, HOUR
 from jobs.size import size
+from scheduler.verbs.questions import span_around, span_from
+from scheduler.verbs.shapes import paged
 from scheduler.web.pages import ago, duration, instant, plain, share
-from scheduler.web.questions import span_around, span_from
-from scheduler.web.shapes import paged
 
 
 def test_an_instant_is_shown_in_the_zone_and_told_exactly() -> None:

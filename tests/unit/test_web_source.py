@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from scheduler.app import App
-from scheduler.web.source import Source
+from scheduler.verbs.source import Source
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault
 
 if TYPE_CHECKING:
-    from scheduler.bridge.surface import Surface
+    from scheduler.verbs.surface import Surface
 
 app = group("The status page in a browser, its JSON API and metrics.")
 
@@ -87,10 +87,10 @@ def port(
     It has the rights of its parent process, and never owns a training. docs/bridges.md has the protocol.
     """
     from scheduler.bridge.port import OF_THE_PORT, FrameReader, Port, Writer, take_over
-    from scheduler.bridge.verbs import document
+    from scheduler.verbs.table import document
 
     if describe:
-        replace(cli.out, as_json=True).data(document(OF_THE_PORT))
+        replace(cli.out, as_json=True).data(document(OF_THE_PORT.values()))
         return
     surface = surface_of(cli)
     source, sink = take_over()
@@ -99,8 +99,8 @@ def port(
 
 def surface_of(cli: Cli) -> Surface:
     """Return what programs may ask, with the settings of this command line. Raises ConfigError."""
-    from scheduler.bridge.surface import Surface
     from scheduler.cli.shell.exits import document_of
+    from scheduler.verbs.surface import Surface
 
     return Surface(cli.app, cli.who, cli.options.config, lambda error: document_of(error, cli.options))
 

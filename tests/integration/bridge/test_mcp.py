@@ -15,12 +15,12 @@ import pytest
 from platforms.local.records import OUTPUT
 from scheduler.app import load_app
 from scheduler.bridge.mcp_server import NOTE, Tokens, marked, name_of, server
-from scheduler.bridge.surface import Surface
-from scheduler.bridge.verbs import VERBS
 from scheduler.cli.shell.context import GlobalOptions
 from scheduler.cli.shell.exits import document_of
 from scheduler.service.requests import queue
 from scheduler.store import jobs, runs
+from scheduler.verbs.surface import Surface
+from scheduler.verbs.table import VERBS
 from tests.lab.port import command, talking
 from tests.lab.web.world import World
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scheduler.bridge.port import FRAME_MAX_BYTES, OF_THE_PORT
-from scheduler.bridge.verbs import VERBS
 from scheduler.clock import real_now
 from scheduler.store import events
+from scheduler.verbs.table import VERBS
 from tests.lab.crashes.processes import working_for
 from tests.lab.patience import until
 from tests.lab.port import PortClient, talking

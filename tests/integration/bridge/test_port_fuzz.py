@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.bridge.port import FRAME_MAX_BYTES, OF_THE_PORT, FrameReader, Port, Unreadable, Writer, object_of
-from scheduler.bridge.surface import Surface
-from scheduler.bridge.verbs import VERBS
 from scheduler.cli.shell.context import GlobalOptions
 from scheduler.cli.shell.exits import document_of
+from scheduler.verbs.surface import Surface
+from scheduler.verbs.table import VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

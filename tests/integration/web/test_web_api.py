@@ -139,6 +139,8 @@ def test_errors_are_problem_details(site: Any) -> None:
     problem = answer.json()
     assert (problem["type"], problem["status"]) == ("about:blank", answer.status_code)
     assert (problem["title"], problem["detail"]) == (problem["error"], problem["why"])
+    assert problem["title"] == "unknown job"
+    assert (problem["why"], problem["remedy"]) == ("nobody: no job has this name", "See `schedctl queue list`")
 
 
 def test_the_token_guards_everything_that_tells_something(

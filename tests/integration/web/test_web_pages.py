@@ -303,8 +303,8 @@ def test_closures_of_a_pool_are_drawn_from_when_to_when(make_world: Callable[...
         limits.close_pool(tx, "kaggle", None, "by hand", now - 1_000)
     from config.load import load
     from scheduler.app import App
+    from scheduler.verbs.source import Source
     from scheduler.views.chart_facts import closures
-    from scheduler.web.source import Source
 
     source = Source(App(load(world.config, {})))
     with source.read() as tx:

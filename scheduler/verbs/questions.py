@@ -1,4 +1,4 @@
-"""Questions: what may be asked of the database, one function each. API, port and coding agents are made of them.
+"""Questions: what may be asked of the database, one function each, as the verb that it is.
 
 A function takes the source and what is asked by; its first line is what people and programs read of it. Each raises
 StoreFailure, and the error of a name that nothing has.
@@ -13,10 +13,9 @@ from functools import partial
 from importlib.metadata import version as version_of
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
-from pydantic import Field
 from sqlalchemy import Connection
 
 from jobs.nouns.window import DAY, WEEK, Window
@@ -52,6 +51,12 @@ from scheduler.store.checkpoints import CheckpointRecord
 from scheduler.store.engine import revision
 from scheduler.store.jobs import JobRecord
 from scheduler.store.schema import REVISIONS
+from scheduler.verbs import shapes
+from scheduler.verbs.arguments import PAGE_ROWS, Instant, JobState, Name, Names, Page, Position, Rows, Text
+from scheduler.verbs.log_tail import Log
+from scheduler.verbs.shapes import paged
+from scheduler.verbs.source import Source
+from scheduler.verbs.surface import Surface, verb
 from scheduler.views import chart_facts
 from scheduler.views import models as views
 from scheduler.views.coming_week import ComingWeek, coming_week
@@ -63,9 +68,6 @@ from scheduler.views.overview import PoolNow, daemon_health, pools_now
 from scheduler.views.plan_history import compare
 from scheduler.views.training import share_now
 from scheduler.views.verdict import sentence, verdict
-from scheduler.web import shapes
-from scheduler.web.shapes import PAGE_ROWS, JobState, Name, Page, Position, Rows, Text, paged
-from scheduler.web.source import Source
 
 _JOBS_SHOWN = 12
 _FINISHED_SHOWN = 6
@@ -79,6 +81,7 @@ SETTLED_SECONDS = 7 * DAY
 _DAYS_BEFORE = 3
 
 
+@verb("status", kept_seconds=0.25)
 def status(source: Source) -> shapes.Status:
     """Whether the scheduler does its work, the pools, and the actions required."""
     now = source.now
@@ -129,6 +132,14 @@ def newest_needs(source: Source, tx: Connection, now: int) -> list[Need]:
     )
 
 
+@verb("revision")
+def revision_now(source: Source) -> shapes.Revision:
+    """A word that changes when anything does: ask for it often, and for the rest when it changed."""
+    with source.read() as tx:
+        return shapes.Revision(revision=source.revision(tx), now=source.now)
+
+
+@verb("training", kept_seconds=0.25)
 def training(source: Source) -> shapes.TrainingNow:
     """How it goes in one line, and the jobs that matter most: saved and live steps, loss, speed, end."""
     with source.read() as tx:
@@ -169,6 +180,7 @@ def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int
     )
 
 
+@verb("queue.list", "/queue")
 def queue_list(
     source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, state: JobState | None = None, name: Text = ""
 ) -> shapes.Queue:
@@ -184,6 +196,7 @@ def job_rows(source: Source, tx: Connection, records: Sequence[JobRecord]) -> li
     return [shapes.JobRow(**document) for document in _rows_of(source, tx, records, listed_job_json)]
 
 
+@verb("queue.show", "/jobs/{job}")
 def queue_show(source: Source, job: Name) -> shapes.JobDetail:
     """All there is to know about one job: definition, losses, speeds, checkpoints, runs."""
     with source.read() as tx:
@@ -244,6 +257,7 @@ def _rows_of(
     return documents
 
 
+@verb("runs.list", "/runs")
 def runs_list(
     source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text | None = None, job: Text | None = None
 ) -> shapes.Runs:
@@ -254,6 +268,13 @@ def runs_list(
     return shapes.Runs(runs=[shapes.RunRow(**run_json(run)) for run in page_of_runs], **paged(page, rows, total))
 
 
+@verb("runs.log", "/runs/{run}/log", slow=True)
+def runs_log(surface: Surface, run: Name, after: Position = 0) -> Log:
+    """The end of what a session printed, from a byte on."""
+    return surface.tails.read(run, after)
+
+
+@verb("runs.show", "/runs/{run}")
 def runs_show(source: Source, run: Name) -> shapes.RunDetail:
     """One run with its lanes, their newest heartbeats, and what happened to it."""
     with source.read() as tx:
@@ -263,11 +284,12 @@ def runs_show(source: Source, run: Name) -> shapes.RunDetail:
     return shapes.RunDetail.model_validate({**run_json(record, beats), "events": history})
 
 
+@verb("events.list", "/events")
 def events_list(
     source: Source,
     after: Position = 0,
     limit: Rows = 200,
-    kinds: Annotated[list[Name], Field(max_length=50)] | None = None,
+    kinds: Names | None = None,
     subject: Name | None = None,
 ) -> shapes.Events:
     """What happened after an event, oldest first."""
@@ -276,8 +298,7 @@ def events_list(
         newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
     # Fewer than asked for: nothing that fits is left up to the newest.
     position = listed[-1].id if len(listed) == limit else max(newest, after)
-    rows = [shapes.EventRow.model_validate(event) for event in listed]
-    return shapes.Events(events=rows, position=position, missed_up_to=pruned if after < pruned else 0)
+    return shapes.Events(events=listed, position=position, missed_up_to=pruned if after < pruned else 0)
 
 
 def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
@@ -302,6 +323,7 @@ def sparks(source: Source, tx: Connection, now: int) -> Mapping[tuple[str, str],
     )
 
 
+@verb("quota", kept_seconds=0.25)
 def quotas(source: Source) -> shapes.Quotas:
     """Every quota of every pool, and how it is used up."""
     now = source.now
@@ -310,13 +332,15 @@ def quotas(source: Source) -> shapes.Quotas:
     return shapes.Quotas.model_validate(answer)
 
 
+@verb("ledger.list", "/ledger")
 def ledger_list(source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text | None = None) -> shapes.Ledger:
-    """Return a page of the ledger, newest facts first, of one pool if asked."""
+    """The facts about metered time, newest first, of one pool if asked."""
     with source.read() as tx:
         entries, total = ledger.page(tx, rows, (page - 1) * rows, pool)
     return shapes.Ledger(entries=entries, **paged(page, rows, total))
 
 
+@verb("plan.show", "/plan")
 def plan_show(source: Source) -> shapes.NewestPlan:
     """The newest plan: sessions with their jobs, and why the others wait."""
     with source.read() as tx:
@@ -325,6 +349,7 @@ def plan_show(source: Source) -> shapes.NewestPlan:
         return source.kept("plan row", number, lambda: validate({"plan": plan_json(plan) if plan else None}))
 
 
+@verb("plan.week", slow=True)
 def plan_week(source: Source) -> shapes.PlanWeek:
     """The coming week by pool and lane: sessions, gaps with their reason, what could use them, expected work."""
     with source.read() as tx:
@@ -341,7 +366,8 @@ def week_ahead(source: Source, tx: Connection) -> ComingWeek | None:
     return source.kept("week", version, lambda: coming_week(snapshot(), plan, source.zone))
 
 
-def plan_difference(source: Source, since: shapes.Instant | None = None) -> shapes.PlanDifference:
+@verb("plan.difference", slow=True)
+def plan_difference(source: Source, since: Instant | None = None) -> shapes.PlanDifference:
     """What the newest plan changed of the one before, or of that of ``since`` (UTC seconds)."""
     app = source.app
     with source.read() as tx:
@@ -361,12 +387,14 @@ def plan_difference(source: Source, since: shapes.Instant | None = None) -> shap
     return source.kept(("difference", since), version, make)
 
 
+@verb("models.list", "/models")
 def models_list(source: Source) -> shapes.Models:
     """Models with their versions, and which is promoted."""
     with source.read() as tx:
         return shapes.Models(models=views.models(tx))
 
 
+@verb("models.show", "/models/{version}")
 def models_show(source: Source, version: Name) -> shapes.VersionDetail:
     """One version, such as ``ufm@3``, with its verdicts and what they rest on."""
     with source.read() as tx:

@@ -1,4 +1,4 @@
-"""Surface: answers verbs with JSON text, for the port and for MCP."""
+"""Surface: what verbs are asked of, and how one is declared: as a function below :func:`verb`."""
 
 from __future__ import annotations
 
@@ -8,99 +8,121 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from inspect import signature
+from inspect import Signature, signature
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from scheduler.app import App
-from scheduler.bridge.arguments import Arguments, BadRequest, CommandFailed, arguments_of, checked
 from scheduler.clock import stopwatch
-from scheduler.web.log_tail import LogTails
-from scheduler.web.source import Source
+from scheduler.verbs.arguments import Arguments, BadRequest, CommandFailed, arguments_of, checked
+from scheduler.verbs.log_tail import LogTails
+from scheduler.verbs.source import Source
+
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+VERBS: dict[str, Verb] = {}
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Verb:
     """One thing that may be asked: its name, and who answers; it takes what the answer has as parameters.
 
-    An answer is made of the surface, or of its source alone, as the first parameter says. It ``changes`` something; is
-    ``slow``, so that others are answered meanwhile; is given again for ``kept_seconds`` unless something was changed
-    here.
+    An answer is made of the surface, its first parameter. It ``changes`` something; is ``slow``, so that others are
+    answered meanwhile; is given again for ``kept_seconds`` unless something was changed here. Over HTTP, a read is
+    found at its ``address`` below /api/v1, and a change is a form of the page that goes to its address below /actions;
+    "" is none. What an address names are the first parameters.
     """
 
     name: str
     answer: Callable[..., Any]
-    changes: bool = False
-    slow: bool = False
-    kept_seconds: float = 0.0
+    address: str
+    changes: bool
+    slow: bool
+    kept_seconds: float
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The parameters of the answer but the surface, and what it returns."""
+        whole = signature(self.answer, eval_str=True)
+        return whole.replace(parameters=[*whole.parameters.values()][1:])
 
     @cached_property
     def takes(self) -> type[Arguments]:
         """What may be given."""
-        return arguments_of(self.name, self.answer)
+        return arguments_of(self.name, self.signature)
+
+    @cached_property
+    def view(self) -> TypeAdapter[Any]:
+        """What is answered, which has its JSON schema, and writes numbers that JSON cannot hold as null."""
+        return TypeAdapter(self.signature.return_annotation)
 
     @property
     def summary(self) -> str:
         """What it does, in a line."""
         return (self.answer.__doc__ or "").strip().splitlines()[0]
 
-    @cached_property
-    def _annotations(self) -> list[Any]:
-        return [one.annotation for one in signature(self.answer, eval_str=True).parameters.values()]
+    def ask(self, surface: Any, arguments: Arguments) -> Any:
+        """Return the answer to what was asked. Raises what it raises."""
+        return self.answer(surface, **{name: getattr(arguments, name) for name in self.takes.model_fields})
 
-    def ask(self, surface: Surface, arguments: Arguments) -> Any:
-        """Return the answer to what was ``asked``. Raises what it raises."""
-        place = surface.source if self._annotations[0] is Source else surface
-        if self.takes in self._annotations:
-            return self.answer(place, arguments)
-        return self.answer(place, **{name: getattr(arguments, name) for name in self.takes.model_fields})
+    def document(self) -> dict[str, Any]:
+        """Return what it takes and answers, as JSON schemas."""
+        schemas = {"arguments": self.takes.model_json_schema(), "answer": self.view.json_schema(mode="serialization")}
+        return {"summary": self.summary, "changes": self.changes, **schemas}
 
 
-@dataclass
-class Surface:
+def verb(
+    name: str,
+    address: str | None = None,
+    *,
+    changes: bool = False,
+    slow: bool = False,
+    kept_seconds: float = 0.0,
+    table: dict[str, Verb] = VERBS,
+) -> Callable[[F], F]:
+    """Return what makes a function the verb ``name`` of the ``table``; a read has an address of its name by default."""
+    if address is None:
+        address = "" if changes else f"/{name.replace('.', '/')}"
+
+    def add(answer: F) -> F:
+        table[name] = Verb(name, answer, address, changes, slow, kept_seconds)
+        return answer
+
+    return add
+
+
+class Surface(Source):
     """What programs may ask of one database, with the rights of the user who started this process.
 
-    ``who`` stands in the event log; ``config`` is the settings file that commands are given; ``tell`` makes an error
-    the document that ``--json`` shows of it.
+    ``who`` stands in the event log; ``where`` in the reason of a change that has none; ``config`` is the settings file
+    that commands are given; ``tell`` makes an error the document that ``--json`` shows of it.
     """
 
-    app: App
-    who: str
-    config: Path | None
-    tell: Callable[[BaseException], dict[str, Any]]
-    _kept: dict[str, tuple[float, bytes]] = field(default_factory=dict)
-    _changed: int = 0
-    _lock: Lock = field(default_factory=Lock)
-
-    @cached_property
-    def source(self) -> Source:
-        """What reads are made of."""
-        return Source(self.app)
-
-    @cached_property
-    def tails(self) -> LogTails:
-        """The ends of logs."""
-        return LogTails(self.source)
-
-    @cached_property
-    def commands(self) -> Processes:
-        """The commands that run on behalf of requests."""
-        return Processes(self.config)
-
-    @property
-    def now(self) -> int:
-        """Scheduled UTC seconds."""
-        return self.app.clock.now()
+    def __init__(
+        self,
+        app: App,
+        who: str,
+        config: Path | None = None,
+        tell: Callable[[BaseException], dict[str, Any]] = lambda error: {"message": str(error)},
+        where: str = "by hand",
+    ) -> None:
+        super().__init__(app)
+        self.who, self.tell, self.where = who, tell, where
+        self.tails = LogTails(self)
+        self.commands = Processes(config)
+        self._answers: dict[str, tuple[float, bytes]] = {}
+        self._changed = 0
+        self._answering = Lock()
 
     def answer(self, verb: Verb, args: Mapping[str, Any]) -> bytes:
         """Return the answer as JSON text, with secrets taken out. Raises BadRequest and what the verb raises."""
         if verb.kept_seconds and not args:
-            kept = self._kept.get(verb.name)
+            kept = self._answers.get(verb.name)
             if kept is not None and stopwatch() < kept[0]:
                 return kept[1]
         arguments = checked(verb.takes, args)
@@ -109,20 +131,19 @@ class Surface:
             result = verb.ask(self, arguments)
         finally:
             if verb.changes:
-                with self._lock:
+                with self._answering:
                     self._changed += 1
-                    self._kept.clear()
-        body = self.text_of(result)
+                    self._answers.clear()
+        body = self.text_of(result, verb.view)
         if verb.kept_seconds:
-            with self._lock:
+            with self._answering:
                 if before == self._changed:
-                    self._kept[verb.name] = (stopwatch() + verb.kept_seconds, body)
+                    self._answers[verb.name] = (stopwatch() + verb.kept_seconds, body)
         return body
 
-    def text_of(self, shape: Any) -> bytes:
-        """Return shapes or plain values as JSON text in which no known secret stands."""
-        value = shape.model_dump(mode="json") if isinstance(shape, BaseModel) else shape
-        return self.app.redact(json.dumps(value, allow_nan=False)).encode()
+    def text_of(self, value: Any, view: TypeAdapter[Any] = _ANYTHING) -> bytes:
+        """Return views or plain values as JSON text in which no known secret stands."""
+        return self.app.redact(view.dump_json(value).decode()).encode()
 
 
 # Commands that run in processes of their own; an answer is what one writes with ``--json``, and its warnings.

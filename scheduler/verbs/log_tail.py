@@ -11,8 +11,7 @@ from platforms.base import PlatformError
 from scheduler.clock import stopwatch
 from scheduler.core.run import Ended
 from scheduler.store import runs
-from scheduler.web.shapes import Log
-from scheduler.web.source import Source
+from scheduler.verbs.source import Source
 
 _KEPT_BYTES = 256 << 10
 _PIECE_BYTES = 1 << 20
@@ -20,6 +19,22 @@ _READ_MAX_BYTES = 16 << 20  # per request: a long log is caught up with over sev
 _TAILS_MAX = 32
 _LOOK_AGAIN_SECONDS = 1.5
 _TERMINAL_COMMAND = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What a session printed from byte ``offset`` on; ask for more with ``after=next``.
+
+    ``cut`` tells that earlier text is left out; ``ended`` that no more will come; ``why`` that the log cannot be read.
+    """
+
+    key: str
+    offset: int
+    next: int
+    text: str
+    cut: bool
+    ended: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

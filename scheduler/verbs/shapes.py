@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from scheduler.core.early_stop import Progress
 from scheduler.core.ledger import LedgerEntry
@@ -18,7 +18,9 @@ from scheduler.core.quota import Meter
 from scheduler.core.run import Lane
 from scheduler.report.burn_down import BurnDown
 from scheduler.report.report import Need
+from scheduler.store.events import Event
 from scheduler.store.generations import Generation
+from scheduler.store.rates import RateRecord
 from scheduler.views.coming_week import ComingWeek
 from scheduler.views.long_work import Work
 from scheduler.views.models import Model
@@ -42,17 +44,6 @@ def finite(value: Any) -> Any:
 
 
 Data = Annotated[dict[str, Any], BeforeValidator(finite)]
-Number = Annotated[float | None, BeforeValidator(finite)]
-
-# What the API, the port and coding agents may ask by.
-Page = Annotated[int, Field(ge=1, le=1_000_000, description="From 1.")]
-Rows = Annotated[int, Field(ge=1, le=500, description="How many entries a page holds.")]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Text = Annotated[str, Field(max_length=200)]
-Position = Annotated[int, Field(ge=0, le=2**53)]
-Instant = Annotated[int, Field(ge=0, le=253_402_300_799)]  # to the end of the year 9999
-JobState = Literal["queued", "active", "held", "done", "failed", "cancelled"]
-PAGE_ROWS = 50
 
 
 class ApiAnswer(BaseModel):
@@ -112,7 +103,7 @@ class Paged(ApiAnswer):
     pages: int
 
 
-def paged(page: Page, rows: Rows, total: int) -> dict[str, int]:
+def paged(page: int, rows: int, total: int) -> dict[str, int]:
     """Return the fields of a list that is shown ``rows`` at a time; an empty one has one page."""
     return {"total": total, "page": page, "pages": max(1, -(-total // rows))}
 
@@ -162,21 +153,10 @@ class Runs(Paged):
     runs: list[RunRow]
 
 
-class EventRow(ApiAnswer):
-    """One thing that happened."""
-
-    id: int
-    at: int
-    kind: str
-    subject: str
-    by: str
-    data: Data
-
-
 class Events(ApiAnswer):
     """Events, oldest first. Ask for more after ``position``; ``missed_up_to``: older ones were removed, 0 for none."""
 
-    events: list[EventRow]
+    events: list[Event]
     position: int
     missed_up_to: int
 
@@ -184,34 +164,7 @@ class Events(ApiAnswer):
 class RunDetail(RunRow):
     """A run and what happened to it, oldest first."""
 
-    events: list[EventRow]
-
-
-class Log(ApiAnswer):
-    """What a session printed from byte ``offset`` on; ask for more with ``after=next``.
-
-    ``cut`` tells that earlier text is left out; ``ended`` that no more will come; ``why`` that the log cannot be read.
-    """
-
-    key: str
-    offset: int
-    next: int
-    text: str
-    cut: bool
-    ended: bool
-    why: str
-
-
-class Speed(ApiAnswer):
-    """What was measured of a job on a pool."""
-
-    pool: str
-    steps_per_second: Number
-    sigma: Number
-    samples: int
-    setup_seconds: int
-    checkpoint_seconds: int
-    at: int
+    events: list[Event]
 
 
 class CheckpointRow(ApiAnswer):
@@ -247,7 +200,7 @@ class JobDetail(JobRow):
     training_data: Data | None
     checkpoint: str | None
     spec: Data
-    speeds: list[Speed]
+    speeds: list[RateRecord]
     losses: list[tuple[int, float]]
     told: list[tuple[int, float]]
     sessions: list[int]
@@ -350,8 +303,13 @@ class Fault(ApiAnswer):
     why: str
     remedy: str
 
+    @classmethod
+    def of(cls, code: int, error: str, why: str, remedy: str) -> Fault:
+        """Return what is answered with an HTTP status ``code``."""
+        return cls(status=code, title=error, detail=why, error=error, why=why, remedy=remedy)
 
-# Shapes of plans and sessions, as in :mod:`scheduler.web.shapes`.
+
+# Shapes of plans and sessions, as in :mod:`scheduler.verbs.shapes`.
 class DeferralRow(ApiAnswer):
     """A job that waits, and why."""
 

@@ -42,7 +42,6 @@ class Source:
     def __init__(self, app: App) -> None:
         self.app = app
         self.zone: str = app.settings.zone
-        self._database = app.reading
         self._kept: OrderedDict[Hashable, tuple[Hashable, Future[Any]]] = OrderedDict()
         self._lock = Lock()
         self._alarms: tuple[int, tuple[Event, ...]] = (0, ())
@@ -59,7 +58,7 @@ class Source:
 
     def read(self) -> AbstractContextManager[Connection]:
         """One read transaction. Raises StoreFailure."""
-        return self._database.read()
+        return self.app.reading.read()
 
     def revision(self, tx: Connection) -> str:
         """Return a word that changes with everything stored: events, plans, heartbeats."""

@@ -1,0 +1,1 @@
+"""Verbs: the one table of what may be asked and changed. Page, JSON API, port and coding agents are made of it."""

@@ -1,0 +1,115 @@
+"""Arguments: what each verb takes, as the function that answers it declares it. All else is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+
+from jobs.problem import UserError
+from jobs.ranges import RANGES
+
+_SAID_MAX = 3  # of a request's mistakes
+PAGE_ROWS = 50
+
+
+class BadRequest(UserError):
+    """A request that cannot be understood; nothing was done."""
+
+    def __init__(self, why: str, remedy: str = "The verbs and their arguments: schedctl port --describe") -> None:
+        super().__init__(why, remedy=remedy)
+
+
+class Busy(UserError):
+    """Too much was asked at the same time; nothing was done."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, remedy="Ask again when earlier requests are answered")
+
+
+class CommandFailed(Exception):
+    """A command of ``schedctl`` refused; ``document`` is its error as ``--json`` has it."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        super().__init__(str(document.get("message", "")))
+        self.document = document
+
+
+def _weight(value: float) -> float:
+    if not RANGES["weight"].holds(value):
+        raise ValueError(f"a weight is a number in the range {RANGES['weight']}")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or "\0" in value:
+        raise ValueError("give the whole path, from / on: where this program was started is not where you are")
+    return value
+
+
+Page = Annotated[int, Field(ge=1, le=1_000_000, description="From 1.")]
+Rows = Annotated[int, Field(ge=1, le=500, description="How many entries a page holds.")]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Names = Annotated[list[Name], Field(max_length=50)]
+Text = Annotated[str, Field(max_length=200)]
+Words = Annotated[str, Field(max_length=500)]
+Line = Annotated[str, Field(min_length=1, max_length=4_096)]
+Position = Annotated[int, Field(ge=0, le=2**53)]
+Instant = Annotated[int, Field(ge=0, le=253_402_300_799)]  # to the end of the year 9999
+JobState = Literal["queued", "active", "held", "done", "failed", "cancelled"]
+Week = Annotated[str, Field(pattern=r"^([0-9]{4}-W[0-9]{2}|this|last)$", description="2026-W47, this or last.")]
+Channel = Annotated[str, Field(min_length=1, max_length=100, description="As `/reports` names it: email, slack ...")]
+Weight = Annotated[float, AfterValidator(_weight)]
+Place = Annotated[str, Field(max_length=4_096), AfterValidator(_absolute)]
+Definition = Annotated[
+    dict[str, Any], Field(description="Keys of a job file (docs/cli.md); paths in it from / on.", max_length=100)
+]
+Fingerprint = Annotated[
+    str, Field(pattern=r"^([0-9a-f]{12,64})?$", description="Add only what a dry run with this fingerprint showed.")
+]
+
+
+def _has_nul(value: Any) -> bool:
+    match value:
+        case str():
+            return "\0" in value
+        case dict():
+            return any(_has_nul(part) for item in value.items() for part in item)
+        case list():
+            return any(map(_has_nul, value))
+    return False
+
+
+class Arguments(BaseModel):
+    """Base of all: unknown names and other types are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_nul(cls, value: Any) -> Any:
+        if _has_nul(value):
+            raise ValueError("a text holds the character NUL, which no name, path or reason has")
+        return value
+
+
+def arguments_of(verb: str, signature: Signature) -> type[Arguments]:
+    """Return what a verb takes, as the parameters of what answers it say."""
+    fields: dict[str, Any] = {
+        one.name: (one.annotation, ... if one.default is Parameter.empty else one.default)
+        for one in signature.parameters.values()
+    }
+    return create_model(verb.title().replace(".", ""), __base__=Arguments, **fields)
+
+
+def checked(takes: type[Arguments], args: Mapping[str, Any], *, texts: bool = False) -> Any:
+    """Return what was given as ``takes``, all as ``texts`` by a form. Raises BadRequest, which shows no value."""
+    try:
+        return takes.model_validate_strings(args, strict=False) if texts else takes.model_validate(args)
+    except ValidationError as error:
+        mistakes = [
+            f"{'.'.join(map(str, one['loc'])) or 'args'}: {one['msg']}" for one in error.errors(include_url=False)
+        ]
+        raise BadRequest("; ".join(mistakes[:_SAID_MAX])) from None
