@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Whoever starts Python a thousand times, as tests do, wants it compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures changelog lock clean
+.PHONY: help run test test-train test-nightly test-fresh test-fast lint bench bench-planner kill9 fuzz fuzz-train mutants simulate simulate-long image reference rooms pictures changelog lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -43,6 +43,9 @@ test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, an
 	UFF_SKYPILOT="$(CURDIR)/.venv-night/skypilot" PATH="$$PATH:$(CURDIR)/.venv-night/evaluators/bin" $(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)
 	[ ! -e .venv-night/sagemaker ] || .venv-night/sagemaker/bin/python -m pytest tests/integration/sagemaker/test_sagemaker_sdk.py
 	git log -1 --format="%h of %cs passed$$(for name in skypilot evaluators sagemaker advisories; do [ -e .venv-night/$$name ] || printf ', without %s' $$name; done)" >.ci/nightly.txt
+
+test-fresh: ## Run `make run` and `make test` on a bare Debian (root, mmdebstrap; weekly, half an hour; ARGS='"make run"')
+	.ci/fresh.sh $(ARGS)
 
 test-fast: .venv/ready-dev ## Run the tests that need no process or service, in under a minute
 	$(BIN)/python -m pytest tests/unit tests/property $(PARALLEL) $(ARGS)
