@@ -10,8 +10,8 @@ fi
 [ $# -gt 0 ] || set -- "make run" "make test"
 work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
-mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,make,git,ca-certificates bookworm "$work/root"
-git clone --quiet --no-local . "$work/root/root/clone"
+mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,make,git,ca-certificates bookworm "$work/bare"
+git clone --quiet --no-local . "$work/bare/srv/clone"
 
 # Mounts and processes are in namespaces of their own, which end with the command. What is shown of this machine is where
 # its pip finds packages: its settings, and the folders that they name.
@@ -31,9 +31,9 @@ inside() {
             mount --bind "$path" "$root$path"
         done
         mapfile -t pip < <(env | grep ^PIP_ || true)
-        exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin "${pip[@]}" \
-            bash -euc "cd /root/clone && git clean -dfqx && $words"
-    ' inside "$work/root" "$1" "${shown[@]}"
+        exec chroot "$root" env -i HOME=/srv LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin "${pip[@]}" \
+            bash -euc "cd /srv/clone && git clean -dfqx && $words"
+    ' inside "$work/bare" "$1" "${shown[@]}"
 }
 for words in "$@"; do
     echo "== $words"

@@ -20,9 +20,10 @@ from platforms.base import (
     StopChannel,
     Unreachable,
 )
+from scheduler.core.closure import Cause
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
+from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping, Submitting
 from scheduler.service.quota.audit import audit, close_books, launchable, read_books, recheck, settled_seconds
 from scheduler.store import events, jobs, ledger, limits, runs
 from tests.lab.clocks import HandClock
@@ -75,14 +76,24 @@ class Books:
     ports: Ports
     told: Told
 
-    def session(self, key: str, state: RunState, start: int, deadline: int, *, price: int = 0) -> None:
+    def session(
+        self,
+        key: str,
+        state: RunState,
+        start: int,
+        deadline: int,
+        *,
+        price: int = 0,
+        pool: str = "kaggle",
+        job: str = "ufm",
+    ) -> None:
         """Let a session have begun at ``start``; of one that ended its time is charged."""
         with self.ports.write() as tx:
             attempt = 1 + len(runs.since(tx, 0))
             runs.insert(
-                tx, Run(key, "kaggle", (Lane(0, "ufm", attempt, (0,), None),), start, deadline, deadline, state), start
+                tx, Run(key, pool, (Lane(0, job, attempt, (0,), None),), start, deadline, deadline, state), start
             )
-            held = LedgerEntry(EntryKind.HOLD, "kaggle", key, start, deadline, start, price_microdollars_per_hour=price)
+            held = LedgerEntry(EntryKind.HOLD, pool, key, start, deadline, start, price_microdollars_per_hour=price)
             ledger.append(tx, [held])
             if isinstance(state, Ended):
                 ledger.append(tx, [replace(held, kind=EntryKind.SPEND, start=state.started or start, end=state.at)])
@@ -258,6 +269,59 @@ def test_sessions_that_fit_into_what_is_left_go_on(books: Books) -> None:
         books.says(10_000, limit=10_000 + left)
         with books.ports.database.read() as tx:
             assert [type(run.state) for run in runs.live(tx)] == [states]
+
+
+def test_what_runs_elsewhere_settles_nothing_and_is_asked_nothing(books: Books) -> None:
+    """Nor is a session that does not run yet, though its quota is nearly used up."""
+    with books.ports.write() as tx:
+        for job in ("ucm", "urm"):
+            jobs.add(tx, JobSpec(job, "manager", ("train",), target_step=500, steps_per_hour=100.0), NOW)
+    ended = NOW - 601
+    books.session("uff-ufm-0001", over(ended, ended - HOUR), ended - HOUR, NOW + HOUR)
+    books.session("uff-ufm-0002", Running("r", NOW - 100), NOW - 100, NOW + HOUR, pool="desk")
+    assert [length(entry) for entry in books.says(HOUR + 1)] == [1], "all of this pool has ended"
+
+    books.session("uff-ufm-0003", Running("r", NOW - 100), NOW - 100, NOW + 2 * HOUR, job="ucm")
+    books.session("uff-ufm-0004", Submitting(NOW, 1), NOW, NOW + HOUR, job="urm")
+    for number in (2, 3, 4):
+        key = f"uff-ufm-{number:04d}"
+        books.told.sessions[key] = Observed(key, SessionState.RUNNING, "r", NOW - 100, stop_channel=StopChannel.STORE)
+    books.says(HOUR + 100, limit=HOUR + 1_000)
+    with books.ports.database.read() as tx:
+        states = {run.key: run.state for run in runs.live(tx)}
+    asked = states.pop("uff-ufm-0003")
+    assert isinstance(asked, Stopping)
+    assert asked.why.endswith(f"900 s of it are left, the sessions that run were to have {2 * HOUR} s")
+    assert [type(state) for _, state in sorted(states.items())] == [Running, Submitting]
+
+
+@pytest.mark.parametrize("limit", [HOUR, HOUR - 1, 0])
+def test_a_quota_that_is_used_up_has_nothing_left_rather_than_less(books: Books, limit: int) -> None:
+    books.session("uff-ufm-0001", Running("r", NOW - 100), NOW - 100, NOW + HOUR)
+    books.told.sessions["uff-ufm-0001"] = Observed(
+        "uff-ufm-0001", SessionState.RUNNING, "r", NOW - 100, stop_channel=StopChannel.STORE
+    )
+    books.says(HOUR, limit=limit)
+    with books.ports.database.read() as tx:
+        (run,) = runs.live(tx)
+    assert isinstance(run.state, Stopping)
+    assert "nearly used up: 0 s of it are left" in run.state.why
+
+
+@pytest.mark.parametrize(("cause", "stays"), [(Cause.PERSON, True), (Cause.QUOTA_UNREADABLE, False)])
+def test_books_that_can_be_read_open_only_what_they_closed(books: Books, cause: Cause, stays: bool) -> None:
+    with books.ports.write() as tx:
+        limits.close_pool(tx, "kaggle", None, "why", NOW, cause=cause)
+    books.says(0)
+    with books.ports.database.read() as tx:
+        assert ("kaggle" in limits.closures(tx)) == stays
+
+
+def test_a_long_reason_is_cut(books: Books) -> None:
+    books.told.books = Unreachable("kaggle", "read_quota", "x" * 1_000, "wait")
+    read_books(books.ports, ["kaggle"])
+    with books.ports.database.read() as tx:
+        assert len(limits.closures(tx)["kaggle"][1]) == 500
 
 
 def test_books_are_closed_when_no_bill_can_grow_any_more(books: Books) -> None:
