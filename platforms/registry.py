@@ -8,7 +8,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jobs.payload.bounds import SPAN_MAX, digits
 from platforms import plugin
 from platforms.base import Misconfigured, SecretWay
 
@@ -190,26 +189,3 @@ def _needs_library(platform: str, action: str) -> Iterator[None]:
             raise
         remedy = f"Install the extra of this platform: uff-scheduler[{platform}]"
         raise Misconfigured(platform, action, str(error), remedy) from error
-
-
-def reject_unknown(platform: str, settings: Mapping[str, str], allowed: frozenset[str]) -> None:
-    """Raise Misconfigured when ``settings`` names something the platform does not know, or an image that cannot be."""
-    from platforms.image import OPTIONS, image_of
-
-    allowed |= OPTIONS
-    image_of(platform, settings)
-    if unknown := sorted(set(settings) - allowed):
-        raise Misconfigured(
-            platform,
-            "load",
-            f"unknown setting {', '.join(unknown)}",
-            f"Known settings: {', '.join(sorted(allowed)) or 'none'}",
-        )
-
-
-def read_count(platform: str, settings: Mapping[str, str], name: str, default: int) -> int:
-    """Return a setting that is a whole number of at least zero. Raises Misconfigured."""
-    text = settings.get(name, str(default))
-    if (count := digits(text, SPAN_MAX)) is None:
-        raise Misconfigured(platform, "load", f"{name} = {text!r} is no whole number of at least 0")
-    return count

@@ -83,7 +83,7 @@ class WrittenQuota:
 
     name: Annotated[str, Bounds(min_length=1, max_length=60)]
     kind: QuotaKind
-    limit: Annotated[Amount, Before(text_of(amount))]
+    limit: Annotated[Amount, Before(amount)]
     zone: ZoneName = "UTC"
     resets: Annotated[Reset | None, Before(text_of(reset))] = None
     span_seconds: PositiveSeconds | None = None

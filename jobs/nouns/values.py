@@ -67,7 +67,7 @@ def text_of(parse: Callable[[str], object]) -> Callable[[object], object]:
     """Return what reads a text by ``parse``; values made by code pass as they are."""
 
     def read(value: object) -> object:
-        if isinstance(value, DailyHours | Amount | Reset):
+        if isinstance(value, DailyHours | Reset):
             return value
         if not isinstance(value, str):
             raise BadValue("this must be text", "put it in quotation marks")

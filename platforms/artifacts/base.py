@@ -16,6 +16,9 @@ from jobs.problem import UserError
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,199}){0,15}", re.ASCII)
 
+PREFIX = re.compile(f"({_KEY.pattern}/)?", re.ASCII)
+"""What keys may begin with: nothing, or a key followed by one '/'."""
+
 
 class StoreError(UserError):
     """Base of all store errors; ``action`` and ``key`` say what failed, ``remedy`` what to do next."""
@@ -95,7 +98,7 @@ def check_key(action: str, key: str) -> None:
 
 def check_prefix(prefix: str) -> None:
     """Raise StoreError unless ``prefix`` is one."""
-    if prefix and not (prefix.endswith("/") and _KEY.fullmatch(prefix[:-1])):
+    if not PREFIX.fullmatch(prefix):
         raise StoreError("list", prefix, "a prefix is empty, or a key followed by one '/'")
 
 

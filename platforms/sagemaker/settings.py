@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from platforms.artifacts.base import is_key
-from platforms.artifacts.s3.client import ACCESS, BUCKET, connect, credential_files
+from platforms.artifacts.s3.client import S3Options, credential_files
 from platforms.base import Misconfigured, SecretWay
 from platforms.options import YES, Written, read_options
 from platforms.sagemaker.sdk import PREFIX, names_image
@@ -23,8 +22,8 @@ _ACCELERATED = re.compile(r"ml\.(g|p|trn)\d")
 _PENDING_MIN = 1_800
 
 
-@dataclass(frozen=True, slots=True)
-class SageMakerSettings:
+@dataclass(frozen=True, kw_only=True)
+class SageMakerSettings(S3Options):
     """Where training jobs run and on what.
 
     ``image`` is an address, or a name that SageMaker's SDK knows; ``launcher`` is what sends requests: boto3 or sdk.
@@ -34,14 +33,11 @@ class SageMakerSettings:
     ``secretsmanager:`` and what precedes each name there; empty: nowhere.
     """
 
-    region: str
-    bucket: Annotated[str, Written(form=BUCKET)]
     role: Annotated[
         str, Written(form=_ROLE, remedy="Write the execution role's ARN: arn:aws:iam::<account>:role/<name>")
     ]
     image: str
     instance_types: tuple[str, ...]
-    prefix: str = ""
     python: str = "python3"
     volume_gb: Annotated[int, Written(least=1)] = 50
     pending_seconds: int = 3_600
@@ -49,17 +45,10 @@ class SageMakerSettings:
     spot: Annotated[bool, YES] = False
     launcher: Annotated[str, Written(words=("boto3", "sdk"), remedy="Write boto3 or sdk")] = "boto3"
     owner: Annotated[str, Written(form=_OWNER, remedy="Use characters, digits, hyphens and dots only")] = ""
-    profile: str = ""
-    credentials: str = ""
-    endpoint: str = ""
     force_p3: Annotated[bool, YES] = False
     secrets: Annotated[
         str, Written(form=_SECRETS, remedy='Write "ssm:/uff/" or "secretsmanager:uff/"; the name of each follows it')
     ] = ""
-
-    def client(self, service: str) -> Any:
-        """Return a client of a service of AWS. Raises what platforms.artifacts.s3.client.connect raises."""
-        return connect(service, **{name: getattr(self, name) for name in ACCESS})
 
 
 def files(options: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
@@ -70,8 +59,6 @@ def files(options: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
 def read_settings(options: Mapping[str, str]) -> SageMakerSettings:
     """Return the settings that a pool's options give. Raises Misconfigured."""
     settings = read_options("sagemaker", SageMakerSettings, options)
-    if settings.prefix and not (settings.prefix.endswith("/") and is_key(settings.prefix[:-1])):
-        raise _bad(f"prefix = {settings.prefix!r}", "Write plain words that end with '/', like uff/")
     image, types = settings.image, settings.instance_types
     if len(image) > 255 or not image.isprintable() or (image.startswith(PREFIX) and not names_image(image)):
         raise _bad(f"image = {image[:255]!r}", "Write the address of a training image, or a name like sdk:pytorch:2.10")

@@ -7,14 +7,14 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from platforms.base import BadOption, Misconfigured
 from platforms.options import Written, read_options
-from platforms.targets.base import BadTargetOption
-from platforms.targets.reach import Here, Reach, Ssh, checked_ssh, ssh_words
+from platforms.targets.reach import PLAIN_PATH, Here, Reach, Ssh, SshOptions
 
 NAME = "slurm"
 DOC = "docs/slurm.md"
@@ -27,19 +27,24 @@ _REQUESTS = {
     "exclude": "--exclude",
     "memory": "--mem",
 }
-_SSH = frozenset({"host", "port", "ssh_config", "known_hosts", "identity"})
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:=&|()\[\]*+-]{0,250}", re.ASCII)
-_Word = Annotated[str, Written(form=_WORD, error=BadOption)]
+_Word = Annotated[str, Written(form=_WORD)]
 _Count = Annotated[int, Written(least=1)]
 _PATH = re.compile(r"(~/|/)[^'\"\\%\s]+")
+_PROGRAM = re.compile(f"{_PATH.pattern}|{_WORD.pattern}")
+_FROM_ROOT = "Give a path from / on"
+_Path = Written(form=_PATH, remedy=_FROM_ROOT)
 _HEARD_BYTES = 8 << 20  # of one answer: some ten thousand lines of squeue
 _DROPPED = ("slurmrestd", "token_file")  # options of older versions
 _SOCKET_BYTES = 80  # a path of a Unix socket is at most 108, of which ssh needs some for itself
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmOptions:
-    """What a pool may set; docs/slurm.md explains each."""
+@dataclass(frozen=True, kw_only=True)
+class SlurmSettings(SshOptions):
+    """What a pool may set; docs/slurm.md explains each.
+
+    ``folder`` lies on a file system that the cluster's nodes and its clients share.
+    """
 
     partition: _Word = ""  # the cluster's default
     account: _Word = ""  # the user's default
@@ -50,24 +55,28 @@ class SlurmOptions:
     gres: _Word = ""
     cpus: _Count = 1
     nodes: _Count = 1
-    folder: str = ""
-    python: str = ""
-    slurm_conf: str = ""
+    folder: Annotated[str, _Path] = ""
+    python: Annotated[str, Written(form=_PROGRAM, remedy=_FROM_ROOT)] = ""
+    slurm_conf: Annotated[str, _Path] = ""
     pending_max: int = 4
     command_seconds: _Count = 10
-    host: str = ""
-    port: str = ""
-    ssh_config: str = ""
-    known_hosts: str = ""
-    identity: str = ""
 
+    @property
+    def owner(self) -> str:
+        """What tells our jobs from those of other pools and daemons of this account."""
+        return hashlib.sha256(f"{self.host}:{self.folder}".encode()).hexdigest()[:16]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmSettings(SlurmOptions):
-    """What a pool asks of Slurm. ``folder`` lies on a file system that the cluster's nodes and its clients share."""
-
-    reach: Reach
-    owner: str  # tells our jobs from those of other pools and daemons of this account
+    @cached_property
+    def reach(self) -> Reach:
+        """The way to the cluster: one connection for all commands, which never asks and trusts no new host."""
+        if not self.host:
+            return Here(NAME, _HEARD_BYTES)
+        words = (
+            *self.ssh_words(max(1, self.command_seconds - 2)),
+            "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", f"ControlPath={_sockets()}/%C",
+        )  # fmt: skip
+        identity = (lambda: Path(self.identity)) if self.identity else None
+        return Ssh(NAME, self.host, words, identity, heard_bytes=_HEARD_BYTES)
 
     def words(self, devices: int) -> list[str]:
         """Return what sbatch gets of a session with so many devices, which its nodes share evenly."""
@@ -85,39 +94,15 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         why = f"{' and '.join(dropped)}: Slurm is no longer asked through slurmrestd"
         remedy = "Remove them and go through the login node by ssh: host, folder, known_hosts; see docs/slurm.md"
         raise BadOption(NAME, "load", why, remedy)
-    option_values = read_options(NAME, SlurmOptions, options)
-    for name in ("folder", "python", "slurm_conf"):
-        if not (_PATH.fullmatch(options.get(name, "/x")) or (name == "python" and _WORD.fullmatch(options[name]))):
-            raise BadOption(NAME, "load", f"{name} = {options[name]!r} is not usable", "Give a path from / on")
-    far = bool(options.get("host"))
-    if not far and (ssh_options := sorted(_SSH & set(options))):
+    read = read_options(NAME, SlurmSettings, options, BadOption)
+    if not read.host and (ssh_options := sorted({each.name for each in fields(SshOptions)} & set(options))):
         raise BadOption(NAME, "load", f"{', '.join(ssh_options)} without host", "Name the login node: host = ...")
-    if far and not {"folder", "known_hosts"} <= set(options):
+    if read.host and not {"folder", "known_hosts"} <= set(options):
         raise BadOption(NAME, "load", "with host, folder and known_hosts are needed as well", f"See {DOC}")
-    folder = options.get("folder", str(state_folder / "cluster"))
-    values: dict[str, Any] = {
-        **asdict(option_values),
-        "folder": folder,
-        "python": options.get("python", "python3" if far else python),
-        "reach": _ssh(options, folder, option_values.command_seconds) if far else Here(NAME, _HEARD_BYTES),
-        "owner": hashlib.sha256(f"{option_values.host}:{folder}".encode()).hexdigest()[:16],
-    }
-    return SlurmSettings(**values)
-
-
-def _ssh(options: Mapping[str, str], folder: str, command_seconds: int) -> Ssh:
-    """Return the way to the login node: one connection for all commands, which never asks and trusts no new host."""
-    values = {name: text for name, text in options.items() if name in _SSH}
-    try:
-        checked_ssh(NAME, {**values, "path": folder})
-    except BadTargetOption as error:
-        raise BadOption(NAME, "load", str(error), f"See {DOC}") from None
-    words = (
-        *ssh_words(values, max(1, command_seconds - 2)),
-        "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", f"ControlPath={_sockets()}/%C",
-    )  # fmt: skip
-    identity = values.get("identity")
-    return Ssh(NAME, values["host"], words, (lambda: Path(identity)) if identity else None, heard_bytes=_HEARD_BYTES)
+    if read.host and not PLAIN_PATH.fullmatch(read.folder):
+        raise BadOption(NAME, "load", f"folder = {read.folder!r} is not usable", f"See {DOC}")
+    folder = read.folder or str(state_folder / "cluster")
+    return replace(read, folder=folder, python=read.python or ("python3" if read.host else python))
 
 
 def _sockets() -> Path:

@@ -14,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from jobs.problem import UserError
+from platforms.options import read_declared
 
+_Options = TypeVar("_Options")
 KEPT_RELEASES = 3  # that each target keeps of a model: the one that serves and those before it
 
 
@@ -136,6 +139,12 @@ class TargetContext:
 
     credential: Callable[[str], Path]
     read_secret: Callable[[str], str]
+
+
+def target_options(name: str, kind: type[_Options], options: Mapping[str, str]) -> _Options:
+    """Return the options of a target as ``kind`` declares them. Raises BadTargetOption."""
+    refuse = partial(BadTargetOption, name, "use its options")
+    return read_declared(kind, options, refuse, "docs/deployment.md")
 
 
 Loader = Callable[[str, Mapping[str, str], TargetContext], Target]

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 
-from jobs.duration import parse_duration
+from platforms.options import Written
 from platforms.targets.base import (
     KEPT_RELEASES,
     BadRelease,
-    BadTargetOption,
     Deployed,
     DeployOutcome,
     Release,
@@ -24,12 +24,10 @@ from platforms.targets.base import (
     TargetContext,
     TargetError,
     TargetUnreachable,
+    target_options,
 )
-from platforms.targets.reach import Here, Ran, Reach, Ssh, checked_ssh, ssh_words
+from platforms.targets.reach import HOST, PLAIN_PATH, Here, Ran, Reach, Ssh, SshOptions
 
-REACH = frozenset({"host", "path", "port", "ssh_config", "known_hosts", "identity", "connect_time", "stall_time"})
-COMMANDS = frozenset({"restart", "health", "return_health", "restart_time", "health_time", "copy_time"})
-_COMMAND_MAX_CHARACTERS = 2_000
 _ANSWER_SECONDS = 60.0  # for a question, and beside what restart and health check may take
 _DAMAGED_MAX = 20
 _LINE = re.compile(r"(current|proven|kept|digest|damaged) ?(.*)")
@@ -38,81 +36,15 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that are answers; the others are errors
 
 
-def load_ssh(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
-    """Return a target on another machine; ``host`` and ``path`` are required. Raises TargetError."""
-    read = TargetOptions(name, options, COMMANDS | REACH, ("host", "path"))
-    path = read["path"].removeprefix("~/")  # the other side's shell begins in the home folder
-    return FolderTarget(name, reach(name, read, context), path, read.commands(), read.seconds("copy_time", "1h"))
+Command = Annotated[
+    str,
+    Written(form=re.compile(r"(?s)[^\0]{0,2000}"), remedy="Put long commands into a script there, and name it"),
+]
+HealthTime = Annotated[int, Written("health_time", most=3_600)]
+CopyTime = Annotated[int, Written("copy_time", most=86_400)]
 
 
-def load_directory(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
-    """Return a target on this machine; ``path`` is required. Raises TargetError."""
-    del context
-    read = TargetOptions(name, options, COMMANDS | {"path"}, ("path",))
-    path = Path(read["path"]).expanduser()
-    if not path.is_absolute():
-        raise read.wrong(f"path = {read['path']!r}", "Write it from / or ~/ on")
-    return FolderTarget(name, Here(name), str(path), read.commands(), read.seconds("copy_time", "1h"))
-
-
-def reach(name: str, read: TargetOptions, context: TargetContext) -> Ssh:
-    """Return the way there that options describe. Raises TargetError."""
-    checked_ssh(name, read.values)
-    identity, connect_seconds = read["identity"], read.seconds("connect_time", "10s", 300)
-    return Ssh(
-        name,
-        read["host"],
-        ssh_words(read.values, connect_seconds),
-        (lambda: context.credential(identity)) if identity else None,
-        read.seconds("stall_time", "30s", 3_600),
-        connect_seconds,
-    )
-
-
-# A target's options as people write them, each known, each held against its form.
-class TargetOptions:
-    """The options of the target ``name``. Raises BadTargetOption for one that is not known, or is missing."""
-
-    def __init__(self, name: str, values: Mapping[str, str], names: frozenset[str], required: tuple[str, ...]) -> None:
-        self._name = name
-        self.values = dict(values)
-        if unknown := sorted(set(values) - names):
-            raise self.wrong(f"there is no option {unknown[0]}", f"Known: {', '.join(sorted(names))}")
-        if missing := [one for one in required if not values.get(one)]:
-            raise self.wrong(f"option {missing[0]} is missing", "See docs/deployment.md")
-
-    def __getitem__(self, option: str) -> str:
-        return self.values.get(option, "")
-
-    def seconds(self, option: str, default: str, most: int = 86_400) -> int:
-        """Return a length of time, written like ``90s``. Raises BadTargetOption."""
-        try:
-            duration = parse_duration(self.values.get(option, default))
-        except ValueError as error:
-            raise self.wrong(f"{option}: {error}", "Write it like 90s or 10m") from None
-        if not 1 <= duration <= most:
-            raise self.wrong(f"{option} = {duration} s", f"Write at least 1s and at most {most}s")
-        return duration
-
-    def commands(self) -> Commands:
-        """Return what is run where the model is served. Raises BadTargetOption."""
-        for option in ("restart", "health", "return_health"):
-            if len(self[option]) > _COMMAND_MAX_CHARACTERS or "\0" in self[option]:
-                raise self.wrong(f"{option} is no command", "Put long ones into a script there, and name it")
-        return Commands(
-            self["restart"],
-            self["health"],
-            self["return_health"],
-            self.seconds("restart_time", "1m", 3_600),
-            self.seconds("health_time", "2m", 3_600),
-        )
-
-    def wrong(self, why: str, remedy: str) -> BadTargetOption:
-        """Return the error that an option is wrong."""
-        return BadTargetOption(self._name, "use its options", why, remedy)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Commands:
     """What is run where the model is served, by bash, with MODEL, VERSION and FOLDER set; each may be empty.
 
@@ -120,16 +52,61 @@ class Commands:
     ``return_health`` judges the version before after a failure; without it ``health`` does, unless it hung.
     """
 
-    restart: str = ""
-    health: str = ""
-    return_health: str = ""
-    restart_seconds: int = 60
-    health_seconds: int = 120
+    restart: Command = ""
+    health: Command = ""
+    return_health: Command = ""
+    restart_seconds: Annotated[int, Written("restart_time", most=3_600)] = 60
+    health_seconds: HealthTime = 120
 
     @property
     def seconds(self) -> int:
         """How long a deployment that fails may take in all: both commands, for both versions."""
         return 2 * (self.restart_seconds + self.health_seconds + 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectoryOptions(Commands):
+    """The options of a target on this machine."""
+
+    path: Annotated[str, Written(form=re.compile(r"(?s)(/|~/?).*"), remedy="Write it from / or ~/ on")]
+    copy_seconds: CopyTime = 3_600
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions(SshOptions):
+    """The options by which a target on another machine is reached, and models are copied there."""
+
+    path: Annotated[str, Written(form=PLAIN_PATH, remedy="Write plain words from / or ~/ on, none of them ..")]
+    copy_seconds: CopyTime = 3_600
+    connect_seconds: Annotated[int, Written("connect_time", most=300)] = 10
+    stall_seconds: Annotated[int, Written("stall_time", most=3_600)] = 30
+
+    def reach(self, name: str, context: TargetContext) -> Ssh:
+        """Return the way there."""
+        identity = (lambda: context.credential(self.identity)) if self.identity else None
+        words = self.ssh_words(self.connect_seconds)
+        return Ssh(name, self.host, words, identity, self.stall_seconds, self.connect_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FarOptions(RemoteOptions, Commands):
+    """The options of a target on another machine."""
+
+    host: Annotated[str, Written(form=HOST)] = field()
+
+
+def load_ssh(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
+    """Return a target on another machine; ``host`` and ``path`` are required. Raises TargetError."""
+    read = target_options(name, FarOptions, options)
+    path = read.path.removeprefix("~/")  # the other side's shell begins in the home folder
+    return FolderTarget(name, read.reach(name, context), path, read, read.copy_seconds)
+
+
+def load_directory(name: str, options: Mapping[str, str], context: TargetContext) -> FolderTarget:
+    """Return a target on this machine; ``path`` is required. Raises TargetError."""
+    del context
+    read = target_options(name, DirectoryOptions, options)
+    return FolderTarget(name, Here(name), str(Path(read.path).expanduser()), read, read.copy_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO
+from pathlib import Path
+from typing import IO, Annotated
 
 from jobs.child_process import OF_A_PERSON, child_environment
-from platforms.targets.base import BadTargetOption, Release, TargetError, TargetUnreachable
+from platforms.options import Written
+from platforms.targets.base import Release, TargetError, TargetUnreachable
 from platforms.targets.release import SUMS
 
 HEARD_BYTES = 1 << 16  # of a command's output; the rest is cut off
@@ -30,9 +31,9 @@ _CLEARING_SECONDS = 30.0
 _NOT_WRITTEN = 11  # rsync's exit code; of a full disk the other side does not always get to say more
 _READ_BYTES_PER_SECOND = 100 << 20  # of a slow disk
 _FULL = "No space left on device"
-_PLAIN_PATH = re.compile(r"(~/|/)?[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
+PLAIN_PATH = re.compile(r"(?!(.*/)?\.\.(/|$))(~/|/)?[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
 _LOCAL_PATH = re.compile(r"[^'\"\s]+")  # rsync splits the command that it reaches the other side by
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@:-]{0,250}")
+HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@:-]{0,250}")
 
 
 # Commands, ended in time with all their children, and heard no longer than is useful.
@@ -230,27 +231,27 @@ Reach = Here | Ssh
 """A way to the machine that serves: both run a script of bash there and bring a folder there."""
 
 
-def ssh_words(options: dict[str, str], connect_seconds: int) -> tuple[str, ...]:
-    """Return the words of ssh's command line that a target's options come to. Never asks, never trusts a new host."""
-    words: list[str] = []
-    if options.get("ssh_config"):
-        words += ["-F", options["ssh_config"]]
-    if options.get("known_hosts"):
-        words += ["-o", f"UserKnownHostsFile={options['known_hosts']}"]
-    if options.get("port"):
-        words += ["-p", options["port"]]
-    words += ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", f"ConnectTimeout={connect_seconds}"]
-    return (*words, *_ALIVE)
+_Plain = Annotated[str, Written(form=_LOCAL_PATH)]
 
 
-def checked_ssh(name: str, options: dict[str, str]) -> None:
-    """Hold the options that become words of command lines against what these can be. Raises BadTargetOption."""
-    wanted = {"host": _HOST, "path": _PLAIN_PATH, "port": re.compile(r"[0-9]{1,5}")}
-    wanted |= dict.fromkeys(("ssh_config", "known_hosts", "identity"), _LOCAL_PATH)
-    for option, form in wanted.items():
-        if option in options and not form.fullmatch(options[option]):
-            raise BadTargetOption(
-                name, "use its options", f"{option} = {options[option]!r} is not usable", "See docs/deployment.md"
-            )
-    if ".." in PurePosixPath(options["path"]).parts:
-        raise BadTargetOption(name, "use its options", "path leads up", "Write it from / or ~/ on")
+@dataclass(frozen=True, kw_only=True)
+class SshOptions:
+    """How a machine is reached; what becomes words of command lines is held against what these can be."""
+
+    host: Annotated[str, Written(form=HOST)] = ""
+    port: Annotated[str, Written(form=re.compile(r"[0-9]{1,5}"))] = ""
+    ssh_config: _Plain = ""
+    known_hosts: _Plain = ""
+    identity: _Plain = ""
+
+    def ssh_words(self, connect_seconds: int) -> tuple[str, ...]:
+        """Return the words of ssh's command line that they come to. Never asks, never trusts a new host."""
+        words: list[str] = []
+        if self.ssh_config:
+            words += ["-F", self.ssh_config]
+        if self.known_hosts:
+            words += ["-o", f"UserKnownHostsFile={self.known_hosts}"]
+        if self.port:
+            words += ["-p", self.port]
+        words += ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", f"ConnectTimeout={connect_seconds}"]
+        return (*words, *_ALIVE)

@@ -15,12 +15,13 @@ from typing import Any
 
 from jobs.payload.bounds import INSTANT_MAX, digits, read_json
 from jobs.payload.store.manifest import sha256_file
-from platforms.artifacts.base import Missing, StoreError, StoreUnreachable, is_key
-from platforms.artifacts.s3.client import ACCESS, CONTENDED, EXISTS, code_of, connect, translated
+from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
+from platforms.artifacts.s3.client import CONTENDED, EXISTS, S3Options, code_of, translated
 from platforms.artifacts.s3.store import S3Store
 from platforms.targets.base import (
     KEPT_RELEASES,
     BadRelease,
+    BadTargetOption,
     Deployed,
     DeployOutcome,
     Release,
@@ -29,38 +30,39 @@ from platforms.targets.base import (
     TargetContext,
     TargetError,
     TargetUnreachable,
+    target_options,
 )
-from platforms.targets.folder import Commands, TargetOptions
+from platforms.targets.folder import Command, Commands, HealthTime
 from platforms.targets.reach import run
 from platforms.targets.release import SUMS
 
-_OPTIONS = frozenset({"bucket", "prefix", "health", "health_time", *ACCESS})
 _POINTER_MAX_BYTES = 1 << 14
 _FORMAT = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class S3TargetOptions(S3Options):
+    """The options of such a target; ``credentials`` may be the name of one."""
+
+    health: Command = ""
+    health_seconds: HealthTime = 120
+
+
 def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Target:
     """Return the target; ``bucket`` and ``region`` are required. Raises TargetError."""
-    read = TargetOptions(name, options, _OPTIONS, ("bucket", "region"))
-    prefix, credentials = read["prefix"], read["credentials"]
-    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
-        raise read.wrong(f"prefix = {prefix!r}", "Write plain words that end with '/', like models/")
-    if credentials and "/" not in credentials:
-        credentials = str(context.credential(credentials))
+    read = target_options(name, S3TargetOptions, options)
+    named = read.credentials and "/" not in read.credentials
+    credentials = str(context.credential(read.credentials)) if named else ""
     from botocore.exceptions import BotoCoreError
 
     try:
-        client = connect("s3", **{**{name: read[name] for name in ACCESS}, "credentials": credentials})
+        client = read.client(credentials=credentials)
     except (BotoCoreError, ValueError) as error:
-        raise read.wrong(str(error), "Correct profile, credentials, region or endpoint") from error
-    return S3Target(
-        name,
-        client,
-        read["bucket"],
-        S3Store(client, read["bucket"], prefix=prefix),
-        prefix,
-        read.commands(),
-    )
+        remedy = "Correct profile, credentials, region or endpoint"
+        raise BadTargetOption(name, "use its options", str(error), remedy) from error
+    commands = Commands(health=read.health, health_seconds=read.health_seconds)
+    store = S3Store(client, read.bucket, prefix=read.prefix)
+    return S3Target(name, client, read.bucket, store, read.prefix, commands)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from jobs.payload.bounds import INSTANT_MAX, digits, read_json
 from jobs.payload.deadline import Deadline
+from platforms.options import Written
 from platforms.targets.base import (
     BadRelease,
     Deployed,
@@ -30,8 +31,9 @@ from platforms.targets.base import (
     TargetContext,
     TargetError,
     TargetUnreachable,
+    target_options,
 )
-from platforms.targets.folder import REACH, Commands, FolderTarget, TargetOptions, reach
+from platforms.targets.folder import Commands, FolderTarget, RemoteOptions
 from platforms.targets.reach import Here
 
 NAME = "probe.json"
@@ -41,7 +43,7 @@ _SAME = 1e-6  # log-probabilities of one model and prompt differ by less, where 
 _TOLERANCE = 0.05
 MAX_BYTES = 1 << 16
 _ANSWER_MAX_BYTES = 1 << 20
-_OWN = frozenset({"url", "base", "path", "api_key", "router", "router_key", "answer_time", "copy_time", "drain_time"})
+_ABSOLUTE = re.compile(r"(?!(.*/)?\.\.(/|$))(/[A-Za-z0-9._+-]+)+")
 _METRIC = re.compile(r"(vllm:\w+)(?:\{(.*)\})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _ADAPTERS = re.compile(r'(?:running|waiting)_lora_adapters="([^"]*)"')
 _PAUSE = threading.Event()  # never set: its wait is the pause between two looks
@@ -195,25 +197,35 @@ def port_of(target: str, option: str, address: str) -> int:
     return port
 
 
+@dataclass(frozen=True, kw_only=True)
+class VllmOptions(RemoteOptions):
+    """The options of such a target; with ``host``, the server's disk is on another machine."""
+
+    url: str
+    base: str
+    path: Annotated[str, Written(form=_ABSOLUTE, remedy="Write it from / on, as the server sees it")]
+    api_key: str = ""
+    router: str = ""
+    router_key: str = ""
+    answer_seconds: Annotated[int, Written("answer_time", most=3_600)] = 60
+    drain_seconds: Annotated[int, Written("drain_time", most=3_600)] = 30
+
+
 def load(name: str, options: Mapping[str, str], context: TargetContext) -> VllmTarget:
     """Return the target; ``url``, ``base`` and ``path`` are required. Raises TargetError."""
-    read = TargetOptions(name, options, _OWN | REACH, ("url", "base", "path"))
-    if not read["path"].startswith("/"):
-        raise read.wrong(f"path = {read['path']!r}", "Write it from / on, as the server sees it")
-    seconds = read.seconds("answer_time", "1m", 3_600)
+    read = target_options(name, VllmOptions, options)
 
-    def server(option: str, key: str) -> Loopback:
-        credential = read[key]
+    def server(option: str, address: str, credential: str) -> Loopback:
         bearer = (lambda: context.read_secret(credential)) if credential else str
-        return Loopback(name, port_of(name, option, read[option]), bearer, seconds)
+        return Loopback(name, port_of(name, option, address), bearer, read.answer_seconds)
 
-    there = reach(name, read, context) if read["host"] else Here(name)
+    there = read.reach(name, context) if read.host else Here(name)
     return VllmTarget(
-        FolderTarget(name, there, read["path"], Commands(), read.seconds("copy_time", "1h")),
-        server("url", "api_key"),
-        read["base"],
-        server("router", "router_key") if read["router"] else None,
-        read.seconds("drain_time", "30s", 3_600),
+        FolderTarget(name, there, read.path, Commands(), read.copy_seconds),
+        server("url", read.url, read.api_key),
+        read.base,
+        server("router", read.router, read.router_key) if read.router else None,
+        read.drain_seconds,
     )
 
 

@@ -110,7 +110,7 @@ def _pool_option_rows() -> Iterator[str]:
     for platform in sorted(shipped()):
         module = import_module(f"platforms.{platform}.{'adapter' if platform in {'local', 'manual'} else 'settings'}")
         kinds = {name.lower(): kind for name, kind in vars(module).items()}
-        options = declared_options(module.SlurmOptions if platform == "slurm" else kinds[f"{platform}settings"])
+        options = declared_options(kinds[f"{platform}settings"])
         yield f"- {platform}: {', '.join(map(_pool_option, options))}"
 
 

@@ -20,7 +20,7 @@ class Settings:
     pause_seconds: Annotated[float, Written("pause_milliseconds", 0.001)] = 1.5
     way: Literal["relay", "direct"] = "relay"
     spot: Annotated[bool, YES] = False
-    word: Annotated[str, Written(form=re.compile("[a-z]+"), error=BadOption)] = ""
+    word: Annotated[str, Written(form=re.compile("[a-z]+"))] = ""
 
 
 def test_what_nobody_wrote_is_as_it_was_declared() -> None:
@@ -53,4 +53,4 @@ def test_what_cannot_be_is_named_with_what_to_write(written: dict[str, str], say
 
 def test_a_form_may_be_the_fault_of_whoever_wrote_it() -> None:
     with pytest.raises(BadOption, match=r"word = 'A b' is not usable. See docs/place.md"):
-        read_options("place", Settings, {"region": "here", "word": "A b"})
+        read_options("place", Settings, {"region": "here", "word": "A b"}, BadOption)

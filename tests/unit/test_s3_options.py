@@ -16,7 +16,7 @@ GOOD = {"bucket": "team", "region": "eu-central-1"}
     [
         ({"bucket": "team"}, "missing: region"),
         ({"region": "eu-central-1", "bucket": ""}, "missing: bucket"),
-        ({**GOOD, "secret": "x"}, "unknown: secret"),
+        ({**GOOD, "secret": "x"}, "unknown setting secret"),
         ({**GOOD, "bucket": "two words"}, "bucket = 'two words'"),
         ({**GOOD, "bucket": "team/uff"}, "bucket = 'team/uff'"),
         ({**GOOD, "prefix": "uff"}, "prefix = 'uff'"),

@@ -10,7 +10,8 @@ import base64
 import gzip
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from platforms.base import (
     Capabilities,
@@ -22,8 +23,8 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.bundle import build_bundle
+from platforms.options import Written, read_options
 from platforms.plugin import CONTRACT, Plugin
-from platforms.registry import read_count, reject_unknown
 from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions
 from platforms.skypilot.task import SkyPilotOrder, is_key, task
 
@@ -37,20 +38,27 @@ NAME = "lightning"
 _CHUNK = 90_000  # of the script in one variable; Linux takes no longer one than 128 KiB
 _SLACK_SECONDS = 300  # real: by then a script that was late has left, and one past its deadline has ended
 _UNSEEN_SECONDS = 120  # real: in which a job that was taken is in the list
-_WORD = re.compile(r"[A-Za-z0-9_.:/@+*-]{1,250}", re.ASCII)
 _OVER = {"Stopped", "Completed", "Failed"}
+
+
+_Word = Annotated[str, Written(form=re.compile(r"[A-Za-z0-9_.:/@+*-]{1,250}", re.ASCII), remedy="See its README.md")]
+
+
+@dataclass(frozen=True, slots=True)
+class LightningSettings:
+    """What a pool may set; README.md explains each."""
+
+    teamspace: _Word
+    machine: _Word
+    image: _Word
+    interruptible: _Word = ""
+    python: _Word = "python3"
+    start_seconds: Annotated[int, Written("start_minutes", 60)] = 1_800
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> LightningPlatform:
     """Return the platform of one pool. Raises Misconfigured."""
-    known = frozenset({"teamspace", "machine", "image", "interruptible", "python", "start_minutes", "expected_device"})
-    reject_unknown(NAME, settings, known)
-    for name, value in settings.items():
-        if name != "expected_device" and not _WORD.fullmatch(value):
-            raise Misconfigured(NAME, "load", f"{name} = {value!r} is not usable", "See its README.md")
-    if not {"teamspace", "machine", "image"} <= set(settings):
-        raise Misconfigured(NAME, "load", "teamspace, machine and image are needed", "See its README.md")
-    return LightningPlatform(settings, context)
+    return LightningPlatform(read_options(NAME, LightningSettings, settings), context)
 
 
 class LightningPlatform(RemoteSessions):
@@ -58,13 +66,12 @@ class LightningPlatform(RemoteSessions):
 
     capabilities = Capabilities(tails_logs=True, finds_orphans=True)
 
-    def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
+    def __init__(self, settings: LightningSettings, context: PlatformContext) -> None:
         super().__init__(NAME, context)
         self._settings = settings
         state = context.state_folder.absolute()
         # Names are a teamspace's, which other daemons may use as well.
         self._prefix = f"uff-{hashlib.sha256(str(state).encode()).hexdigest()[:8]}-"
-        self._start_seconds = 60 * read_count(NAME, settings, "start_minutes", 30)
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Submit a job, unless there is or was one of this key; see Platform.launch."""
@@ -72,8 +79,8 @@ class LightningPlatform(RemoteSessions):
         if not is_key(key):
             raise Refused(NAME, "launch", f"{key!r} cannot be a job's name", "Use A-Z a-z 0-9 . _ -", permanent=True)
         payload = self._payload(request)
-        start_by = int(self._real(now)) + self._start_seconds
-        order = SkyPilotOrder(key, int(self._real(request.deadline)), start_by, self._settings.get("python", "python3"))
+        start_by = int(self._real(now)) + self._settings.start_seconds
+        order = SkyPilotOrder(key, int(self._real(request.deadline)), start_by, self._settings.python)
         with self._folders.answering("launch"):
             packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
             asked = task(order, {**request.launch, "work_dir": "work"}, packed, {})
@@ -148,7 +155,7 @@ class LightningPlatform(RemoteSessions):
         """Return this pool's jobs by key."""
         from lightning_sdk import Teamspace
 
-        found = _told("list the jobs", lambda: list(Teamspace(self._settings["teamspace"]).list_jobs()))
+        found = _told("list the jobs", lambda: list(Teamspace(self._settings.teamspace).list_jobs()))
         return {job.name.removeprefix(self._prefix): job for job in found if job.name.startswith(self._prefix)}
 
     def _submit(self, key: str, asked: Mapping[str, Any]) -> None:
@@ -166,12 +173,12 @@ class LightningPlatform(RemoteSessions):
             "submit",
             lambda: Job.run(
                 name=self._prefix + key,
-                machine=self._settings["machine"],
+                machine=self._settings.machine,
                 command=command,
-                image=self._settings["image"],
-                teamspace=self._settings["teamspace"],
+                image=self._settings.image,
+                teamspace=self._settings.teamspace,
                 env={**asked["secrets"], **dict(zip(names, chunks, strict=True))},
-                interruptible=self._settings.get("interruptible", "no") == "yes",
+                interruptible=self._settings.interruptible == "yes",
                 max_run_attempts=1,  # what goes on is for the daemon to say
             ),
             refusals=(OutOfCapacityError, NotSupportedError),
@@ -182,7 +189,7 @@ class LightningPlatform(RemoteSessions):
         for key in keys:
             if key in jobs and not self._folders.files(key):
                 until = now + self._context.session_cap_seconds
-                self._records.order(key, Ordered(now, until, int(self._real(now)) + self._start_seconds))
+                self._records.order(key, Ordered(now, until, int(self._real(now)) + self._settings.start_seconds))
 
     def _observe(self, key: str, jobs: Mapping[str, Any], now: int) -> Observed | None:
         there = self._folders.files(key)

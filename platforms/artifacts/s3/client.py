@@ -9,12 +9,14 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jobs.payload.clock import stopwatch
-from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
+from platforms.artifacts.base import PREFIX, Missing, StoreError, StoreUnreachable
+from platforms.options import Written
 from platforms.plain_file import fingerprint
 
 if TYPE_CHECKING:
@@ -48,11 +50,27 @@ _RIGHTS = {
 }
 
 
-BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}|arn:aws[a-z0-9-]*:[A-Za-z0-9:/._-]{1,300}", re.ASCII)
-"""How a bucket is named: as botocore takes it, also that of a server which is not AWS."""
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}|arn:aws[a-z0-9-]*:[A-Za-z0-9:/._-]{1,300}", re.ASCII)
 
-ACCESS = ("region", "endpoint", "profile", "credentials")
-"""The options by which a client is made, wherever they stand."""
+
+@dataclass(frozen=True, kw_only=True)
+class S3Options:
+    """The options of whatever keeps objects in a bucket; docs/inside/store.md explains each.
+
+    The bucket is named as botocore takes it, also that of a server which is not AWS. ``prefix`` precedes all keys.
+    """
+
+    region: str
+    bucket: Annotated[str, Written(form=_BUCKET, remedy="Write the bucket's name, or an ARN of its access point")]
+    prefix: Annotated[str, Written(form=PREFIX, remedy="Write plain words that end with '/', like uff/")] = ""
+    endpoint: str = ""
+    profile: str = ""
+    credentials: str = ""
+
+    def client(self, service: str = "s3", credentials: str = "") -> Any:
+        """Return a client of a service of AWS, with another file of ``credentials`` if one is given; see connect."""
+        file = credentials or self.credentials
+        return connect(service, region=self.region, endpoint=self.endpoint, profile=self.profile, credentials=file)
 
 
 def credential_files(credentials: str, environ: Mapping[str, str]) -> list[Path]:

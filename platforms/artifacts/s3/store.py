@@ -12,53 +12,45 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
-from platforms.artifacts.s3.client import ACCESS, BUCKET, CONTENDED, EXISTS, NO_UPLOAD, code_of, connect, translated
+from platforms.artifacts.s3.client import CONTENDED, EXISTS, NO_UPLOAD, S3Options, code_of, translated
 from platforms.artifacts.s3.transfer import PART_BYTES, download, sha256_base64, upload
+from platforms.options import Written, read_declared
 
-_OPTIONS = frozenset({"bucket", "prefix", "create_only", *ACCESS})
 _CONTENTION_TRIES = 5
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _POST_BYTES_MAX = 5 << 30  # S3's limit of one request
 _SECONDS_MAX = 7 * 86_400  # S3's limit of a signature's life
 
 
-def load(root: Path, options: Mapping[str, str]) -> S3Store:
-    """Return the store that ``options`` describe. It keeps nothing on this machine.
+@dataclass(frozen=True, kw_only=True)
+class S3StoreOptions(S3Options):
+    """``create_only`` is ``client`` for servers that ignore conditional writes."""
 
-    Options: ``bucket`` and ``region`` (required), ``prefix`` of all keys, ``endpoint`` of a server that is not AWS,
-    ``profile`` of AWS credentials, ``credentials`` (a file with them), ``create_only`` (``server``, or ``client`` for
-    servers that ignore conditional writes). Raises StoreError.
-    """
+    create_only: Annotated[str, Written(words=("server", "client"), remedy="Write server or client")] = "server"
+
+
+def load(root: Path, options: Mapping[str, str]) -> S3Store:
+    """Return the store that ``options`` describe. It keeps nothing on this machine. Raises StoreError."""
     del root
-    where = "artifacts.options"
-    if unknown := sorted(set(options) - _OPTIONS):
-        raise StoreError("open", where, f"unknown: {', '.join(unknown)}", f"Known: {', '.join(sorted(_OPTIONS))}")
-    if missing := [name for name in ("bucket", "region") if not options.get(name)]:
-        raise StoreError("open", where, f"missing: {', '.join(missing)}", "See docs/inside/store.md")
-    if not BUCKET.fullmatch(options["bucket"]):
-        raise StoreError(
-            "open", where, f"bucket = {options['bucket']!r}", "Write the bucket's name, or an ARN of its access point"
-        )
-    prefix, keeper = options.get("prefix", ""), options.get("create_only", "server")
-    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
-        raise StoreError("open", where, f"prefix = {prefix!r}", "Write plain words that end with '/', like uff/")
-    if keeper not in {"server", "client"}:
-        raise StoreError("open", where, f"create_only = {keeper!r}", "Write server or client")
+    refuse = partial(StoreError, "open", "artifacts.options")
+    read = read_declared(S3StoreOptions, options, refuse, "docs/inside/store.md")
     try:
-        client = connect("s3", **{name: options.get(name, "") for name in ACCESS})
+        client = read.client()
     except ImportError as error:
-        raise StoreError("open", where, str(error), "Install the extra for AWS: uff-scheduler[aws]") from error
+        raise refuse(str(error), "Install the extra for AWS: uff-scheduler[aws]") from error
     except Exception as error:
         from botocore.exceptions import BotoCoreError
 
         if isinstance(error, BotoCoreError | ValueError):
-            raise StoreError("open", where, str(error), "Correct profile, credentials, region or endpoint") from error
+            raise refuse(str(error), "Correct profile, credentials, region or endpoint") from error
         raise
-    return S3Store(client, options["bucket"], prefix=prefix, conditional=keeper == "server")
+    return S3Store(client, read.bucket, prefix=read.prefix, conditional=read.create_only == "server")
 
 
 class S3Store:
