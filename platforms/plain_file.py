@@ -1,10 +1,9 @@
-"""Files that are written whole, read up to a limit, and known by what they hold."""
+"""Files that are read up to a limit, and known by what they hold."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,17 +34,6 @@ def _look(path: Path) -> str:
     except OSError as error:
         return f"errno {error.errno}"
     return f"{owner} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
-
-
-def write_whole(path: Path, text: str, *, sync: bool = False) -> None:
-    """Write a file so that a crash leaves the old one or the new one; with ``sync``, also where the power fails."""
-    fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    with fresh.open("x") as stream:
-        stream.write(text)
-        if sync:
-            stream.flush()
-            os.fsync(stream.fileno())
-    fresh.replace(path)
 
 
 def read_below(root: Path, relative: str, limit_bytes: int = 1 << 20) -> bytes:

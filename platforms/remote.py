@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from jobs.payload.clock import Clock
+from jobs.payload.whole_file import write_whole
 from platforms.base import LaunchRequest, Misconfigured, Observed, Platform, Refused, SessionState, Unreachable
 from platforms.folders import Folders, is_live
 from platforms.local.records import publish
@@ -109,9 +110,7 @@ class Records:
         """Keep what a session has printed so far; it only grows."""
         kept = self._folders.root / key / OUTPUT
         if output and not (kept.exists() and kept.stat().st_size > len(output)):
-            fresh = kept.with_name(f".{OUTPUT}")
-            fresh.write_bytes(output)
-            fresh.replace(kept)
+            write_whole(kept, output)
 
     def forget(self, keys: Collection[str]) -> None:
         """Let go of what is remembered of sessions whose folders are gone."""

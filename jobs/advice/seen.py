@@ -17,6 +17,7 @@ from jobs.advice.shape import find_shape
 from jobs.advice.speed import Pace, pace_of
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
+from jobs.payload.whole_file import write_whole
 from jobs.problem import NotFound
 
 FORMAT = 1
@@ -68,11 +69,7 @@ def read_seen(path: Path) -> tuple[Measurement, ...]:
 
 def write_seen(path: Path, samples: Iterable[Measurement]) -> None:
     """Write a file that others can read in."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_text(
-        json.dumps({"format": FORMAT, "seen": [asdict(row) for row in samples]}, indent=1) + "\n", "utf-8"
-    )
-    scratch.replace(path)
+    write_whole(path, json.dumps({"format": FORMAT, "seen": [asdict(row) for row in samples]}, indent=1) + "\n")
 
 
 def _calibrated(document: dict[str, Any]) -> list[dict[str, Any]]:

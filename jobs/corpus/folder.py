@@ -16,6 +16,7 @@ from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
 from jobs.corpus.manifest import MANIFEST_BYTES_MAX, MANIFEST_NAME, CorpusManifest, open_corpus
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
+from jobs.payload.whole_file import write_whole
 
 _VERSION = re.compile(r"[0-9a-f]{16}")
 _POINTER = "current.json"
@@ -53,7 +54,7 @@ class CorpusFolder:
         """Let new jobs get this version from now on."""
         old = self.current()
         before = old.before if old.version == version else old.version
-        _write(self.root / _POINTER, asdict(Current(version, recipe, before)))
+        write_whole(self.root / _POINTER, json.dumps(asdict(Current(version, recipe, before))))
 
     def kept(self) -> set[str]:
         """Return the versions that stay though no job needs them: the current one, and what it is compared with."""
@@ -98,7 +99,7 @@ class CorpusFolder:
         with self.locked("sources"):
             old = self.added()
             kept = [source for source in dict.fromkeys((*old, *add)) if source not in drop]
-            _write(self.root / _SOURCES, kept)
+            write_whole(self.root / _SOURCES, json.dumps(kept))
         return tuple(kept)
 
     @contextmanager
@@ -132,9 +133,3 @@ def _read(path: Path) -> Any:
         return None
     except ValueError as error:
         raise CorpusDamaged(path, f"not JSON ({error})", _REMEDY) from error
-
-
-def _write(path: Path, document: Any) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(json.dumps(document))
-    fresh.replace(path)

@@ -1,31 +1,25 @@
 """The blob store in a folder of this machine, or of a disk that several machines mount.
 
-A new object is written to a temporary file in the folder it will live in, synced, and linked to its name: a
-link is atomic and fails when the name exists, so two writers never mix and a reader never sees a part. The
-folder is synced last, because a name that a power cut can take back is no checkpoint. Sessions write here as well:
-what is not a plain file, or lies behind a link, is no object.
+A new object appears whole or not at all, see jobs/payload/whole_file.py. Sessions write here as well: what is not a
+plain file, or lies behind a link, is no object.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import shutil
-import stat
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from jobs.payload.bounded_file import ODD, folder_below, open_below
+from jobs.payload.whole_file import TEMPORARY, create_below, replace_below, size_in
 from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
 
-_TEMPORARY = ".tmp-"  # no key can begin with a dot
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NOTHING = {errno.ENOENT, *ODD}
 _WRITES = {"create", "write"}
-_PIECE_BYTES = 1 << 20
 
 
 def load(root: Path, options: Mapping[str, str]) -> DirectoryStore:
@@ -49,35 +43,17 @@ class DirectoryStore:
         Raises StoreError, StoreUnreachable, and StoreError when ``source`` is not there, or what stands in the key's
         place is no plain file.
         """
-        parent, name = _split("create", key)
+        check_key("create", key)
         with self._translate("create", key):
             if isinstance(source, Path) and not source.is_file():
                 raise StoreError("create", key, f"there is no file {source} to take it from")
-            with folder_below(self._root, parent, make=True) as folder:
-                if _size(folder, name) is not None:
-                    os.fsync(folder)  # its writer may have died just before this
-                    return False
-                with _written(folder, source) as temporary:
-                    try:
-                        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                    except FileExistsError:
-                        if _size(folder, name) is None:
-                            raise
-                        return False
-                    finally:
-                        os.fsync(folder)
-        return True
+            return create_below(self._root, key, source)
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace a small object. Raises StoreError, StoreUnreachable; the old value stays then."""
-        parent, name = _split("write", key)
-        with (
-            self._translate("write", key),
-            folder_below(self._root, parent, make=True) as folder,
-            _written(folder, data) as temporary,
-        ):
-            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
+        check_key("write", key)
+        with self._translate("write", key):
+            replace_below(self._root, key, data)
 
     def read(self, key: str, limit_bytes: int = 1 << 24) -> bytes:
         """Return an object's bytes. Raises Missing, and StoreError when it is larger than ``limit_bytes``."""
@@ -92,16 +68,15 @@ class DirectoryStore:
         """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreError."""
         check_key("fetch", key)
         with self._translate("fetch", key), open_below(self._root, key) as source:
-            target.absolute().parent.mkdir(parents=True, exist_ok=True)
-            with folder_below(target.absolute().parent, "") as folder, _written(folder, source) as temporary:
-                os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace_below(target.parent, target.name, source)
 
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None when there is none."""
         parent, name = _split("measure", key)
         try:
             with self._translate("measure", key), folder_below(self._root, parent) as folder:
-                return _size(folder, name)
+                return size_in(folder, name)
         except Missing:
             return None
 
@@ -147,7 +122,7 @@ class DirectoryStore:
             for _, _, names, folder in os.fwalk(self._root):
                 for name in names:
                     try:
-                        if name.startswith(_TEMPORARY) and _changed(folder, name) < older_than:
+                        if name.startswith(TEMPORARY) and _changed(folder, name) < older_than:
                             os.unlink(name, dir_fd=folder)
                             removed += 1
                     except FileNotFoundError:
@@ -171,43 +146,11 @@ class DirectoryStore:
             raise StoreUnreachable(action, key, str(error), f"Check {self._root}") from error
 
 
-@contextmanager
-def _written(folder: int, source: Path | bytes | BinaryIO) -> Iterator[str]:
-    """Yield the name of a synced temporary file of ``folder`` with the content of ``source``, then remove it."""
-    name = f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}"
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "wb") as stream:
-            match source:
-                case bytes():
-                    stream.write(source)
-                case Path():
-                    with source.open("rb") as original:
-                        shutil.copyfileobj(original, stream, _PIECE_BYTES)
-                case _:
-                    shutil.copyfileobj(source, stream, _PIECE_BYTES)
-            stream.flush()
-            os.fsync(stream.fileno())
-        yield name
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
-
-
 def _split(action: str, key: str) -> tuple[str, str]:
     """Return the folder and the name of a key. Raises StoreError when it is none."""
     check_key(action, key)
     parent, _, name = key.rpartition("/")
     return parent, name
-
-
-def _size(folder: int, name: str) -> int | None:
-    """Return the size of a plain file; None for anything else."""
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _changed(folder: int, name: str) -> float:

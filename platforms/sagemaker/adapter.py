@@ -11,12 +11,12 @@ import json
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jobs.payload.whole_file import create_below
 from platforms.artifacts.s3.client import code_of
 from platforms.artifacts.s3.store import S3Store
 from platforms.base import (
@@ -382,14 +382,9 @@ def _bad_image(image: str, why: str) -> Refused:
 
 def _owner(folder: Path) -> str:
     """Return the name by which this pool knows its jobs again; it is made up once."""
-    path = folder / _OWNER_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fresh = folder / f".{_OWNER_FILE}.{os.urandom(4).hex()}"
-        fresh.write_text(os.urandom(8).hex())
-        with suppress(FileExistsError):
-            os.link(fresh, path)
-        fresh.unlink()
+        create_below(folder, _OWNER_FILE, os.urandom(8).hex().encode())
         return read_below(folder, _OWNER_FILE).decode("ascii")
     except (OSError, ValueError) as error:
         raise Misconfigured("sagemaker", "load", str(error), f"It needs to write to {folder}") from error

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Annotated
 
 from jobs.child_process import OF_A_PERSON, child_environment
+from jobs.payload.whole_file import create_below
 from platforms.options import Written
 from platforms.targets.base import Release, TargetError, TargetUnreachable
 from platforms.targets.release import SUMS
@@ -132,13 +133,9 @@ class Here:
         root = Path(folder)
         try:
             shutil.rmtree(root, ignore_errors=True)
+            root.mkdir(parents=True)
             for name in (*release.files, SUMS):
-                place = root / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with (release.folder / name).open("rb") as source, place.open("xb") as copy:
-                    shutil.copyfileobj(source, copy, 1 << 20)
-                    copy.flush()
-                    os.fsync(copy.fileno())
+                create_below(root, name, release.folder / name)
         except OSError as error:
             shutil.rmtree(root, ignore_errors=True)  # free the disk
             raise TargetError(self.name, "copy the release", str(error), f"Make room on the disk of {root}") from error

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobs.payload.store.manifest import sha256_file
+from jobs.payload.whole_file import write_whole
 from platforms.artifacts.base import is_key
 from platforms.targets.base import BadRelease, Release
 from platforms.targets.plain_files import BadTensors, check_file, check_whole
@@ -24,9 +25,7 @@ _MODEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 def seal(folder: Path) -> None:
     """Write the SHA256SUMS of a folder, in place of one that is there. Raises BadRelease, OSError."""
     sums = "".join(f"{sha256_file(folder / name)}  {name}\n" for name in sorted(_names(folder)) if name != SUMS)
-    temporary = folder.with_name(f".{folder.name}-{SUMS}")
-    temporary.write_text(sums, encoding="ascii")
-    temporary.replace(folder / SUMS)
+    write_whole(folder / SUMS, sums)
 
 
 def open_release(model: str, version: int, folder: Path) -> Release:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from config.settings import ExportSettings
 from jobs.nouns.window import DAY, Window
+from jobs.payload.whole_file import write_whole
 from scheduler.report.timeline import TimelineSession, timeline_of
 from scheduler.service.outside.calls import fail
 from scheduler.service.outside.ports import Ports
@@ -109,9 +110,7 @@ def _write(file: Path, data: bytes) -> None:
     """Put data into a file, whole or not at all; a file that holds them is left alone."""
     if file.exists() and file.read_bytes() == data:
         return
-    fresh = file.with_name(f".{file.name}.new")
-    fresh.write_bytes(data)
-    fresh.replace(file)
+    write_whole(file, data)
 
 
 # The sessions that run and are planned, as a calendar that other programs show (RFC 5545). Pure.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.payload.whole_file import write_whole
 from jobs.problem import Refusal
-from platforms.plain_file import write_whole
 
 _MARKER = "rehearsal.toml"
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from config.errors import ConfigError
 from config.layers import PREFIX, shipped
+from jobs.payload.whole_file import write_whole
 from jobs.plural import counted
 from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from platforms.base import PlatformError
 from platforms.local.processes import start_ticks
-from platforms.plain_file import write_whole
 from scheduler import clock
 from scheduler.app import App, load_app
 from scheduler.core.ledger import fold

@@ -14,7 +14,7 @@ from typing import Self
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, literal_column, select, update
 
-from platforms.plain_file import write_whole
+from jobs.payload.whole_file import write_whole
 from scheduler.store.engine import Database
 from scheduler.store.errors import Fenced, StoreFailure
 from scheduler.store.schema import lease as table

@@ -42,9 +42,9 @@ def test_of_two_publishers_at_once_one_wins(
     """The name is taken between our look and our link; the link, not the look, decides."""
     link = os.link
 
-    def late_link(source: Path, target: Path) -> None:
-        target.write_bytes(b"theirs")
-        link(source, target)
+    def late_link(source: str, target: str, **folders: int) -> None:
+        (tmp_path / "store/a" / target).write_bytes(b"theirs")
+        link(source, target, **folders)
 
     monkeypatch.setattr(os, "link", late_link)
     assert not transport.publish_new("a/b", b"ours")

@@ -38,6 +38,7 @@ from ..store.lock import (
     requirement_lines,
 )
 from ..store.transport import Transport
+from ..whole_file import write_whole
 from .failure import ErrorClass, Failure
 from .launch import LaneOrder, Launch, Packages
 from .satisfied import Installed, Unmet, rules, unmet
@@ -172,11 +173,8 @@ class _Build:
             self._wrap_scripts()
             self._tell()
             os.sync()  # a mark that a power cut leaves alone would vouch for files that are not there
-            written = self._place / f".{MARK}"
-            written.write_text(
-                json.dumps({"fetched": [f"{pin.name}=={pin.version}" for pin in self._fetched.values()]})
-            )
-            written.replace(self._place / MARK)
+            fetched = [f"{pin.name}=={pin.version}" for pin in self._fetched.values()]
+            write_whole(self._place / MARK, json.dumps({"fetched": fetched}))
         except BaseException:
             shutil.rmtree(self._place, ignore_errors=True)
             raise

@@ -6,13 +6,12 @@ Everything is asked for by key, nothing is listed, so that a transport made of p
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
-from .manifest import sha256_file, sync
+from ..whole_file import create_below, replace_below
+from .manifest import sha256_file
 
 PIECE_BYTES = 1 << 20
 
@@ -78,31 +77,16 @@ class DirectoryTransport:
         return digest.hexdigest()
 
     def publish_new(self, key: str, source: Path | bytes) -> bool:
-        """See Transport. Temporary file, fsync, hard link (which refuses a taken name), fsync of the folder."""
-        path = self._path(key)
-        if path.exists():
-            return False
-        temporary = self._write(path, source, durable=True)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink()
-        sync(path.parent)
-        return True
+        """See Transport."""
+        self._path(key)
+        self._root.mkdir(parents=True, exist_ok=True)
+        return create_below(self._root, key, source)
 
     def put(self, key: str, source: Path | bytes, *, durable: bool = True) -> None:
-        """See Transport. Temporary file, fsync, rename, fsync of the folder."""
-        path = self._path(key)
-        temporary = self._write(path, source, durable=durable)
-        try:
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        if durable:
-            sync(path.parent)
+        """See Transport."""
+        self._path(key)
+        self._root.mkdir(parents=True, exist_ok=True)
+        replace_below(self._root, key, source, durable=durable)
 
     def exists(self, key: str) -> bool:
         """See Transport."""
@@ -122,44 +106,8 @@ class DirectoryTransport:
         return path
 
     def _path(self, key: str) -> Path:
+        """Return where an object is. Raises ValueError for what is no key."""
         parts = PurePosixPath(key).parts
         if not parts or key.startswith("/") or ".." in parts:
             raise ValueError(f"{key!r} is not a key")
         return self._root.joinpath(*parts)
-
-    def _write(self, path: Path, source: Path | bytes, *, durable: bool) -> Path:
-        """Write a temporary file beside ``path``; on failure nothing of it is left."""
-        # Random: machines that share the folder have equal process ids. No suffix: it is never mistaken for a document.
-        temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
-        try:
-            sink = temporary.open("wb")
-        except FileNotFoundError:
-            _make_folder(path.parent)
-            sink = temporary.open("wb")
-        try:
-            with sink:
-                _pour(source, sink)
-                if durable:
-                    sink.flush()
-                    os.fsync(sink.fileno())
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        return temporary
-
-
-def _pour(source: Path | bytes, sink: BinaryIO) -> None:
-    if isinstance(source, bytes):
-        sink.write(source)
-        return
-    with source.open("rb") as stream:
-        shutil.copyfileobj(stream, sink, PIECE_BYTES)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and its parents, each durable in the one above."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync(folder.parent)

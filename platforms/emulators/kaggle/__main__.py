@@ -19,11 +19,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
+from jobs.payload.whole_file import write_whole
 from platforms.emulators.kaggle.place import KaggleAccount, Kernel
 from platforms.emulators.kaggle.server import KaggleServer
 from platforms.emulators.kaggle.storage import Dataset, KaggleRules, UploadedBlob
 from platforms.emulators.program import clear, end_unknown, ending, serve
-from platforms.plain_file import write_whole
 
 _FILE = "account.json"
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
+from jobs.payload.whole_file import write_whole
 from platforms.emulators.program import SUMS
 from platforms.local.processes import MARK, kill_members, start_ticks
-from platforms.plain_file import write_whole
 from platforms.sagemaker.answers import GROUP
 
 ACCOUNT = "123456789012"  # to moto, everybody whose keys it did not issue

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from jobs.payload.whole_file import TEMPORARY, write_whole
 from platforms.emulators.sagemaker.job import ACCOUNT, MotoCloud, SageMakerRefusal
 from platforms.emulators.sagemaker.place import SageMakerAccount
 
@@ -25,7 +25,6 @@ CREDENTIALS = "/container/credentials"
 # To moto everybody whose keys it did not issue is the one account.
 _ROLE_KEYS = {"AccessKeyId": "ASIAROLEROLEROLEROLE", "SecretAccessKey": "of-the-role", "Token": "of-the-session"}
 _STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
-_TEMPORARY = ".tmp-"
 
 
 class SageMakerServer:
@@ -135,7 +134,7 @@ class KeptBucket:
         put, delete = backend.put_object, backend.delete_object
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(self._folder.rglob("*")):
-            if path.name.startswith(_TEMPORARY):
+            if path.name.startswith(TEMPORARY):
                 path.unlink(missing_ok=True)
             elif path.is_file():
                 put(self._bucket, path.relative_to(self._folder).as_posix(), path.read_bytes())
@@ -160,9 +159,7 @@ class KeptBucket:
     def _write(self, key: str, value: bytes) -> None:
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{_TEMPORARY}{os.urandom(6).hex()}")
-        temporary.write_bytes(value)
-        temporary.replace(path)
+        write_whole(path, value)
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")

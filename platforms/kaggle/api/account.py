@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jobs.payload.whole_file import write_whole
 from platforms.base import Misconfigured
 from platforms.kaggle.api.client import KaggleClient, KagglePublished
 from platforms.kaggle.api.wire import Wire, import_library
 from platforms.kaggle.settings import Credentials, KaggleSettings, read_credentials, read_settings
-from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
 

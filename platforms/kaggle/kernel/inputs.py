@@ -23,10 +23,10 @@ from typing import Generic, TypeVar
 
 from jobs.payload.clock import stopwatch
 from jobs.payload.store.manifest import sha256_file
+from jobs.payload.whole_file import write_whole
 from platforms.artifacts.base import BlobStore
 from platforms.base import Refused
 from platforms.kaggle.api.client import KaggleClient
-from platforms.plain_file import write_whole
 from platforms.record_file import DamagedRecord, read_record
 from platforms.relay import pack_objects
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from jobs.payload.whole_file import write_whole
 from platforms.folders import take
-from platforms.plain_file import write_whole
 from platforms.record_file import read_record
 
 _LOCK_PATIENCE_SECONDS = 300.0

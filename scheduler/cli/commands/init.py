@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from jobs.payload.whole_file import write_whole
 from platforms.slurm.checkup import SlurmNodes
 from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
@@ -94,9 +95,7 @@ def init(
     written = not file.exists()
     if written:
         file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_name(f"{file.name}.new")
-        fresh.write_text(settings_of(machine, demo=demo), encoding="utf-8")
-        fresh.replace(file)
+        write_whole(file, settings_of(machine, demo=demo))
     if demo and not (models := file.with_name("models.toml")).exists():
         shutil.copyfile(shipped("models.toml"), models)
     cli.options.config = file

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from jobs.payload.whole_file import write_whole
 from jobs.problem import Refusal
 from scheduler.cli.shell.command import command, group
 from scheduler.cli.shell.context import Cli
@@ -67,9 +68,7 @@ def weekly(
         return
     if not out.parent.is_dir():
         raise UsageFault(f"--out {out}", f"there is no folder {out.parent}", f"Make it: mkdir -p {out.parent}")
-    fresh = out.with_name(f"{out.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(out)
+    write_whole(out, text)
     cli.out.say(f"written: {out}")
 
 

@@ -1,0 +1,95 @@
+"""Files that appear whole or not at all, below a folder in which no link is followed.
+
+Content goes to a temporary file of the same folder, which is synced and then linked or renamed: a link is atomic and
+fails when the name exists, so two writers never mix and a reader never sees a part. The folder is synced last, because
+a name that a power cut can take back is no object.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, TypeAlias
+
+from .bounded_file import folder_below
+
+TEMPORARY = ".tmp-"
+"""How names of files in the making begin; those of writers that were killed are swept."""
+Source: TypeAlias = "Path | bytes | BinaryIO"
+_PIECE_BYTES = 1 << 20
+
+
+def create_below(root: Path, relative: str, source: Source) -> bool:
+    """Write a file below ``root`` unless its name is taken; return whether this call did. Raises OSError."""
+    way = PurePosixPath(relative)
+    with folder_below(root, str(way.parent), make=True) as folder:
+        if size_in(folder, way.name) is not None:
+            os.fsync(folder)  # its writer may have died just before this
+            return False
+        with _written(folder, source) as temporary:
+            try:
+                os.link(temporary, way.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except FileExistsError:
+                if size_in(folder, way.name) is None:
+                    raise
+                return False
+            finally:
+                os.fsync(folder)
+    return True
+
+
+def replace_below(root: Path, relative: str, source: Source, *, durable: bool = True) -> None:
+    """Write or replace a file below ``root``; without ``durable`` a power cut may undo or empty it. Raises OSError."""
+    way = PurePosixPath(relative)
+    with (
+        folder_below(root, str(way.parent), make=True) as folder,
+        _written(folder, source, durable=durable) as temporary,
+    ):
+        os.replace(temporary, way.name, src_dir_fd=folder, dst_dir_fd=folder)
+        if durable:
+            os.fsync(folder)
+
+
+def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+    """Write a file so that a crash leaves the old one or the new one; with ``sync``, also where the power fails."""
+    data = content.encode() if isinstance(content, str) else content
+    replace_below(path.parent, path.name, data, durable=sync)
+
+
+def size_in(folder: int, name: str) -> int | None:
+    """Return the size of a plain file of an open folder; None for anything else. Raises OSError."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+@contextmanager
+def _written(folder: int, source: Source, *, durable: bool = True) -> Iterator[str]:
+    """Yield the name of a temporary file of ``folder`` with the content of ``source``, then remove it."""
+    # Random: machines that share the folder have equal process ids. No suffix: it is never mistaken for a document.
+    name = f"{TEMPORARY}{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "wb") as stream:
+            match source:
+                case bytes():
+                    stream.write(source)
+                case Path():
+                    with source.open("rb") as original:
+                        shutil.copyfileobj(original, stream, _PIECE_BYTES)
+                case _:
+                    shutil.copyfileobj(source, stream, _PIECE_BYTES)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        yield name
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
