@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, TypeAlias, TypeVar
+from typing import BinaryIO, NamedTuple
 
 from jobs.code import git
 from jobs.code.errors import CodeError
@@ -250,18 +250,14 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
 # all matches of one package share a deadline.
 NAME = ".schedignore"
 SECONDS_MAX = 60.0
-_STAR, _FOLDERS = "*", "**/"
 _TOKENS = re.compile(
     r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|.", re.DOTALL
 )
-_ONE_CHARACTER = re.compile(".", re.DOTALL)
-_Name: TypeAlias = "list[re.Pattern[str] | str]"  # a pattern for each character, or _STAR
-_Wanted = TypeVar("_Wanted")
-_Pattern = TypeVar("_Pattern")
+_FOLDERS = "(?:[^/]++/)*"  # any number of them
 
 
 class _Rule(NamedTuple):
-    segments: list[_Name | str]  # a pattern for each name of a path, or _FOLDERS
+    path: re.Pattern[str]
     keeps: bool
     folders_only: bool
 
@@ -292,10 +288,9 @@ class Ignore:
         return False
 
     def _decide(self, path: str, *, is_folder: bool) -> bool:
-        parts = path.split("/")
         for rule in reversed(self._rules):
             self._check_time()
-            if (is_folder or not rule.folders_only) and _matches(rule.segments, parts, _FOLDERS, _matches_name):
+            if (is_folder or not rule.folders_only) and rule.path.fullmatch(path):
                 return not rule.keeps
         return False
 
@@ -314,29 +309,41 @@ def _rule(line: str) -> _Rule | None:
     if not line:
         return None
     words = line.removeprefix("/").split("/")
-    segments: list[_Name | str] = [] if "/" in line else [_FOLDERS]
+    blocks: list[list[str]] = [[]] if "/" in line else [[], []]  # of names; any folders may lie between two
     for word in words:
         if len(words) > 1 and len(word) > 1 and not word.strip("*"):
-            segments.append(_FOLDERS)
+            blocks.append([])
         else:
-            segments.append(_tokens(word))
-    if segments[-1] == _FOLDERS:
-        segments.append([_STAR])  # "a/**" is everything below the folder, not the folder
-    return _Rule(segments, keeps, folders_only)
+            blocks[-1].append(_name(word))
+    if len(blocks) > 1 and not blocks[-1]:
+        blocks[-1] = ["[^/]*"]  # "a/**" is everything below the folder, not the folder
+    return _Rule(
+        re.compile(_apart(_FOLDERS, ["/".join((*names, "")) for names in blocks]).removesuffix("/")),
+        keeps,
+        folders_only,
+    )
 
 
-def _tokens(word: str) -> _Name:
-    tokens: _Name = []
+def _name(word: str) -> str:
+    """Return what matches one name of a path."""
+    parts = [""]  # between two stars
     for match in _TOKENS.finditer(word):
         if match["stars"]:
-            tokens.append(_STAR)
+            parts.append("")
         elif match["any"]:
-            tokens.append(_ONE_CHARACTER)
+            parts[-1] += "[^/]"
         elif match["set"]:
-            tokens.append(re.compile(f"[{'^' if match['negated'] else ''}{_set(match['set'])}]", re.DOTALL))
+            parts[-1] += f"(?!/)[{'^' if match['negated'] else ''}{_set(match['set'])}]"
         else:
-            tokens.append(re.compile(re.escape(match["escaped"] or match[0]), re.DOTALL))
-    return tokens
+            parts[-1] += re.escape(match["escaped"] or match[0])
+    return _apart("[^/]*", parts)
+
+
+def _apart(gap: str, parts: Sequence[str]) -> str:
+    """Return what matches parts with gaps between them; only the last gap is ever extended, since no other helps."""
+    first, *others = parts
+    inner = "".join(f"(?>{gap}?{part})" for part in others[:-1])
+    return first + inner + (gap + others[-1] if others else "")
 
 
 def _set(inner: str) -> str:
@@ -344,31 +351,3 @@ def _set(inner: str) -> str:
     spans = re.findall(r"(.)-(.)|(.)", inner, re.DOTALL)
     words = [(re.escape(low), re.escape(high), "-" if low <= high else "") for low, high, _ in spans if low]
     return "".join(low + dash + high for low, high, dash in words) + "".join(re.escape(one) for *_, one in spans)
-
-
-def _matches_name(tokens: _Name | str, name: str) -> bool:
-    return _matches(tokens, name, _STAR, lambda token, sign: not isinstance(token, str) and bool(token.match(sign)))
-
-
-def _matches(
-    pattern: Sequence[_Wanted], items: Sequence[_Pattern], star: str, fits: Callable[[_Wanted, _Pattern], bool]
-) -> bool:
-    """Return whether ``items`` fit ``pattern``, in which ``star`` stands for any number of items.
-
-    Only the last star that was reached is ever extended: an earlier one could not reach further.
-    """
-    at = item = 0
-    after_star, resumed_at = -1, 0
-    while item < len(items):
-        if at < len(pattern) and pattern[at] == star:
-            at += 1
-            after_star, resumed_at = at, item
-        elif at < len(pattern) and fits(pattern[at], items[item]):
-            at += 1
-            item += 1
-        elif after_star >= 0:
-            resumed_at += 1
-            at, item = after_star, resumed_at
-        else:
-            return False
-    return all(wanted == star for wanted in pattern[at:])
