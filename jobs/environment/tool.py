@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from jobs.child_process import child_environment, run_child
 from jobs.environment.demands import Demands, PythonTarget, RequirementsError, here
@@ -171,9 +173,13 @@ def _by_pip(
         _check_markers(installs, demands, target)
     pins = []
     for entry in installs:
-        digest = entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+        source = entry["download_info"]
+        digest = source.get("archive_info", {}).get("hashes", {}).get("sha256")
+        if digest is None and source["url"].startswith("file://"):  # of which pip before 23.1 reports none
+            with Path(unquote(urlsplit(source["url"]).path)).open("rb") as wheel:
+                digest = hashlib.file_digest(wheel, "sha256").hexdigest()
         if digest is None:
-            raise NoWheel(f"pip told no sha256 of {entry['metadata']['name']}")
+            raise NoWheel(f"pip reported no sha256 of {entry['metadata']['name']}")
         pins.append(Pin(entry["metadata"]["name"], entry["metadata"]["version"], (digest,)))
     return pins
 

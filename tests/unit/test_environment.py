@@ -315,3 +315,21 @@ def test_a_lock_has_one_form_whatever_the_order_of_its_targets() -> None:
     assert encode_lock(Lock(("six",), exact=True, targets={})) == (
         b'{"demands":["six"],"exact":true,"format":1,"targets":{}}'
     ), "what is in stores is read for ever"
+
+
+def test_a_wheel_of_a_folder_has_a_digest_also_where_pip_reports_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pip 23.0 of Debian 12, by which a bare machine locks what a rehearsal needs."""
+    wheel = write_wheel(tmp_path / "a folder", "alpha", "1.0")
+
+    def report_of(source: dict[str, Any]) -> list[Pin]:
+        install = [{"metadata": {"name": "alpha", "version": "1.0"}, "download_info": source}]
+        monkeypatch.setattr(
+            tool, "_run", lambda *_: (tmp_path / "report.json").write_text(json.dumps({"install": install}))
+        )
+        return tool._by_pip(("alpha.txt",), Demands((), (), {}), here(), tmp_path, {})
+
+    assert report_of({"url": wheel.as_uri(), "archive_info": {}}) == [Pin("alpha", "1.0", (digest_of(wheel),))]
+    with pytest.raises(NoWheel, match="no sha256 of alpha"):
+        report_of({"url": "https://example.org/alpha.whl", "archive_info": {}})
