@@ -47,6 +47,9 @@ _PLAN_WEEK = (
     "Change nothing."
 )
 _CONFIRM, _CONTEXT = "confirm", "context"
+_SHOWN_BY = {"job": "queue.show", "run": "runs.show", "version": "models.show"}
+"""What shows the subject of a change, which is its first argument."""
+_OF_A_JOB = ("name", "state", "why", "done_step", "target_step", "weight")
 _OURS = {"dry_run", "expect"}  # the preview and its token use them
 _ASKED_MAX = 4_000  # characters of a preview that a person is shown
 _ASKED_BETWEEN_CALLS = "2026-07-28"  # the protocol since which a server asks nothing while it answers
@@ -90,16 +93,11 @@ def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> Any:
     """Return what a change would do, or what it would be done to. Nothing is changed. Raises as the verbs do."""
     if "dry_run" in verb.takes.model_fields:
         return ask(surface, verb.name, {**args, "dry_run": True})
-    match verb.name:
-        case "queue.priority":
-            return ask(surface, "plan.preview", {"weights": {args["job"]: args["weight"]}})
-        case "runs.stop":
-            return ask(surface, "runs.show", {"run": args["run"]})
-        case "models.promote":
-            return ask(surface, "models.show", {"version": args["version"]})
-        case _:
-            details = ask(surface, "queue.show", {"job": args["job"]})
-            return {name: details[name] for name in ("name", "state", "why", "done_step", "target_step", "weight")}
+    if verb.name == "queue.priority":
+        return ask(surface, "plan.preview", {"weights": {args["job"]: args["weight"]}})
+    name, subject = next(iter(args.items()), ("", ""))
+    details = ask(surface, _SHOWN_BY[name], {name: subject}) if name in _SHOWN_BY else args
+    return {key: details[key] for key in _OF_A_JOB} if name == "job" else details
 
 
 def _key(verb: str, args: dict[str, Any]) -> str:
@@ -130,7 +128,7 @@ class Tools:
 
         tool.__name__ = name_of(verb)
         tool.__doc__ = verb.summary
-        parameters = [_parameter(name, field) for name, field in verb.takes.model_fields.items() if name not in _OURS]
+        parameters = [one for name, one in verb.keywords.items() if name not in _OURS]
         if verb.changes:
             hint = Annotated[
                 str, Field(max_length=100, description="The token of the preview; without it nothing is done.")
@@ -251,12 +249,6 @@ def _prompts(mcp: MCPServer[Any]) -> None:
         return _PLAN_WEEK
 
     del why_is_my_training_slow, plan_my_week  # known to the server now
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    hint = Annotated[(annotation.annotation, *annotation.metadata, Field(description=annotation.description))]
-    default = inspect.Parameter.empty if annotation.is_required() else annotation.get_default(call_default_factory=True)
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 # What logs, names and messages say, made harmless to read for a program that takes words for orders.

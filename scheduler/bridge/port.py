@@ -7,7 +7,6 @@ training and owns none; killing it only ends the answers.
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
 from collections.abc import Callable, Sequence
@@ -18,6 +17,8 @@ from queue import Full, Queue
 from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any
+
+from pydantic_core import from_json
 
 from scheduler.store import events
 from scheduler.store.events import Event
@@ -99,7 +100,7 @@ class Port:
         own = OF_THE_PORT.get(name)
         if own is not None:
             with self.subscriptions.lock:  # nothing of a subscription is sent before the answer
-                self._reply(tag, self.surface.text_of(own.ask(self, given.checked(own.takes, args))))
+                self._reply(tag, self.surface.text_of(own.ask(self, dict(given.checked(own.takes, args)))))
             return
         verb = VERBS.get(name)
         if verb is None:
@@ -381,14 +382,8 @@ class FrameReader:
 def object_of(body: bytes) -> dict[str, Any]:
     """Return the object that a frame holds. Raises Unreadable: no UTF-8, no JSON, NaN, half a surrogate, no object."""
     try:
-        decoded = _DECODER.decode(body.decode())
-        if b"\\u" in body:
-            # Half a surrogate pair is no text: nothing else could write it.
-            json.dumps(decoded, ensure_ascii=False).encode()
-    except RecursionError:
-        raise Unreadable("this frame is no JSON: it is nested too deeply") from None
-    except UnicodeError:
-        raise Unreadable("this frame is no JSON: its text is no UTF-8") from None
+        decoded = from_json(body, allow_inf_nan=False)
+        json.dumps(decoded, allow_nan=False)  # a number beyond every float was read as infinite
     except ValueError as error:
         raise Unreadable(f"this frame is no JSON: {str(error)[:200]}") from None
     if not isinstance(decoded, dict):
@@ -414,16 +409,3 @@ class Writer:
                 rest = memoryview(frame)[written:]
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number of JSON")
-
-
-def _number(word: str) -> float:
-    if math.isinf(number := float(word)):
-        raise ValueError(f"{word[:50]} is beyond every number that an answer could hold")
-    return number
-
-
-_DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_no_number)

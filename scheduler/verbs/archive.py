@@ -9,7 +9,7 @@ from scheduler.notify.mail import WEEKLY
 from scheduler.report.report import Report
 from scheduler.store import jobs, outbox
 from scheduler.verbs.arguments import BadRequest, Channel, Week
-from scheduler.verbs.shapes import ReportMessage, ReportRow, Reports
+from scheduler.verbs.shapes import ReportMessage, ReportRow
 from scheduler.verbs.source import Source
 from scheduler.verbs.surface import verb
 from scheduler.views.weekly_report import WeekOf, make_report, week_named
@@ -21,8 +21,8 @@ LETTER_POLICY = (
 _WEEKS_MAX = 520
 
 
-@verb("report.list", "/reports")
-def reports(source: Source) -> Reports:
+@verb("report.list", "/reports", key="reports")
+def reports(source: Source) -> list[ReportRow]:
     """All weeks that are over since the first job was added, and the one that goes on, the newest first."""
     now = source.now
     with source.read() as tx:
@@ -34,7 +34,7 @@ def reports(source: Source) -> Reports:
         week = week_named("this", source.zone, at)
         rows.append(ReportRow(week=week.label, start=week.start, end=week.end, sent=sent.get(week.label, {})))
         at = week.start - 1
-    return Reports(reports=rows)
+    return rows
 
 
 @verb("report.weekly", "/reports/{week}", slow=True)

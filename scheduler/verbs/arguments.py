@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import Parameter, Signature
+from inspect import Parameter
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
@@ -95,11 +95,11 @@ class Arguments(BaseModel):
         return value
 
 
-def arguments_of(verb: str, signature: Signature) -> type[Arguments]:
+def arguments_of(verb: str, parameters: Mapping[str, Parameter]) -> type[Arguments]:
     """Return what a verb takes, as the parameters of what answers it say."""
     fields: dict[str, Any] = {
-        one.name: (one.annotation, ... if one.default is Parameter.empty else one.default)
-        for one in signature.parameters.values()
+        name: (one.annotation, ... if one.default is Parameter.empty else one.default)
+        for name, one in parameters.items()
     }
     return create_model(verb.title().replace(".", ""), __base__=Arguments, **fields)
 

@@ -18,12 +18,6 @@ from scheduler.views.documents import run_json
 from scheduler.wake import wake
 
 
-class JobChanged(ApiAnswer):
-    """The job as it is now; a running one saves and leaves first, which takes a moment."""
-
-    job: JobRow
-
-
 class RunStopped(ApiAnswer):
     """The run as it is now, and whether its session was told; if not, the daemon tells it."""
 
@@ -31,27 +25,27 @@ class RunStopped(ApiAnswer):
     told: bool
 
 
-@verb("queue.hold", "/jobs/{job}/hold", changes=True)
-def hold(surface: Surface, job: Name, why: Words = "") -> JobChanged:
+@verb("queue.hold", "/jobs/{job}/hold", changes=True, key="job")
+def hold(surface: Surface, job: Name, why: Words = "") -> JobRow:
     """Keep a job from running; a running one saves, leaves and is then held."""
     why = surface.app.redact(why) or f"held {surface.where}"
     return _changed(surface, queue.hold(surface.app.database, job, why, surface.now, surface.who))
 
 
-@verb("queue.release", "/jobs/{job}/release", changes=True)
-def release(surface: Surface, job: Name) -> JobChanged:
+@verb("queue.release", "/jobs/{job}/release", changes=True, key="job")
+def release(surface: Surface, job: Name) -> JobRow:
     """Let a held, failed or cancelled job run again."""
     return _changed(surface, queue.release(surface.app.database, job, surface.now, surface.who))
 
 
-@verb("queue.cancel", "/jobs/{job}/cancel", changes=True)
-def cancel(surface: Surface, job: Name) -> JobChanged:
+@verb("queue.cancel", "/jobs/{job}/cancel", changes=True, key="job")
+def cancel(surface: Surface, job: Name) -> JobRow:
     """Cancel a job; a running one saves and leaves first. Its checkpoints stay."""
     return _changed(surface, queue.cancel(surface.app.database, job, surface.now, surface.who))
 
 
-@verb("queue.priority", "/jobs/{job}/priority", changes=True)
-def priority(surface: Surface, job: Name, weight: Weight) -> JobChanged:
+@verb("queue.priority", "/jobs/{job}/priority", changes=True, key="job")
+def priority(surface: Surface, job: Name, weight: Weight) -> JobRow:
     """Change what one hour of a job is worth."""
     return _changed(surface, queue.change(surface.app.database, job, surface.now, surface.who, weight=weight))
 
@@ -66,10 +60,11 @@ def stop(surface: Surface, run: Name, why: Words = "") -> RunStopped:
     return RunStopped(run=RunRow(**run_json(done.run)), told=done.flag_written)
 
 
-def _changed(surface: Surface, record: JobRecord) -> JobChanged:
+def _changed(surface: Surface, record: JobRecord) -> JobRow:
+    """Return the job as it is now; a running one saves and leaves first, which takes a moment."""
     wake(surface.app.settings.state_dir)
     with surface.read() as tx:
-        return JobChanged(job=job_rows(surface, tx, [record])[0])
+        return job_rows(surface, tx, [record])[0]
 
 
 # What ``schedctl`` answers in a process of its own, and what each verb types there.

@@ -340,20 +340,19 @@ def ledger_list(source: Source, page: Page = 1, rows: Rows = PAGE_ROWS, pool: Te
     return shapes.Ledger(entries=entries, **paged(page, rows, total))
 
 
-@verb("plan.show", "/plan")
-def plan_show(source: Source) -> shapes.NewestPlan:
+@verb("plan.show", "/plan", key="plan")
+def plan_show(source: Source) -> shapes.PlanRow | None:
     """The newest plan: sessions with their jobs, and why the others wait."""
     with source.read() as tx:
-        plan, validate = source.plan(tx), shapes.NewestPlan.model_validate
-        number = plans.newest_number(tx)
-        return source.kept("plan row", number, lambda: validate({"plan": plan_json(plan) if plan else None}))
+        plan, row_of = source.plan(tx), shapes.PlanRow.model_validate
+        return source.kept("plan row", plans.newest_number(tx), lambda: row_of(plan_json(plan)) if plan else None)
 
 
-@verb("plan.week", slow=True)
-def plan_week(source: Source) -> shapes.PlanWeek:
+@verb("plan.week", slow=True, key="week")
+def plan_week(source: Source) -> ComingWeek | None:
     """The coming week by pool and lane: sessions, gaps with their reason, what could use them, expected work."""
     with source.read() as tx:
-        return shapes.PlanWeek(week=week_ahead(source, tx))
+        return week_ahead(source, tx)
 
 
 def week_ahead(source: Source, tx: Connection) -> ComingWeek | None:
@@ -387,18 +386,18 @@ def plan_difference(source: Source, since: Instant | None = None) -> shapes.Plan
     return source.kept(("difference", since), version, make)
 
 
-@verb("models.list", "/models")
-def models_list(source: Source) -> shapes.Models:
+@verb("models.list", "/models", key="models")
+def models_list(source: Source) -> list[views.Model]:
     """Models with their versions, and which is promoted."""
     with source.read() as tx:
-        return shapes.Models(models=views.models(tx))
+        return views.models(tx)
 
 
-@verb("models.show", "/models/{version}")
-def models_show(source: Source, version: Name) -> shapes.VersionDetail:
+@verb("models.show", "/models/{version}", key="version")
+def models_show(source: Source, version: Name) -> shapes.Data:
     """One version, such as ``ufm@3``, with its verdicts and what they rest on."""
     with source.read() as tx:
-        return shapes.VersionDetail(version=version_facts(tx, version).document())
+        return version_facts(tx, version).document()
 
 
 def version_facts(tx: Connection, name: str) -> VersionFacts:

@@ -21,9 +21,7 @@ from scheduler.report.report import Need
 from scheduler.store.events import Event
 from scheduler.store.generations import Generation
 from scheduler.store.rates import RateRecord
-from scheduler.views.coming_week import ComingWeek
 from scheduler.views.long_work import Work
-from scheduler.views.models import Model
 from scheduler.views.overview import PoolNow
 from scheduler.views.plan_history import SessionChange
 from scheduler.views.training import ShareNow, TrainingProgress
@@ -241,18 +239,6 @@ class Status(ApiAnswer):
     work: list[Work]
 
 
-class Models(ApiAnswer):
-    """All models that have versions or say how they are evaluated."""
-
-    models: list[Model]
-
-
-class VersionDetail(ApiAnswer):
-    """One version, with the keys of ``schedctl models show --json``."""
-
-    version: Data
-
-
 class ReportRow(ApiAnswer):
     """One week of the archive; ``sent`` names the channels that got its report, and when."""
 
@@ -260,12 +246,6 @@ class ReportRow(ApiAnswer):
     start: int
     end: int
     sent: dict[str, int | None]
-
-
-class Reports(ApiAnswer):
-    """All weeks since the first job, the newest first."""
-
-    reports: list[ReportRow]
 
 
 class ReportMessage(ApiAnswer):
@@ -334,18 +314,6 @@ class PlanRow(PlanHead):
     placements: list[Placement]
     deferrals: list[DeferralRow]
     kept: list[KeptHours]
-
-
-class NewestPlan(ApiAnswer):
-    """The newest plan, null when there is none yet."""
-
-    plan: PlanRow | None
-
-
-class PlanWeek(ApiAnswer):
-    """The lanes of the coming week with their gaps, null when there is no plan yet."""
-
-    week: ComingWeek | None
 
 
 class FinishChange(ApiAnswer):

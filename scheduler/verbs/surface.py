@@ -10,12 +10,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import Signature, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, create_model
 
 from scheduler.app import App
 from scheduler.clock import stopwatch
@@ -35,7 +35,7 @@ class Verb:
     An answer is made of the surface, its first parameter. It ``changes`` something; is ``slow``, so that others are
     answered meanwhile; is given again for ``kept_seconds`` unless something was changed here. Over HTTP, a read is
     found at its ``address`` below /api/v1, and a change is a form of the page that goes to its address below /actions;
-    "" is none. What an address names are the first parameters.
+    "" is none. What an address names are parameters. The answer stands below ``key``, unless that is "".
     """
 
     name: str
@@ -44,31 +44,40 @@ class Verb:
     changes: bool
     slow: bool
     kept_seconds: float
+    key: str
 
     @cached_property
-    def signature(self) -> Signature:
-        """The parameters of the answer but the surface, and what it returns."""
-        whole = signature(self.answer, eval_str=True)
-        return whole.replace(parameters=[*whole.parameters.values()][1:])
+    def keywords(self) -> dict[str, Parameter]:
+        """The parameters of the answer but the surface, by name, to be given as keywords."""
+        _, *parameters = signature(self.answer, eval_str=True).parameters.values()
+        return {one.name: one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters}
 
     @cached_property
     def takes(self) -> type[Arguments]:
         """What may be given."""
-        return arguments_of(self.name, self.signature)
+        return arguments_of(self.name, self.keywords)
+
+    @cached_property
+    def answers(self) -> Any:
+        """The type of what is answered."""
+        kind = signature(self.answer, eval_str=True).return_annotation
+        below: dict[str, Any] = {self.key: (kind, ...)}
+        return create_model(f"{self.takes.__name__}Answer", **below) if self.key else kind
 
     @cached_property
     def view(self) -> TypeAdapter[Any]:
         """What is answered, which has its JSON schema, and writes numbers that JSON cannot hold as null."""
-        return TypeAdapter(self.signature.return_annotation)
+        return TypeAdapter(self.answers)
 
     @property
     def summary(self) -> str:
         """What it does, in a line."""
         return (self.answer.__doc__ or "").strip().splitlines()[0]
 
-    def ask(self, surface: Any, arguments: Arguments) -> Any:
-        """Return the answer to what was asked. Raises what it raises."""
-        return self.answer(surface, **{name: getattr(arguments, name) for name in self.takes.model_fields})
+    def ask(self, surface: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return what is answered, given arguments that were checked. Raises what the answer raises."""
+        answer = self.answer(surface, **arguments)
+        return self.answers.model_construct(**{self.key: answer}) if self.key else answer
 
     def document(self) -> dict[str, Any]:
         """Return what it takes and answers, as JSON schemas."""
@@ -83,6 +92,7 @@ def verb(
     changes: bool = False,
     slow: bool = False,
     kept_seconds: float = 0.0,
+    key: str = "",
     table: dict[str, Verb] = VERBS,
 ) -> Callable[[F], F]:
     """Return what makes a function the verb ``name`` of the ``table``; a read has an address of its name by default."""
@@ -90,7 +100,7 @@ def verb(
         address = "" if changes else f"/{name.replace('.', '/')}"
 
     def add(answer: F) -> F:
-        table[name] = Verb(name, answer, address, changes, slow, kept_seconds)
+        table[name] = Verb(name, answer, address, changes, slow, kept_seconds, key)
         return answer
 
     return add
@@ -125,7 +135,7 @@ class Surface(Source):
             kept = self._answers.get(verb.name)
             if kept is not None and stopwatch() < kept[0]:
                 return kept[1]
-        arguments = checked(verb.takes, args)
+        arguments = dict(checked(verb.takes, args))
         before = self._changed
         try:
             result = verb.ask(self, arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import date
-from inspect import Parameter
+from inspect import Signature
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query
@@ -59,16 +59,13 @@ def _endpoint(surface: Surface, verb: Verb) -> Callable[..., Any]:
     """Return a verb as FastAPI takes it."""
 
     def endpoint(**values: Any) -> Response:
-        return Response(verb.view.dump_json(verb.answer(surface, **values)), media_type="application/json")
+        return Response(verb.view.dump_json(verb.ask(surface, values)), media_type="application/json")
 
-    keywords = [
-        one.replace(
-            kind=Parameter.KEYWORD_ONLY,
-            annotation=one.annotation if f"{{{name}}}" in verb.address else Annotated[one.annotation, Query()],
-        )
-        for name, one in verb.signature.parameters.items()
-    ]
-    endpoint.__signature__ = verb.signature.replace(parameters=keywords)  # type: ignore[attr-defined]  # what FastAPI looks for
+    queries = {name: one for name, one in verb.keywords.items() if f"{{{name}}}" not in verb.address}
+    marked = {name: one.replace(annotation=Annotated[one.annotation, Query()]) for name, one in queries.items()}
+    endpoint.__signature__ = Signature(  # type: ignore[attr-defined]  # what FastAPI looks for
+        [*{**verb.keywords, **marked}.values()], return_annotation=verb.answers
+    )
     endpoint.__doc__ = verb.answer.__doc__
     return endpoint
 

@@ -324,7 +324,7 @@ class Pages:
 
     def reports(self) -> HTMLResponse:
         """The weeks that have a report."""
-        return self._page("reports.html", "reports", found=archive.reports(self._source).reports)
+        return self._page("reports.html", "reports", found=archive.reports(self._source))
 
     def report(self, label: Week) -> HTMLResponse:
         """One week's report."""

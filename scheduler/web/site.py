@@ -158,7 +158,7 @@ def _form(surface: Surface, verb: Verb, actors: Actors, log: EventLog) -> Callab
         def act() -> None:
             actors.take(request, request.url.path, form.get("form", ""))
             fields = {name: text for name, text in form.items() if name in verb.takes.model_fields}
-            verb.ask(surface, checked(verb.takes, {**fields, **request.path_params}, texts=True))
+            verb.ask(surface, dict(checked(verb.takes, {**fields, **request.path_params}, texts=True)))
             log.info("web.acted", verb=verb.name.rpartition(".")[2], **request.path_params)
 
         await run_in_threadpool(act)
