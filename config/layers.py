@@ -1,8 +1,8 @@
 """Layers: where settings come from, and which of them wins.
 
 From weak to strong: the shipped defaults, one file, credentials, the environment, what the caller overrides. Tables are
-merged key by key; everything else, lists included, is replaced as a whole. Each is a source of pydantic-settings when
-the settings are read in full. Standard library only: the command line reads its few keys from here without the model.
+merged key by key; everything else, lists included, is replaced as a whole. Standard library only: the command line
+reads its few keys from here without the model.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ def shipped(name: str) -> Path:
 class Layers:
     """All layers, as (origin, document) from weak to strong, and the plain values that they give together.
 
-    ``renamed`` has a problem for each key that is written by its old name, which goes on working.
+    ``origins`` has the file or variable that set each dotted key. ``renamed`` has a problem for each key that is written
+    by its old name, which goes on working.
     """
 
     sources: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
     renamed: list[Problem] = field(default_factory=list)
 
     def add(self, source: str, document: dict[str, Any]) -> None:
@@ -68,16 +70,23 @@ class Layers:
                 self.renamed.append(placed(Problem(source, f"{section}.{old}", as_toml(table[old]), why, remedy)))
                 table.setdefault(new, table.pop(old))
         self.sources.append((source, document))
-        _merge(self.values, document)
+        self._merge(source, self.values, document, "")
 
+    def origin(self, key: str) -> str:
+        """Return the file or variable that set a dotted key, or the table or list around it."""
+        while key and key not in self.origins:
+            key = key.rpartition(".")[0]
+        return self.origins.get(key, "default")
 
-def origin(key: str, origins: Mapping[str, str]) -> str:
-    """Return the file or variable that set a dotted key, or the table or list around it."""
-    while key:
-        if key in origins:
-            return origins[key]
-        key = key.rpartition(".")[0]
-    return "default"
+    def _merge(self, source: str, into: dict[str, Any], table: Mapping[str, Any], before: str) -> None:
+        for name, value in table.items():
+            self.origins[f"{before}{name}"] = source
+            if isinstance(value, dict):
+                inner = into.get(name, {})
+                into[name] = inner if isinstance(inner, dict) else {}
+                self._merge(source, into[name], value, f"{before}{name}.")
+            else:
+                into[name] = value
 
 
 def read_layers(
@@ -191,14 +200,6 @@ def _inside_tables(keys: Iterable[str], value: Any) -> dict[str, Any]:
         value = {key: value}
     table: dict[str, Any] = value
     return table
-
-
-def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
-    for name, value in table.items():
-        if isinstance(value, dict) and isinstance(into.get(name, {}), dict):
-            _merge(into.setdefault(name, {}), value)
-        else:
-            into[name] = value
 
 
 def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from config.database_address import hidden, shown_address
 from config.errors import ConfigError, Problem
-from config.layers import origin, read_layers, shipped
+from config.layers import Layers, read_layers, shipped
 from config.secret import is_secret
 from config.section import keys_of, table_in
 from config.settings import Settings
@@ -40,37 +40,34 @@ def load(
     Raises ConfigError with every problem found.
     """
     layers = read_layers(path, environ, overrides)
-    origins: dict[str, str] = {}
     try:
-        return Settings.of(layers, origins)
+        return Settings.of(layers)
     except ValidationError as error:
-        problems = [one for details in error.errors() for one in _problems(details, layers.values, origins)]
+        problems = [one for details in error.errors() for one in _problems(details, layers)]
         raise ConfigError(problems) from None
 
 
-def _problems(details: ErrorDetails, values: Any, origins: Mapping[str, str]) -> Iterator[Problem]:
+def _problems(details: ErrorDetails, layers: Layers) -> Iterator[Problem]:
     location = [part for part in details["loc"] if part != "[key]"]
     error = details.get("ctx", {}).get("error")
     if isinstance(error, BadTable):
         for one in error.values:
-            yield _problem(details, [*location, one.key], one, values, origins)
+            yield _problem(details, [*location, one.key], one, layers)
     else:
-        yield _problem(details, location, error, values, origins)
+        yield _problem(details, location, error, layers)
 
 
-def _problem(
-    details: ErrorDetails, location: list[int | str], error: object, values: Any, origins: Mapping[str, str]
-) -> Problem:
-    if isinstance(error, BadValue) and error.beside and not _set_by_person(location, origins):
+def _problem(details: ErrorDetails, location: list[int | str], error: object, layers: Layers) -> Problem:
+    if isinstance(error, BadValue) and error.beside and not _set_by_person(location, layers):
         location[-1] = error.beside
-    key, written = _key(location, values), _written(location, values)
+    key, written = _key(location, layers.values), _written(location, layers.values)
     why, remedy = (error.why, error.remedy) if isinstance(error, BadValue) else _why(details, location)
     if error is not None and (bare := _bare_seconds(location, written)):
         why, remedy = f"it has no unit and means {show_duration(bare)}, and {why}", f'write "{bare}h" or "{bare}m"'
     kind = details["type"]
     value = "" if kind in {"missing", *_UNKNOWN} else _value_text(key, kind, written)
     dotted = ".".join(str(part) for part in location)
-    return placed(Problem(origin(dotted, origins), key, value, why, remedy))
+    return placed(Problem(layers.origin(dotted), key, value, why, remedy))
 
 
 def _value_text(key: str, kind: str, value: Any) -> str:
@@ -83,9 +80,9 @@ def _value_text(key: str, kind: str, value: Any) -> str:
     return as_toml(text)
 
 
-def _set_by_person(location: Sequence[int | str], origins: Mapping[str, str]) -> bool:
+def _set_by_person(location: Sequence[int | str], layers: Layers) -> bool:
     dotted = ".".join(str(part) for part in location)
-    return origins.get(dotted, _DEFAULTS) != _DEFAULTS
+    return layers.origins.get(dotted, _DEFAULTS) != _DEFAULTS
 
 
 def _why(details: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:

@@ -16,7 +16,9 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -24,9 +26,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from config.layers import Layers, origin
+from config.layers import Layers
 from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds, at_most
 from jobs.corpus.errors import BadParameter
 from jobs.corpus.options import CorpusRule
@@ -368,31 +369,10 @@ class LoggingSettings(Section):
     file: Path | None = None
 
 
-class _Layer(InitSettingsSource):
-    """One layer. Sources are read from strong to weak, so the first that names a key is the origin of its value."""
-
-    def __init__(
-        self, settings: type[BaseSettings], name: str, document: dict[str, Any], origins: dict[str, str]
-    ) -> None:
-        super().__init__(settings, document)
-        self._name = name
-        self._origins = origins
-
-    def __call__(self) -> dict[str, Any]:
-        self._note(self.init_kwargs, "")
-        return super().__call__()
-
-    def _note(self, table: Mapping[str, Any], prefix: str) -> None:
-        for name, value in table.items():
-            self._origins.setdefault(f"{prefix}{name}", self._name)
-            if isinstance(value, dict):
-                self._note(value, f"{prefix}{name}.")
-
-
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings. ``database_url`` and ``artifacts.root`` follow from ``state_dir`` when left empty."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     state_dir: Path
     database_url: str = Field(min_length=1)
@@ -412,46 +392,28 @@ class Settings(BaseSettings):
     rules: tuple[RuleSettings, ...]
     webhooks: tuple[WebhookSettings, ...]
 
-    _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
-    _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _layers: Layers = PrivateAttr(default_factory=Layers)
+
+    @classmethod
+    def of(cls, layers: Layers) -> Settings:
+        """Return the settings that all layers give together. Raises ValidationError."""
+        settings = cls(**layers.values)
+        settings._layers = layers
+        return settings
 
     def origin(self, key: str) -> str:
         """Return the file or variable that set a dotted key, or the table or list around it."""
-        return origin(key, self._origins)
+        return self._layers.origin(key)
 
     @property
     def written(self) -> Mapping[str, Any]:
         """All settings as tables of text and numbers, before they were read."""
-        return self._written
+        return self._layers.values
 
     @cached_property
     def files(self) -> list[Path]:
         """The files in which anything was set."""
-        return sorted({Path(name) for name in self._origins.values() if name.endswith(".toml")})
-
-    @classmethod
-    def of(cls, layers: Layers, origins: dict[str, str]) -> Settings:
-        """Read all layers. ``origins`` gets the origin of every dotted key, also where this raises ValidationError."""
-        values: dict[str, Any] = {"layers": layers, "origins": origins}
-        settings = cls(**values)
-        settings._origins, settings._written = origins, layers.values
-        return settings
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - reads no TOML, and overlooks misspelt variables
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no such file here
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - looks at no file's rights
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the layers, strong before weak, in place of the sources that the library would read by itself."""
-        explicit = init_settings()
-        layers: Layers = explicit["layers"]
-        return tuple(
-            _Layer(settings_cls, name, document, explicit["origins"]) for name, document in reversed(layers.sources)
-        )
+        return sorted({Path(name) for name in self._layers.origins.values() if name.endswith(".toml")})
 
     @field_validator("pools", "rules", "targets", "webhooks")
     @classmethod

@@ -19,7 +19,6 @@ TOO_HEAVY = {
     "matplotlib",
     "numpy",
     "pydantic",
-    "pydantic_settings",
     "rich",
     "sqlalchemy",
     "structlog",
