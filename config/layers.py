@@ -52,8 +52,8 @@ def shipped(name: str) -> Path:
 class Layers:
     """All layers, as (origin, document) from weak to strong, and the plain values that they give together.
 
-    ``origins`` has the file or variable that set each dotted key. ``renamed`` has a problem for each key that is written
-    by its old name, which goes on working.
+    ``origins`` has the file or variable that set each dotted key. ``renamed`` has a problem for each key that is
+    written by its old name, which goes on working.
     """
 
     sources: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
