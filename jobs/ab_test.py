@@ -11,25 +11,57 @@ Read from ``[[ab]]`` of a catalogue::
     on = "friday"
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from jobs import readers
 from jobs.cycle import DAYS
-from jobs.definition import Definition, Keys
+from jobs.definition import Definition
+from jobs.noun import Key, Rule, Wrong
 from jobs.problem import Problem, as_toml, did_you_mean
-from jobs.readers import Wrong
+from jobs.readers import NAME, SEED, STEPS, matching
 
 SEEDS_MIN = 3
 _SEEDS_MAX, _MODELS_MAX = 50, 50
-_NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,11}")  # no dash: it stands between model and arm in the names of jobs
 _OURS = {"name", "seed", "sweep", "target_step", "not_before", "deadline", "evaluation", "gates"}
 _ARM = re.compile(r"(.+)-([a-z0-9_]+)-([ab])(\d+)")
+
+
+def _models(value: Any) -> tuple[str, ...]:
+    names = tuple(map(NAME.read, value)) if isinstance(value, list) else ()
+    if not 0 < len(names) <= _MODELS_MAX or len(set(names)) < len(names):
+        raise Wrong("this must be a list of models, each once", 'write it like models = ["ufm"]')
+    return names
+
+
+def _change(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise Wrong("this must be a table of what is changed", 'write it like { environment = { LR = "1e-4" } }')
+    if own := sorted(_OURS & set(value)):
+        raise Wrong(f"{own[0]} is the test's own or judges both arms", "change how it is trained")
+    return value
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    seeds = tuple(map(SEED.read, value)) if isinstance(value, list) else ()
+    if not SEEDS_MIN <= len(seeds) <= _SEEDS_MAX or len(set(seeds)) < len(seeds):
+        raise Wrong(f"this must be a list of {SEEDS_MIN} seeds or more, each once", "write it like [1, 2, 3, 4, 5]")
+    return seeds
+
+
+def _day(value: Any) -> int:
+    if value not in DAYS:
+        raise Wrong("this must be a day of the week", did_you_mean(str(value), DAYS))
+    return DAYS.index(value)
+
+
+def _zone(value: Any) -> str:
+    try:
+        return str(ZoneInfo(value))
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise Wrong("there is no such zone", 'write it like zone = "Europe/Berlin"') from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +72,18 @@ class AbTest:
     (Monday is 0) in ``zone``.
     """
 
-    name: str
-    models: tuple[str, ...]
-    change: Mapping[str, Any]
-    seeds: tuple[int, ...]
-    target_step: int
-    weekday: int
-    zone: str = "UTC"
+    name: Annotated[
+        str,  # no dash: it stands between model and arm in the names of jobs
+        matching(
+            "[a-z0-9][a-z0-9_]{0,11}", "a name has 1 to 12 characters of a-z, 0-9 and _", 'write it like name = "lr"'
+        ),
+    ]
+    models: Annotated[tuple[str, ...], Rule(_models)]
+    change: Annotated[Mapping[str, Any], Rule(_change)]
+    seeds: Annotated[tuple[int, ...], Rule(_seeds)]
+    target_step: Annotated[int, STEPS]
+    weekday: Annotated[int, Rule(_day), Key("on")]
+    zone: Annotated[str, Rule(_zone)] = "UTC"
 
     def job(self, model: str, arm: str, seed: int) -> str:
         """Return the name of one run's job: ``ufm-lr-b2``."""
@@ -73,7 +110,7 @@ def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem
     result: list[AbTest] = []
     for index, entry in enumerate(entries):
         here = Definition(file, f"ab.{entry.get('name', index)}", problems)
-        test = here.whole(AbTest, dict(sorted(entry.items())), _READERS)
+        test = here.table(AbTest, dict(sorted(entry.items())))
         if test is not None:
             if any(other.name == test.name for other in result):
                 problems.append(
@@ -81,56 +118,3 @@ def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem
                 )
             result.append(test)
     return result
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise Wrong("a name has 1 to 12 characters of a-z, 0-9 and _", 'write it like name = "lr"')
-    return value
-
-
-def _models(value: Any) -> tuple[str, ...]:
-    names = tuple(map(readers.name, value)) if isinstance(value, list) else ()
-    if not 0 < len(names) <= _MODELS_MAX or len(set(names)) < len(names):
-        raise Wrong("this must be a list of models, each once", 'write it like models = ["ufm"]')
-    return names
-
-
-def _change(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        raise Wrong("this must be a table of what is changed", 'write it like { environment = { LR = "1e-4" } }')
-    if own := sorted(_OURS & set(value)):
-        raise Wrong(f"{own[0]} is the test's own or judges both arms", "change how it is trained")
-    return value
-
-
-def _seeds(value: Any) -> tuple[int, ...]:
-    read = readers.number("seed")
-    seeds = tuple(map(read, value)) if isinstance(value, list) else ()
-    if not SEEDS_MIN <= len(seeds) <= _SEEDS_MAX or len(set(seeds)) < len(seeds):
-        raise Wrong(f"this must be a list of {SEEDS_MIN} seeds or more, each once", "write it like [1, 2, 3, 4, 5]")
-    return seeds
-
-
-def _day(value: Any) -> int:
-    if value not in DAYS:
-        raise Wrong("this must be a day of the week", did_you_mean(str(value), DAYS))
-    return DAYS.index(value)
-
-
-def _zone(value: Any) -> str:
-    try:
-        return str(ZoneInfo(value))
-    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise Wrong("there is no such zone", 'write it like zone = "Europe/Berlin"') from None
-
-
-_READERS: Keys = {
-    "name": _name,
-    "models": _models,
-    "change": _change,
-    "seeds": _seeds,
-    "target_step": readers.number("target_step"),
-    "on": _day,
-    "zone": _zone,
-}

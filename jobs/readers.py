@@ -1,81 +1,41 @@
-"""One value of a job's table: each function returns what is meant, or raises Wrong with what would be right."""
+"""Readers: the rules by which people write the values of a job, each with what would be right instead."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from jobs.duration import parse_duration
-from jobs.ranges import RANGES
-from jobs.spec import HELD_OUT, PROMOTE_WORDS, RENEW_WORDS, ROLES, START_WORDS
+from jobs.cycle import parse_cycle
+from jobs.duration import parse_duration, show_duration
+from jobs.instant import parse_instant
+from jobs.noun import Range, Rule, Wrong
 
-_DTYPES = ("fp32", "fp16", "bf16", "int8")
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
-_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_SECRET = re.compile(
-    r"(\w*_)?(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN|(API|SECRET|PRIVATE)_?KEY|ACCESS_?KEY(_?ID)?)",
-    re.IGNORECASE | re.ASCII,
+# Patterns are compiled when they are first used: every command imports this.
+_CONFIDENTIAL = (
+    r"(?ai:(\w*_)?(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN|(API|SECRET|PRIVATE)_?KEY|ACCESS_?KEY(_?ID)?))"
 )
 # Words of a vocabulary, and how many there may be.
-_NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN", re.IGNORECASE | re.ASCII)
-_CORPUS = re.compile(r"[0-9a-f]{16}")
-# A secret's name is its file's as well: in capitals, none is that of a setting or of an account (kaggle, aws, web).
-_SECRET_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
+_VOCABULARY = r"(?ai:(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN)"
 # What a session, its interpreter, its linker or its shell goes by.
-_RESERVED = re.compile(
+_RESERVED = (
     r"(SCHED|LD|DYLD|LC|BASH)_.*|PYTHON.*|PATH|HOME|SHELL|USER|LOGNAME|LANG|TZ|TMPDIR|TERM|IFS|ENV|VIRTUAL_ENV|"
     r"CUDA_VISIBLE_DEVICES"
 )
 _SECRETS_MAX = 10
-_INPUT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _SCHEMES = ("hf", "kaggle-dataset", "kaggle-model", "s3")
-_SCHEME = re.compile(r"([a-z][a-z0-9-]+):")
-REPOSITORY = re.compile(
-    r"hf:(?P<datasets>datasets/)?(?!datasets/)(?P<name>([\w-][\w.-]*/)?[\w-][\w.-]*)"
-    r"(@(?P<revision>[\w-][\w./-]*))?(#(?P<patterns>[!-~]+))?",
-    re.ASCII,
+_SCHEME = r"([a-z][a-z0-9-]+):"
+REPOSITORY = (
+    r"(?a)hf:(?P<datasets>datasets/)?(?!datasets/)(?P<name>([\w-][\w.-]*/)?[\w-][\w.-]*)"
+    r"(@(?P<revision>[\w-][\w./-]*))?(#(?P<patterns>[!-~]+))?"
 )
-_KAGGLE = re.compile(r"kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?", re.ASCII)
-_IMAGE = re.compile(r"([A-Za-z0-9][!-~]{0,254})?")
-_PATIENCE = re.compile(r"(\d{1,4}) checkpoints?", re.ASCII)
-_PYTHON = re.compile(r"(3\.\d{1,2})?", re.ASCII)
-_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,62}(/|$)")
+_KAGGLE = r"(?a)kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?"
 _INPUTS_MAX = 20
 _WORDS_MAX = 1_000
 _TEXT_MAX = 20_000  # characters of one text; a launch document carries them all
-_SPAN_MIN, _SPAN_MAX = 60, 30 * 86_400
-_WHOLE_MAX = 100 * 3_600  # no platform has longer sessions
-
-
-class Wrong(ValueError):
-    """Why a value cannot be used, and what would be right."""
-
-    def __init__(self, why: str, remedy: str = "") -> None:
-        super().__init__(why)
-        self.why = why
-        self.remedy = remedy
-
-
-def text(value: Any) -> str:
-    """Read a text that says something."""
-    if not isinstance(value, str) or not value.strip():
-        raise Wrong("this must be a text", "put it in quotation marks")
-    return storable(value)
-
-
-def folder(value: Any) -> str:
-    """Read a path; empty for none at all."""
-    if not isinstance(value, str):
-        raise Wrong("this must be a folder, or a repository and a commit", 'write it like code = "."')
-    return storable(value)
-
-
-def requirements(value: Any) -> str:
-    """Read the path of a file that asks for packages; empty for none."""
-    if not isinstance(value, str):
-        raise Wrong("this must be a file that asks for packages", 'write it like requirements = "requirements.txt"')
-    return storable(value)
+_STEP_MAX = 10**12 - 1  # a manifest's name has twelve digits
+_YEAR_3000 = 32_503_680_000
 
 
 def storable(value: str) -> str:
@@ -87,54 +47,6 @@ def storable(value: str) -> str:
     return value
 
 
-def matching(form: re.Pattern[str], why: str, remedy: str) -> Callable[[Any], str]:
-    """Return a reader of texts of one form."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or not form.fullmatch(value):
-            raise Wrong(why, remedy)
-        return value
-
-    return read
-
-
-def one_of(allowed: Sequence[str], why: str, remedy: str) -> Callable[[Any], str]:
-    """Return a reader of one of several words."""
-
-    def read(value: Any) -> str:
-        if value not in allowed:
-            raise Wrong(why, remedy)
-        return str(value)
-
-    return read
-
-
-name = matching(_NAME, "this is no usable name", "use up to 40 characters of a-z, 0-9, dots and hyphens")
-role = one_of(ROLES, "there is no such role", "use job, main, manager or evaluate")
-dtype = one_of(_DTYPES, "there is no such number format", f"use {', '.join(_DTYPES)}")
-renew = one_of(
-    RENEW_WORDS, "a job takes up another corpus when it is restarted or updated", 'write "restart" or "update"'
-)
-promote = one_of(
-    PROMOTE_WORDS, "an accepted version is promoted by itself or by a person", 'write "automatic" or "person"'
-)
-aim = one_of(("low", "high"), "this says whether a lower or a higher metric is better", 'write "low" or "high"')
-corpus_version = matching(_CORPUS, "this is no version of a corpus", "write its 16 characters: schedctl corpus show")
-python = matching(_PYTHON, "this is no version of Python", 'write it like "3.12"')
-image = matching(
-    _IMAGE,
-    "this must be a container image",
-    'write it like "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-py312" or "sdk:pytorch:2.10"',
-)
-
-
-def strings(value: Any) -> tuple[str, ...]:
-    """Read a list of texts."""
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise Wrong("this must be a list of texts", 'write it like ["a", "b"]')
-    return tuple(map(storable, few(value)))
-
-
 def few(value: list[Any]) -> list[Any]:
     """Return a list that is not too long. Raises Wrong."""
     if len(value) > _WORDS_MAX:
@@ -142,6 +54,88 @@ def few(value: list[Any]) -> list[Any]:
     return value
 
 
+def is_remote(source: str) -> bool:
+    """Return whether an input comes from elsewhere than a folder of this machine."""
+    return re.match(_SCHEME, source) is not None
+
+
+# Rules of a kind of value.
+def matching(form: str, why: str, remedy: str) -> Rule:
+    """Return the rule of texts of one form."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(form, value):
+            raise Wrong(why, remedy)
+        return storable(value)
+
+    return Rule(read)
+
+
+def one_of(why: str, *words: str) -> Rule:
+    """Return the rule of one of several words."""
+    quoted = [f'"{word}"' for word in words]
+
+    def read(value: Any) -> str:
+        if value not in words:
+            raise Wrong(why, f"write {', '.join(quoted[:-1])} or {quoted[-1]}")
+        return str(value)
+
+    return Rule(read)
+
+
+def number(least: float, most: float, unit: str = "", *, whole: bool = False) -> Rule:
+    """Return the rule of numbers in a range."""
+    bounds = Range(least, most, unit, whole)
+
+    def read(value: Any) -> Any:
+        if whole and type(value) is not int:
+            raise Wrong("this must be a whole number", f"write one from {bounds}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - NaN
+            raise Wrong("this must be a number", "write it without quotation marks")
+        if not bounds.holds(value):
+            raise Wrong("this number is out of range", f"write one from {bounds}")
+        return value if whole else float(value)
+
+    return Rule(read, kind=int if whole else float, range=bounds)
+
+
+def count_or_off(least: int, most: int) -> Rule:
+    """Return the rule of whole numbers, zero for off."""
+
+    def read(value: Any) -> int:
+        if value == "off":
+            return 0
+        if type(value) is not int or not least <= value <= most:
+            raise Wrong("this must be a whole number", f'write one from {least} to {most}, or "off"')
+        return value
+
+    return Rule(read, show=lambda count: count or "off")
+
+
+_NEVER = object()
+
+
+def span(least: int, most: int, off: Any = _NEVER) -> Rule:
+    """Return the rule of times, in seconds; "off" is read as ``off``, where that may be written."""
+    bounds = Range(least, most, "seconds", whole=True)
+
+    def read(value: Any) -> Any:
+        if value == "off" and off is not _NEVER:
+            return off
+        seconds = parse_duration(value)
+        if not bounds.holds(seconds):
+            what, or_off = ("time", "") if off is _NEVER else ("span", ', or "off"')
+            ends = f'"{show_duration(least)}" to "{show_duration(most)}"'
+            raise Wrong(f"this {what} is out of range", f"write one from {ends}{or_off}")
+        return seconds
+
+    def show(seconds: int | None) -> str | None:
+        return "off" if off is not _NEVER and seconds == off else None if seconds is None else show_duration(seconds)
+
+    return Rule(read, show, range=bounds if off is _NEVER else None)
+
+
+# Values that have a rule of their own.
 def words(value: Any) -> tuple[str, ...]:
     """Read a command."""
     if not value or not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -153,15 +147,20 @@ def words(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def environment(value: Any) -> dict[str, str]:
-    """Read the variables a command is given."""
+def _strings(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise Wrong("this must be a list of texts", 'write it like ["a", "b"]')
+    return tuple(map(storable, few(value)))
+
+
+def _environment(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise Wrong("this must be a table of texts", 'write it like { WANDB_MODE = "offline" }')
     for name in few(list(value)):
         storable(value[name])
-        if not _VARIABLE.match(name) or name.startswith("SCHED_"):
+        if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name) or name.startswith("SCHED_"):
             raise Wrong(f"{name} is no variable a job may set", "use letters, digits and _, not beginning with SCHED_")
-        if value[name] and _SECRET.fullmatch(name) and not _NO_SECRET.fullmatch(name):
+        if value[name] and re.fullmatch(_CONFIDENTIAL, name) and not re.fullmatch(_VOCABULARY, name):
             raise Wrong(
                 f"{name} looks like a secret, which would stand in the database and go to every platform",
                 f'write secrets = ["{name.upper()}"] instead, whose value stays outside the job; see docs/security.md',
@@ -169,21 +168,21 @@ def environment(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def secrets(value: Any) -> tuple[str, ...]:
-    """Read the names of the secrets that a command is given as variables."""
+def _secrets(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise Wrong("this must be a list of names", 'write it like ["HF_TOKEN", "WANDB_API_KEY"]')
     if len(value) > _SECRETS_MAX:
         raise Wrong(f"{len(value)} secrets", f"name at most {_SECRETS_MAX}")
     for name in value:
-        if not _SECRET_VARIABLE.fullmatch(name):  # the text may be the secret itself, so it is not repeated
+        # A secret's name is its file's as well: in capitals, none is that of a setting or of an account (kaggle, aws).
+        if not re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", name):  # the text may be the secret, so it is not repeated
             raise Wrong("this is no list of names of secrets", "use capital letters, digits and _; never the value")
-        if _RESERVED.fullmatch(name):
+        if re.fullmatch(_RESERVED, name):
             raise Wrong(f"{name} is a variable that sessions or their programs go by", "choose another name")
     return tuple(dict.fromkeys(value))
 
 
-def inputs(value: Any) -> dict[str, str]:
+def inputs(value: Any) -> Mapping[str, str]:
     """Read where a job's inputs come from, by name."""
     if not isinstance(value, dict) or not all(isinstance(source, str) and source.strip() for source in value.values()):
         remedy = 'write it like { base = "hf:org/name@main", tests = "/data/tests" }'
@@ -192,160 +191,119 @@ def inputs(value: Any) -> dict[str, str]:
         raise Wrong(f"{len(value)} inputs", f"give at most {_INPUTS_MAX}")
     for name, source in value.items():
         storable(source)
-        if not _INPUT.fullmatch(name) or name == "parent":
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name == "parent":
             raise Wrong(f"{name!r} cannot be an input's name", "use a-z, 0-9 and _; parent is reserved")
-        scheme = _SCHEME.match(source)
-        if scheme and scheme[1] == "job":
+        match = re.match(_SCHEME, source)
+        scheme = match[1] if match else ""
+        if scheme == "job":
             remedy = "write start_from instead, see docs/configuration.md"
             raise Wrong(f"{source!r} is another job's checkpoint, which cannot be an input", remedy)
-        if scheme and scheme[1] not in _SCHEMES:
-            raise Wrong(
-                f"nothing is known of {scheme[1]}:",
-                f"give a folder, or what begins with {', '.join(f'{prefix}:' for prefix in _SCHEMES)}",
-            )
-        if scheme and scheme[1].startswith("kaggle-") and not _KAGGLE.fullmatch(source):
+        if scheme and scheme not in _SCHEMES:
+            schemes = ", ".join(f"{prefix}:" for prefix in _SCHEMES)
+            raise Wrong(f"nothing is known of {scheme}:", f"give a folder, or what begins with {schemes}")
+        if scheme.startswith("kaggle-") and not re.fullmatch(_KAGGLE, source):
             remedy = "write kaggle-model:owner/model/framework/variation/version or kaggle-dataset:owner/name/version"
             raise Wrong(f"{source!r} names nothing at Kaggle", remedy)
-        if scheme and scheme[1] == "s3" and not _BUCKET.match(source):
+        if scheme == "s3" and not re.match(r"s3://[a-z0-9][a-z0-9.-]{1,62}(/|$)", source):
             raise Wrong(f"{source!r} is no folder of a bucket", "write s3://bucket/folder")
-        if scheme and scheme[1] == "hf" and not REPOSITORY.fullmatch(source):
+        if scheme == "hf" and not re.fullmatch(REPOSITORY, source):
             remedy = "write hf:org/name or hf:datasets/org/name, and @ a branch, tag or commit, and # patterns of files"
             raise Wrong(f"{source!r} is no repository of the Hub", remedy)
-    return dict(value)
+    return value
 
 
-def test_set(value: Any) -> str:
-    """Read where a test set comes from: a file, a folder, or what an input may be."""
-    if not isinstance(value, str) or not value.strip():
-        raise Wrong("this must be a file of items, or a folder with one", 'write it like set = "tests/held-out.jsonl"')
-    return value if value == HELD_OUT else inputs({"set": value})["set"]
-
-
-def parts(value: Any) -> tuple[float, ...]:
-    """Read parts of a way, each above 0 and at most 1."""
-    read = number("after.fraction")
-    read_parts = tuple(sorted({read(part) for part in few(value)})) if isinstance(value, list) else ()
-    if not read_parts or not read_parts[0]:
+def _parts(value: Any) -> tuple[float, ...]:
+    parts = tuple(sorted({FRACTION.read(part) for part in few(value)})) if isinstance(value, list) else ()
+    if not parts or not parts[0]:
         raise Wrong("this must be a list of parts of the target", "write it like [0.5, 1.0]; 1.0 is when it is done")
-    return read_parts
+    return parts
 
 
-def patience(value: Any) -> int:
-    """Read a number of checkpoints, as a number or as ``3 checkpoints``."""
-    match = _PATIENCE.fullmatch(value) if isinstance(value, str) else None
+def _patience(value: Any) -> int:
+    match = re.fullmatch(r"([0-9]{1,4}) checkpoints?", value) if isinstance(value, str) else None
     count = int(match[1]) if match else value
     if type(count) is not int or not 1 <= count <= 1_000:
         raise Wrong("this must be a number of checkpoints", 'write one from 1 to 1000, like "3 checkpoints"')
     return count
 
 
-def votes(value: Any) -> str:
-    """Read the path of a file of votes, on this machine."""
+def _votes(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or is_remote(value):
         raise Wrong("this must be a file of this machine", 'write it like votes = "votes/ufm.jsonl"')
-    return value
+    return storable(value)
 
 
-def usual(value: Any) -> float:
-    """Read the share of votes that are worse without any harm."""
+def _usual(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 0.999:
         raise Wrong("this must be a share from 0.001 to 0.999", "write 0.5 where votes compare two versions")
     return float(value)
 
 
-def is_remote(source: str) -> bool:
-    """Return whether an input comes from elsewhere than a folder of this machine."""
-    return bool(_SCHEME.match(source))
-
-
-def device_range(value: Any) -> tuple[int, int]:
-    """Read a number of devices, or the least and the most."""
+def _device_range(value: Any) -> tuple[int, int]:
     least, most = value if isinstance(value, list) and len(value) == 2 else (value, value)
     if not all(type(count) is int and count >= 1 for count in (least, most)) or least > most:
         raise Wrong("this is no number of devices", "write 1, or a range such as [1, 2]")
-    if not RANGES["needs.devices"].holds(most):
-        raise Wrong("this number is out of range", f"write one from {RANGES['needs.devices']}")
+    if not _DEVICES.holds(most):
+        raise Wrong("this number is out of range", f"write one from {_DEVICES}")
     return least, most
 
 
-def start_point(value: Any) -> float | str:
-    """Read how far a parent must be before a job starts from it."""
-    if value in START_WORDS:
-        return str(value)
-    if isinstance(value, str):
-        raise Wrong("there is no such start", f"use {', '.join(START_WORDS)}, or a fraction of the parent's target")
-    fraction: float = number("after.fraction")(value)
-    if not fraction:
-        raise Wrong("at 0 % there is nothing to start from", 'write "newest" for its first checkpoint')
-    return fraction
+def start_point(*points: str) -> Rule:
+    """Return the rule of how far a parent must be before a job starts from it: one of these, or a fraction."""
+
+    def read(value: Any) -> float | str:
+        if value in points:
+            return str(value)
+        if isinstance(value, str):
+            raise Wrong("there is no such start", f"use {', '.join(points)}, or a fraction of the parent's target")
+        fraction: float = FRACTION.read(value)
+        if not fraction:
+            raise Wrong("at 0 % there is nothing to start from", 'write "newest" for its first checkpoint')
+        return fraction
+
+    return Rule(read)
 
 
-def speedup(value: Any) -> tuple[float, ...]:
-    """Read the gains of several devices over one."""
-    read = number("device_speedup")
+def _speedup(value: Any) -> tuple[float, ...]:
     if not isinstance(value, list) or not value:
         raise Wrong("this must be a list of numbers", "write it like [1.0, 1.8]")
-    gains = tuple(read(gain) for gain in few(value))
+    gains = tuple(_GAIN.read(gain) for gain in few(value))
     if gains[0] != 1.0:
         raise Wrong("the first gain is that of one device over itself", "begin with 1.0")
     return gains
 
 
-def span_or_off(value: Any) -> int:
-    """Read a duration of a minute to thirty days, or zero for off."""
-    if value == "off":
-        return 0
-    seconds = parse_duration(value)
-    if not _SPAN_MIN <= seconds <= _SPAN_MAX:
-        raise Wrong("this span is out of range", 'write one from "1m" to "30d", or "off"')
-    return seconds
-
-
-def whole(value: Any) -> int:
-    """Read how long a job takes at most that is run in one piece, in seconds."""
-    seconds = parse_duration(value)
-    if not _SPAN_MIN <= seconds <= _WHOLE_MAX:
-        raise Wrong("this time is out of range", 'write one from "1m" to "100h"')
-    return seconds
-
-
-def count_or_off(least: int, most: int) -> Callable[[Any], int]:
-    """Return a reader of whole numbers, zero for off."""
-
-    def read(value: Any) -> int:
-        if value == "off":
-            return 0
-        if type(value) is not int or not least <= value <= most:
-            raise Wrong("this must be a whole number", f'write one from {least} to {most}, or "off"')
-        return value
-
-    return read
-
-
-def number(key: str) -> Callable[[Any], Any]:
-    """Return a reader of what :mod:`jobs.ranges` allows under ``key``."""
-    rule = RANGES[key]
-
-    def read(value: Any) -> Any:
-        if rule.whole and type(value) is not int:
-            raise Wrong("this must be a whole number", f"write one from {rule}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - NaN
-            raise Wrong("this must be a number", "write it without quotation marks")
-        if not rule.holds(value):
-            raise Wrong("this number is out of range", f"write one from {rule}")
-        return value if rule.whole else float(value)
-
-    return read
-
-
-def duration(key: str) -> Callable[[Any], int]:
-    """Return a reader of times, in seconds, that :mod:`jobs.ranges` allows under ``key``."""
-    rule = RANGES[key]
-
-    def read(value: Any) -> int:
-        seconds = parse_duration(value)
-        if not rule.holds(seconds):
-            raise Wrong("this time is out of range", f"write one from {rule}")
-        return seconds
-
-    return read
+_DEVICES = Range(1, 1_024, "devices", whole=True)
+_GAIN = number(0.01, 1_024, "times one device")
+COMMAND = Rule(words)
+CYCLE = Rule(parse_cycle)
+DEVICES = Rule(
+    _device_range,
+    show=lambda ends: ends[0] if ends[0] == ends[1] else list(ends),
+    kind=int,
+    range=_DEVICES,
+    also="devices_max",
+)
+ENVIRONMENT = Rule(_environment, show=dict)
+FRACTION = number(0, 1, "of the parent's target")
+INSTANT = Rule(
+    parse_instant,
+    show=lambda seconds: None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(),
+    range=Range(0, _YEAR_3000 - 1, "UTC seconds", whole=True),
+)
+NAME = matching(
+    r"[a-z0-9][a-z0-9._-]{0,39}",
+    "this is no usable name",
+    "use up to 40 characters of a-z, 0-9, dots and hyphens",
+)
+PARTS = Rule(_parts)
+PATIENCE = Rule(_patience, kind=int)
+SECRETS = Rule(_secrets)
+SEED = number(0, 2**63 - 1, whole=True)
+SESSION = span(60, 100 * 3_600)  # no platform has longer sessions
+SHARE_OF_VOTES = Rule(_usual)
+SPEEDUP = Rule(_speedup, range=_GAIN.range)
+STEPS = number(1, _STEP_MAX, "steps", whole=True)
+STRINGS = Rule(_strings)
+TEXT = matching(r"(?s).*\S.*", "this must be a text", "put it in quotation marks")
+VOTES = Rule(_votes, place=True)

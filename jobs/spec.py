@@ -1,21 +1,25 @@
-"""JobSpec: what is trained, and what it needs. Knows no platform, quota or database."""
+"""JobSpec: what is trained, and what it needs. Knows no platform, quota or database.
 
-from __future__ import annotations
+A key of a job is a field with its rule beside it (:mod:`jobs.noun`). Files, the command line, what is written back and
+what is stored follow from these.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from jobs import readers
+from jobs.noun import Key, Option, Rule, Wrong
+from jobs.readers import count_or_off, matching, number, one_of, span
 
 Role = Literal["job", "main", "manager", "evaluate"]
 ROLES: tuple[Role, ...] = get_args(Role)
-START_WORDS = ("newest", "done", "accepted")
 # Whose list of files the artifact store has for an input; of everything else it has the files.
 _LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
-RENEW_WORDS = ("restart", "update")
 LONGEST_SECONDS = 1_800  # of an evaluation, unless it says another time
 WITHIN_SECONDS = 172_800  # likewise, from when it is queued: long enough for hours that training leaves
 HELD_OUT = "corpus:held-out"  # as a test set: what the model's own corpus keeps out of training
-PROMOTE_WORDS = ("automatic", "person")
+_WEEK = 604_800
 _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose step is at least 1
 
 
@@ -23,9 +27,9 @@ _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose st
 class Gate:
     """The job may start once ``parent`` has checkpointed ``fraction`` (0 to 1) of its target steps, or ``step``."""
 
-    parent: str
-    fraction: float
-    step: int | None = None
+    parent: Annotated[str, readers.TEXT, Key("job", old="parent")]
+    fraction: Annotated[float, readers.FRACTION] = 0.0
+    step: Annotated[int | None, number(1, 10**12 - 1, "steps of the parent", whole=True)] = None
 
     def step_of(self, target_step: int) -> float:
         """Return the step that a parent with this target must have reached."""
@@ -43,8 +47,8 @@ class Share:
     ``partner`` keeps what all who share with it leave. Counted from when the last of them was added.
     """
 
-    partner: str
-    percent: float
+    partner: Annotated[str, readers.NAME, Key("with")]
+    percent: Annotated[float, number(1, 99, "% of the hours of both")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,8 @@ class StartFrom:
     ``done``, or ``accepted``: its newest accepted version, or any checkpoint where the parent has no gates.
     """
 
-    parent: str
-    at: float | str = "newest"
+    parent: Annotated[str, readers.TEXT, Key("job")]
+    at: Annotated[float | str, readers.start_point("newest", "done", "accepted")] = "newest"
 
     @property
     def gate(self) -> Gate:
@@ -69,10 +73,14 @@ class StartFrom:
 class Needs:
     """What a session must offer: devices (a range: the plan picks), memory per device, a number format."""
 
-    devices_min: int = 1
+    devices_min: Annotated[
+        int, readers.DEVICES, Key("devices"), Option("The number of GPUs it needs.", "--gpus", "N")
+    ] = 1
     devices_max: int = 1
-    vram_gib: float = 0.0
-    dtype: str = "fp32"
+    vram_gib: Annotated[
+        float, number(0, 10**5, "GiB"), Option("Memory that it needs on each GPU, in GiB.", "--vram-gib")
+    ] = 0.0
+    dtype: Annotated[str, one_of("there is no such number format", "fp32", "fp16", "bf16", "int8")] = "fp32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +91,17 @@ class Mixture:
     when ``renew`` is ``restart``; when that is ``update``, only a person's update does.
     """
 
-    domain: str | None = None
-    extra_share: float = 0.0
-    corpus: str = ""
-    renew: str = "restart"
+    domain: Annotated[str | None, readers.TEXT] = None
+    extra_share: Annotated[float, number(0, 1, "of the domain's data")] = 0.0
+    corpus: Annotated[
+        str, matching("[0-9a-f]{16}", "this is no version of a corpus", "write its 16 characters: schedctl corpus show")
+    ] = ""
+    renew: Annotated[
+        str, one_of("a job takes up another corpus when it is restarted or updated", "restart", "update")
+    ] = "restart"
+
+
+_SPAN_OR_OFF = span(60, 30 * 86_400, off=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +113,14 @@ class Stall:
     reports in a row may not have a loss that is no number, nor ``same_error`` sessions in a row end in the same error.
     """
 
-    first_progress_seconds: int | None = None
-    no_progress_seconds: int | None = None
-    checkpoint_seconds: int | None = None
-    loss_nan: int = 3
-    same_error: int = 2
+    first_progress_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
+    no_progress_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
+    checkpoint_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
+    loss_nan: Annotated[int, count_or_off(1, 1_000_000)] = 3
+    same_error: Annotated[int, count_or_off(2, 1_000)] = 2
+
+
+_AIM = one_of("this says whether a lower or a higher metric is better", "low", "high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +131,19 @@ class StopRule:
     checkpoints in a row did not improve it by at least ``least``, or when it reaches ``value``; 0 and None: never.
     """
 
-    metric: str
-    patience: int = 0
-    least: float = 0.0
-    value: float | None = None
-    aim: Literal["high", "low"] = "low"
+    metric: Annotated[
+        str,
+        readers.TEXT,
+        Option("Stop early when this metric of its checkpoints improves no more.", "--stop-on", "METRIC"),
+    ]
+    patience: Annotated[
+        int,
+        readers.PATIENCE,
+        Option("After so many checkpoints without an improvement. Default: 3.", "--patience", "N"),
+    ] = 0
+    least: Annotated[float, number(0, 10**9)] = 0.0
+    value: Annotated[float | None, number(-(10**9), 10**9)] = None
+    aim: Annotated[Literal["high", "low"], _AIM] = "low"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +155,8 @@ class Code:
     the one it stood on (empty without git), from which a ``dirty`` one differs.
     """
 
-    source: str
-    revision: str = ""
+    source: Annotated[str, readers.TEXT, Key("repository")]
+    revision: Annotated[str, readers.TEXT, Key("commit")] = ""
     digest: str = ""
     commit: str = ""
     dirty: bool = False
@@ -169,6 +195,15 @@ TEST_SET = "set"
 """By this name an evaluation's session is given its test set, and people name it."""
 
 
+def _test_set(value: Any) -> Input:
+    if not isinstance(value, str) or not value.strip():
+        raise Wrong("this must be a file of items, or a folder with one", 'write it like set = "tests/held-out.jsonl"')
+    return Input(TEST_SET, value if value == HELD_OUT else readers.inputs({TEST_SET: value})[TEST_SET])
+
+
+_TEST_SET = Rule(_test_set, lambda test_set: test_set.source, place=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """How checkpoints of a model are scored: a command in a session of its own, which is run whole.
@@ -181,20 +216,23 @@ class Evaluation:
     shown to be worse.
     """
 
-    command: tuple[str, ...]
-    test_set: Input
-    longest_seconds: int = LONGEST_SECONDS
-    within_seconds: int | None = WITHIN_SECONDS
+    command: Annotated[tuple[str, ...], readers.COMMAND]
+    test_set: Annotated[Input, _TEST_SET, Key("set")]
+    longest_seconds: Annotated[int, readers.SESSION] = LONGEST_SECONDS
+    within_seconds: Annotated[int | None, span(60, 30 * 86_400, off=None)] = WITHIN_SECONDS
     needs: Needs = Needs()
-    pools: tuple[str, ...] = ()
-    promote: str = "automatic"
-    at: tuple[float, ...] = (1.0,)
-    votes: str = ""
-    usual: float = 0.5
+    pools: Annotated[tuple[str, ...], readers.STRINGS] = ()
+    promote: Annotated[
+        str, one_of("an accepted version is promoted by itself or by a person", "automatic", "person")
+    ] = "automatic"
+    at: Annotated[tuple[float, ...], readers.PARTS] = (1.0,)
+    votes: Annotated[str, readers.VOTES] = ""
+    usual: Annotated[float, readers.SHARE_OF_VOTES] = 0.5
 
 
 GateKind = Literal["threshold", "better", "no_harm", "not_worse"]
 GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
+_MARGIN = number(-(10**9), 10**9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,26 +245,28 @@ class QualityGate:
     ``better`` and ``no_harm`` a ``margin`` is the smallest difference worth knowing. ``aim`` says where good is.
     """
 
-    metric: str
-    kind: GateKind
-    minimum: float | None = None
-    maximum: float | None = None
-    by: Literal["point", "lower"] = "point"
-    margin: float = 0.0
-    aim: Literal["high", "low"] = "high"
+    metric: Annotated[
+        str,
+        matching(
+            r"[a-z0-9][a-z0-9_@-]{0,59}(\.[a-z0-9][a-z0-9_-]{0,39})?",
+            "a gate names its metric",
+            'write metric = "component_atomicity", or "loss.python" for one domain',
+        ),
+    ]
+    kind: Annotated[GateKind, one_of("there is no such kind of gate", *GATE_KINDS)]
+    minimum: Annotated[float | None, _MARGIN] = None
+    maximum: Annotated[float | None, _MARGIN] = None
+    by: Annotated[
+        Literal["point", "lower"],
+        one_of("this says whether the mean counts or the cautious end of its interval", "point", "lower"),
+    ] = "point"
+    margin: Annotated[float, _MARGIN] = 0.0
+    aim: Annotated[Literal["high", "low"], _AIM] = "high"
 
     @property
     def compares(self) -> bool:
         """Return whether it needs a promoted version."""
         return self.kind != "threshold"
-
-    def document(self) -> dict[str, Any]:
-        """Return it as a table says it, without what is as usual; ``read_gates`` reads it back."""
-        result: dict[str, Any] = {"metric": self.metric, "kind": self.kind}
-        for key, usual in (("minimum", None), ("maximum", None), ("by", "point"), ("margin", 0.0), ("aim", "high")):
-            if getattr(self, key) != usual:
-                result[key] = getattr(self, key)
-        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +288,33 @@ class Requirements:
     image_largest: str = field(default="", compare=False)
 
 
+def _code(value: Any) -> Code | None:
+    if not isinstance(value, str):
+        raise Wrong("this must be a folder, or a repository and a commit", 'write it like code = "."')
+    return Code(readers.storable(value)) if value else None
+
+
+def _requirements(value: Any) -> Requirements | None:
+    if not isinstance(value, str):
+        raise Wrong("this must be a file that asks for packages", 'write it like requirements = "requirements.txt"')
+    return Requirements(readers.storable(value)) if value else None
+
+
+def _inputs(value: Any) -> tuple[Input, ...]:
+    return tuple(Input(name, source) for name, source in sorted(readers.inputs(value).items()))
+
+
+def _source(thing: Code | Input | Requirements | None) -> Any:
+    if isinstance(thing, Code) and thing.revision:
+        return {"repository": thing.source, "commit": thing.revision}
+    return thing and thing.source
+
+
+_CODE = Rule(_code, _source, place=True)
+_INPUTS = Rule(_inputs, lambda inputs: {one.name: one.source for one in inputs}, place=True)
+_REQUIREMENTS = Rule(_requirements, _source, place=True)
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """The definition of one job.
@@ -257,35 +324,79 @@ class JobSpec:
     measurements. ``{python}`` and ``{payload}`` in ``command`` are filled in where the job runs.
     """
 
-    name: str
-    role: Role
-    command: tuple[str, ...]
-    target_step: int
-    steps_per_hour: float
-    weight: float = 1.0
+    name: Annotated[str, readers.NAME, Option("Name of the job. Default for a script: that of its folder.")]
+    role: Annotated[
+        Role, one_of("there is no such role", *ROLES), Option("main or manager, in a family of models. Default: job.")
+    ]
+    command: Annotated[tuple[str, ...], readers.COMMAND, Option("Training command, as one would type it in a shell.")]
+    target_step: Annotated[int, readers.STEPS, Option("Train up to this step.")]
+    steps_per_hour: Annotated[
+        float, number(0.01, 10**9, "steps an hour"), Option("An estimate of its speed, until it is measured.")
+    ]
+    weight: Annotated[
+        float,
+        number(0.001, 10**6),
+        Key("priority", old="weight"),
+        Option("Value of one training hour relative to other jobs, which have 1."),
+    ] = 1.0
     needs: Needs = Needs()
     mixture: Mixture | None = None  # None: no corpus at all
-    gate: Gate | None = None
+    gate: Annotated[Gate | None, Key("after", old="gate")] = None
     start_from: StartFrom | None = None  # then the gate is its gate
     share: Share | None = None  # of the hours that it has together with another job
-    pools: tuple[str, ...] = ()  # empty: any pool
-    seed: int = 0
-    setup_seconds: int = 600
-    checkpoint_seconds: int = 60
-    device_speedup: tuple[float, ...] = (1.0,)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    not_before: int | None = None  # UTC seconds
-    deadline: int | None = None  # UTC seconds
+    pools: Annotated[
+        tuple[str, ...], readers.STRINGS, Option("A pool it may use; may be repeated. Default: any.", "--pool", "POOL")
+    ] = ()
+    seed: Annotated[int, readers.SEED] = 0
+    setup_seconds: Annotated[int, span(0, _WEEK)] = 600
+    checkpoint_seconds: Annotated[int, span(0, _WEEK)] = 60
+    device_speedup: Annotated[tuple[float, ...], readers.SPEEDUP] = (1.0,)
+    environment: Annotated[
+        Mapping[str, str],
+        readers.ENVIRONMENT,
+        Option("An environment variable of its command; may be repeated.", "--env", "KEY=VALUE"),
+    ] = field(default_factory=dict)
+    not_before: Annotated[int | None, readers.INSTANT, Option("Start no earlier than this.")] = None
+    deadline: Annotated[int | None, readers.INSTANT, Option("Finish before, 2026-12-01T09:00:00Z.")] = None
     stall: Stall = Stall()
     stop: StopRule | None = None  # None: it trains to its target step
-    code: Code | None = None  # None: the command starts in an empty folder
-    inputs: tuple[Input, ...] = ()
-    requirements: Requirements | None = None  # None: the image's own packages
-    image: str = ""  # where the platform runs containers that a launch can choose (SageMaker); empty: the pool's
-    image_python: str = ""  # such as 3.12; empty: what the image's name tells
-    secrets: tuple[str, ...] = ()  # names of variables; the values are the daemon's or the platform's to give
-    sweep: str = ""  # what it has in common with jobs that differ in a few values; a list shows them as one
-    expects: str = ""  # when the next generation comes: "thursday 09:00", "12d"; empty: learned from the queue
-    whole: bool = False  # it knows nothing of checkpoints: its one step is the whole run, in one session
+    code: Annotated[  # None: the command starts in an empty folder
+        Code | None, _CODE, Option("The folder its command runs in, kept as it is now.", metavar="DIR")
+    ] = None
+    inputs: Annotated[
+        tuple[Input, ...],
+        _INPUTS,
+        Option("A folder or hf:ORG/NAME@REVISION that it reads; may be repeated.", "--input", "NAME=SOURCE"),
+    ] = ()
+    requirements: Annotated[  # None: the image's own packages
+        Requirements | None,
+        _REQUIREMENTS,
+        Option("The packages it needs. Default: requirements.txt of a script's folder.", metavar="FILE"),
+    ] = None
+    # Where the platform runs containers that a launch can choose (SageMaker); empty: the pool's.
+    image: Annotated[
+        str,
+        matching(
+            "([A-Za-z0-9][!-~]{0,254})?",
+            "this must be a container image",
+            'write it like "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-py312" or "sdk:pytorch:2.10"',
+        ),
+    ] = ""
+    image_python: Annotated[  # empty: what the image's name tells
+        str, matching(r"(?a)(3\.\d{1,2})?", "this is no version of Python", 'write it like "3.12"')
+    ] = ""
+    secrets: Annotated[  # names of variables; the values are the daemon's or the platform's to give
+        tuple[str, ...], readers.SECRETS, Option("A secret that its sessions get; may be repeated.", "--secret", "NAME")
+    ] = ()
+    sweep: Annotated[str, readers.NAME] = ""  # what jobs that differ in a few values share; a list shows them as one
+    expects: Annotated[str, readers.CYCLE] = ""  # when the next generation comes; empty: learned from the queue
+    whole: Annotated[  # it knows nothing of checkpoints: its one step is the whole run, in one session
+        bool,
+        Option(
+            "Run it in one session that takes at most so long, such as 3h; it cannot resume.",
+            "--max-time --whole",
+            "TIME",
+        ),
+    ] = False
     evaluation: Evaluation | None = None  # None: it is not evaluated
     gates: tuple[QualityGate, ...] = ()  # with an evaluation at least one

@@ -36,7 +36,7 @@ class Pinned(NamedTuple):
 
 def pin(source: str, endpoint: str, token: str) -> Pinned:
     """Ask the Hub what a ``source``, such as ``hf:org/name@main#*.json``, is now. Raises TreeError."""
-    match = REPOSITORY.fullmatch(source)
+    match = re.fullmatch(REPOSITORY, source)
     if match is None:
         raise TreeError(source, "it names no repository of the Hub", "Write hf:org/name@revision")
     kind, revision = "datasets" if match["datasets"] else "models", match["revision"] or "main"

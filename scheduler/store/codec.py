@@ -80,7 +80,8 @@ def _declared(kind: type) -> list[tuple[str, str, object, Callable[[Any], Any]]]
     """
     hints = get_type_hints(kind)
     plain = {name: get_args(hint)[0] if get_origin(hint) in _UNIONS else hint for name, hint in hints.items()}
-    return [(entry.name, str(entry.type), plain[entry.name], _reader(hints[entry.name])) for entry in fields(kind)]
+    words = {name: hint.__name__ if isinstance(hint, type) else str(hint) for name, hint in hints.items()}
+    return [(name, words[name], plain[name], _reader(hint)) for name, hint in hints.items()]
 
 
 @cache

@@ -38,8 +38,8 @@ class CommandFailed(Exception):
 
 
 def _weight(value: float) -> float:
-    if not RANGES["weight"].holds(value):
-        raise ValueError(f"a weight is a number in the range {RANGES['weight']}")
+    if not RANGES["priority"].holds(value):
+        raise ValueError(f"a weight is a number in the range {RANGES['priority']}")
     return value
 
 

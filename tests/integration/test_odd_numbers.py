@@ -178,6 +178,8 @@ JOB: dict[str, Any] = {
     "after": {"job": "other", "fraction": 0.5},
     "share": {"with": "other", "percent": 30},
     "stall": {},
+    "evaluation": {"command": ["score"], "set": "/items.jsonl"},
+    "gates": [{"metric": "loss", "kind": "better"}],
 }
 KEYS = [
     *RANGES,

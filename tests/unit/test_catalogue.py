@@ -158,7 +158,7 @@ def test_gates_point_across_files(tmp_path: Path) -> None:
     [
         ('name = "Bad Name"', 'name = "Bad Name": this is no usable name'),
         ('name = "w\\n"', "this is no usable name"),
-        ('role = "boss"', 'role = "boss": there is no such role; use job, main, manager or evaluate'),
+        ('role = "boss"', 'role = "boss": there is no such role; write "job", "main", "manager" or "evaluate"'),
         ('command = "python x"', "a command is a list of words"),
         ("command = []", "a command is a list of words"),
         ('command = ["{home}/x"]', "nothing is filled in for {home}; use {python}, {payload} or {input:NAME}"),

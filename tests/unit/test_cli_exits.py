@@ -42,7 +42,7 @@ INNER = {
     "jobs.environment.tool.NoWheel",
     "jobs.payload.store.manifest.BadManifest",
     "jobs.problem.UserError",
-    "jobs.readers.Wrong",
+    "jobs.noun.Wrong",
     "jobs.scores.ScoresError",
     "jobs.votes.VotesError",
     "platforms.bundle.BadArchive",

@@ -4,10 +4,17 @@ from typing import Any
 
 import pytest
 
-from jobs.definition import read_gates
-from jobs.readers import Wrong
-from jobs.spec import QualityGate
+from jobs.catalogue import job_from_table
+from jobs.job_table import table_of
+from jobs.problem import ProblemsFound
+from jobs.spec import JobSpec, QualityGate
 from scheduler.service.requests.gate_concerns import smallest_set
+
+
+def read(gates: Any) -> JobSpec:
+    evaluation = {"command": ["score"], "set": "/items.jsonl"}
+    table = {"name": "a", "command": ["x"], "target_step": 5, "steps_per_hour": 1, "evaluation": evaluation}
+    return job_from_table({**table, "gates": gates}, "a file")
 
 
 def test_gates_are_read_and_written_back() -> None:
@@ -17,29 +24,33 @@ def test_gates_are_read_and_written_back() -> None:
         {"metric": "pass@1", "kind": "no_harm"},
         {"metric": "pass@1", "kind": "not_worse", "margin": 0.05},
     ]
-    gates = read_gates(tables)
+    spec = read(tables)
+    gates = spec.gates
     assert gates[0] == QualityGate("component_atomicity", "threshold", minimum=0.95, by="lower")
-    assert [gate.document() for gate in gates] == tables
+    assert table_of(spec)["gates"] == tables
     assert [gate.compares for gate in gates] == [False, True, True, True]
 
 
 @pytest.mark.parametrize(
     ("tables", "why"),
     [
-        ({}, "list"),
-        ([1], "a gate is a table"),
-        ([{"metric": "a", "kind": "better", "minimun": 1}], "no minimun"),
-        ([{"kind": "better"}], "names its metric"),
+        ({"metric": "a"}, "gates: this must be a list of at most 50 tables"),
+        ([1], "gates.1 = 1: this must be a table"),
+        ([{"metric": "a", "kind": "better", "minimun": 1}], "gates.1.minimun: there is no such key"),
+        ([{"kind": "better"}], "gates.1.metric: is missing"),
         ([{"metric": "A b", "kind": "better"}], "names its metric"),
-        ([{"metric": "a"}], "kind of the gate on a is not known"),
-        ([{"metric": "a", "kind": ["better"]}], "is not known"),
+        ([{"metric": "a"}], "gates.1.kind: is missing"),
+        ([{"metric": "a", "kind": ["better"]}], "gates.1.kind = ['better']: there is no such kind of gate"),
         ([{"metric": "a", "kind": "threshold"}], "needs a minimum or a maximum"),
         ([{"metric": "a", "kind": "threshold", "minimum": 0, "maximum": 1}], "needs a minimum or a maximum"),
         ([{"metric": "a", "kind": "threshold", "minimum": True}], "must be a number"),
         ([{"metric": "a", "kind": "threshold", "minimum": float("nan")}], "must be a number"),
         ([{"metric": "a", "kind": "threshold", "minimum": 1, "by": "lower"}], "no number of items shows"),
         ([{"metric": "a", "kind": "threshold", "maximum": 0, "by": "lower"}], "no number of items shows"),
-        ([{"metric": "a", "kind": "threshold", "minimum": 1, "by": "upper"}], "by of the gate on a"),
+        (
+            [{"metric": "a", "kind": "threshold", "minimum": 1, "by": "upper"}],
+            'gates.1.by = "upper": this says whether the mean counts',
+        ),
         ([{"metric": "a", "kind": "threshold", "minimum": 1, "margin": 0.1}], "has a margin"),
         ([{"metric": "a", "kind": "better", "by": "lower"}], "has a minimum, a maximum or by"),
         ([{"metric": "a", "kind": "not_worse"}], "needs a margin above 0"),
@@ -48,9 +59,11 @@ def test_gates_are_read_and_written_back() -> None:
     ],
 )
 def test_a_gate_that_cannot_be_judged_by_is_refused(tables: Any, why: str) -> None:
-    with pytest.raises(Wrong, match=why) as caught:
-        read_gates(tables)
-    assert caught.value.remedy
+    with pytest.raises(ProblemsFound) as caught:
+        read(tables)
+    (problem,) = caught.value.problems
+    assert why in str(problem)
+    assert problem.remedy
 
 
 @pytest.mark.parametrize(

@@ -232,8 +232,8 @@ def _pool_edit(words: str) -> Edit:
 def _weight_edit(words: str) -> Edit:
     name, value = _parts("--priority", words, "JOB=NUMBER")
     amount = _number("--priority", words, value)
-    if not RANGES["weight"].holds(amount):
-        why = f"{amount:g} is not in the range {RANGES['weight']}"
+    if not RANGES["priority"].holds(amount):
+        why = f"{amount:g} is not in the range {RANGES['priority']}"
         raise UsageFault(f"--priority {words} cannot be used", why, "Write it like ufm=2")
     return SetWeight(name, amount)
 

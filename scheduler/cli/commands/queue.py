@@ -77,14 +77,7 @@ def add(
     models: Annotated[
         bool, typer.Option("--models", help="Add every model of the settings that is not in the queue yet.")
     ] = False,
-    fields: Annotated[
-        dict[str, Any],
-        options.described(
-            *("name", "command", "target_step", "steps_per_hour", "role", "priority", "pools", "gpus", "vram_gib"),
-            *("environment", "deadline", "not_before", "stop_on", "patience", "code", "inputs", "requirements"),
-            "secrets",
-        ),
-    ] = options.NOTHING,
+    fields: Annotated[dict[str, Any], options.described("max_time")] = options.NOTHING,
     go_on: Annotated[
         bool,
         typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of from step 0."),
@@ -323,9 +316,9 @@ def priority(
     from jobs.ranges import RANGES
     from scheduler.service.requests import queue
 
-    if not RANGES["weight"].holds(value):
+    if not RANGES["priority"].holds(value):
         remedy = "Hold the job to keep it from running" if value <= 0 else "Write one in the range"
-        raise UsageFault("no such priority", f"{value:g} is not in the range {RANGES['weight']}", remedy)
+        raise UsageFault("no such priority", f"{value:g} is not in the range {RANGES['priority']}", remedy)
     record = queue.change(cli.app.database, job, cli.now, cli.who, weight=value)
     _changed(cli, record, f"has priority {value:g}")
 

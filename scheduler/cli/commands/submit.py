@@ -29,13 +29,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
     ] = None,
-    fields: Annotated[
-        dict[str, Any],
-        options.described(
-            *("target_step", "whole", "name", "role", "pools", "gpus", "vram_gib", "environment", "priority"),
-            *("deadline", "steps_per_hour", "stop_on", "patience", "inputs", "requirements", "secrets"),
-        ),
-    ] = options.NOTHING,
+    fields: Annotated[dict[str, Any], options.described("code", "command", "not_before")] = options.NOTHING,
     probe: Annotated[
         int, typer.Option("--probe", min=0, max=3_600, help="Try it here for at most so many seconds; 0: do not.")
     ] = _PROBE_SECONDS,

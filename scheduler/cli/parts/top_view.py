@@ -164,8 +164,8 @@ class View:
             weight = float(self.typed)
         except ValueError:
             weight = -1.0
-        if not RANGES["weight"].holds(weight):
-            self.message = f"{self.typed} is no priority in the range {RANGES['weight']}"
+        if not RANGES["priority"].holds(weight):
+            self.message = f"{self.typed} is no priority in the range {RANGES['priority']}"
             return
         change = queue.change
         self._do(

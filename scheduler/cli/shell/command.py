@@ -9,7 +9,7 @@ from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -117,16 +117,14 @@ class CommandGroup(TyperGroup):
 
 @dataclass(frozen=True)
 class Several:
-    """Options that several commands have, declared once as attributes of a class. A command takes them as a dict."""
+    """Options that several commands have, by their names, as typer reads them. A command takes them as a dict."""
 
-    declared: type
-    names: tuple[str, ...]
+    options: Mapping[str, Any]
 
     def parameters(self) -> list[Parameter]:
         """Return each as a parameter of its own."""
-        hints = get_type_hints(self.declared, include_extras=True)
         kind = Parameter.POSITIONAL_OR_KEYWORD
-        return [Parameter(name, kind, default=None, annotation=hints[name]) for name in self.names]
+        return [Parameter(name, kind, default=None, annotation=hint) for name, hint in self.options.items()]
 
 
 def group(summary: str, alone: str = "", old_names: Mapping[str, str] = MappingProxyType({})) -> typer.Typer:
@@ -170,7 +168,7 @@ def command(
 
         @wraps(function)
         def called(ctx: typer.Context, **arguments: Any) -> None:
-            gathered = {name: {key: arguments.pop(key) for key in values.names} for name, values in several.items()}
+            gathered = {name: {key: arguments.pop(key) for key in values.options} for name, values in several.items()}
             function(ctx.obj, **arguments, **gathered)
 
         # This is what typer makes the parser of.

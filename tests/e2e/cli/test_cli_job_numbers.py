@@ -27,6 +27,7 @@ _WRITTEN = {
     "after.step": 'after = {{ job = "uff-main", step = {} }}',
     "share.percent": 'share = {{ with = "uff-main", percent = {} }}',
     "stop.least": 'stop = {{ metric = "loss", patience = 3, least = {} }}',
+    "evaluation.longest": 'evaluation = {{ command = ["x"], set = "/items.jsonl", longest = {} }}',
     "stop.value": 'stop = {{ metric = "loss", value = {} }}',
 }
 _NEVER = {
@@ -86,10 +87,13 @@ def test_no_absurd_number_is_added(schedctl: Schedctl, world: Database, home: Pa
 
 @pytest.mark.parametrize("key", RANGES)
 def test_what_is_out_of_range_says_the_range(schedctl: Schedctl, world: Database, home: Path, key: str) -> None:
-    value = "101w" if key in {"setup", "checkpoint"} else "1e15" if not RANGES[key].whole else str(10**20)
+    spans = {"setup", "checkpoint", "evaluation.longest"}
+    value = "101w" if key in spans else "1e15" if not RANGES[key].whole else str(10**20)
     found = schedctl("queue", "add", str(job_file(home, key, f'"{value}"' if "w" in value else value)))
     assert found.code == 3
     expected = "between 1970 and 3000" if key in {"not_before", "deadline"} else str(RANGES[key])
+    if key in spans:
+        expected = '"{}" to "{}"'.format(*expected.split(" to "))
     assert expected in found.err
 
 
@@ -122,7 +126,7 @@ _CORNERS: list[dict[str, Any]] = [
     for target, speed, weight in product(
         (1, RANGES["target_step"].most),
         (RANGES["steps_per_hour"].least, RANGES["steps_per_hour"].most),
-        (RANGES["weight"].least, RANGES["weight"].most),
+        (RANGES["priority"].least, RANGES["priority"].most),
     )
 ] + [
     {"setup_seconds": RANGES["setup"].most, "checkpoint_seconds": RANGES["checkpoint"].most},
@@ -156,7 +160,7 @@ def test_whatever_is_in_range_can_be_planned(schedctl: Schedctl, world: Database
 _OLD: dict[str, dict[str, Any]] = {
     "steps_per_hour": {"steps_per_hour": 1e308},
     "slow": {"steps_per_hour": 1e-310},
-    "weight": {"weight": 1e308},
+    "priority": {"weight": 1e308},
     "needs.devices": {"needs": Needs(10**30, 10**400)},
     "needs.vram_gib": {"needs": Needs(1, 1, 1e308)},
     "device_speedup": {"device_speedup": (1.0, 5e-324)},

@@ -37,7 +37,7 @@ specs = st.builds(
     command=st.lists(plain, min_size=1, max_size=3).map(tuple),
     target_step=st.integers(1, 10**12 - 1),
     steps_per_hour=st.floats(RANGES["steps_per_hour"].least, RANGES["steps_per_hour"].most),
-    weight=st.floats(RANGES["weight"].least, RANGES["weight"].most),
+    weight=st.floats(RANGES["priority"].least, RANGES["priority"].most),
     needs=st.builds(Needs, st.just(1), st.integers(1, 8), st.floats(0, 1e5), st.sampled_from(["fp16", "bf16"])),
     mixture=st.sampled_from([None, Mixture()]) | st.builds(Mixture, plain, st.floats(0, 1)),
     gate=st.none() | st.builds(Gate, plain.filter(lambda text: text != "a"), st.floats(0, 1)),
