@@ -8,14 +8,16 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jobs.job_table import written_table
 from jobs.noun import TableKey, Wrong, keys_of
 from jobs.problem import Problem, as_toml, did_you_mean
-from jobs.readers import SESSION, is_remote
+from jobs.readers import is_remote
 from jobs.spec import HELD_OUT, Code, Gate, Input, JobSpec, Mixture, QualityGate, Requirements, StopRule
 
 T = TypeVar("T")
 
 TABLES_MAX = 50  # of a list of tables, such as [[gates]]
+_OF_STEPS = {"target_step", "steps_per_hour"}  # what a whole job has not got
 _TRAINER = "trainers/finetune.py"  # whose command line the adviser reads
 OLD_NAMES = {one.old: one.key for one in keys_of(JobSpec) if one.old}
 """Keys of a job by their old names, which still work."""
@@ -43,8 +45,15 @@ class Definition:
     def job(self, table: Mapping[str, Any]) -> JobSpec | None:
         """Return the spec, or None when a problem was noted."""
         before = len(self.problems)
-        table = self._advised(self._whole({"role": "job", **table}))
-        values = self._values(JobSpec, table) | {"whole": "whole" in table}
+        table = {"role": "job", **table}
+        if whole := "whole" in table:
+            for key in sorted(_OF_STEPS & set(table)):
+                why = "a job that is run whole has one step, which is all of it"
+                self._wrong(key, table[key], why, "leave it out")
+            table |= dict.fromkeys(_OF_STEPS, 1)
+        values = self._values(JobSpec, self._advised(table))
+        if whole:  # its one step takes as long as it says: no session that is shorter can hold it
+            values |= {"steps_per_hour": 3_600 / (values["whole"] or 3_600), "whole": True}
         self._check_together(values, table)
         self._check_inputs(values)
         if values["start_from"] is not None:
@@ -80,12 +89,7 @@ class Definition:
         if "checkpoint" in left_out:
             values["checkpoint"] = f"{advice.checkpoint_seconds}s"
         if "needs" in left_out:
-            needs = advice.needs
-            most = needs.devices_max
-            values["needs"] = {
-                "devices": [1, most] if most > 1 else 1, "vram_gib": needs.vram_gib, "dtype": needs.dtype
-            }  # fmt: skip
-            values["device_speedup"] = list(advice.device_speedup)
+            values |= {"needs": written_table(advice.needs), "device_speedup": list(advice.device_speedup)}
         return {**values, **table}
 
     def _check_together(self, values: Mapping[str, Any], table: Mapping[str, Any]) -> None:
@@ -135,20 +139,6 @@ class Definition:
             remedy = did_you_mean(name, inputs) if inputs else f'add inputs = {{ {name} = "/its/folder" }}'
             self._wrong(key, f"{{input:{name}}}", f"the job has no input {name!r}", remedy)
 
-    def _whole(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A whole job has one step, which takes as long as it says: no session that is shorter can hold it."""
-        if "whole" not in table:
-            return table
-        for key in ("target_step", "steps_per_hour"):
-            if key in table:
-                self._wrong(key, table[key], "a job that is run whole has one step, which is all of it", "leave it out")
-        try:
-            seconds = SESSION.read(table["whole"])
-        except ValueError as error:
-            self._wrong("whole", table["whole"], str(error), getattr(error, "remedy", ""))
-            seconds = 3_600
-        return {**table, "target_step": 1, "steps_per_hour": 3_600 / seconds}
-
     def _values(self, kind: type, table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         """Return the fields of a dataclass that the keys of a table set, also those by default."""
         keys = keys_of(kind)
@@ -173,8 +163,8 @@ class Definition:
         try:
             if one.inner is not None and (one.rule is None or isinstance(value, dict)):
                 return self._inner(one, value, f"{prefix}{key}")
-            read = one.rule.read(value) if one.rule else default
-            return self._placed(read) if one.rule and one.rule.place else read
+            assert one.rule is not None  # noqa: S101 - a key has a rule, or is a table
+            return self._placed(one.rule.read(value)) if one.rule.place else one.rule.read(value)
         except ValueError as error:
             self._wrong(f"{prefix}{key}", value, str(error), getattr(error, "remedy", ""))
             return default

@@ -15,14 +15,17 @@ _IN_FULL = (JobSpec, Needs, Evaluation)  # people want to see their values by de
 
 def table_of(spec: JobSpec) -> dict[str, Any]:
     """Return the table that :func:`jobs.catalogue.job_from_table` makes ``spec`` of; what is not set is left out."""
-    table = _table(spec) | {"whole": whole_of(spec)}
+    table = written_table(spec)
     if spec.gate is not None and spec.gate.step is None:
         table["after"]["fraction"] = spec.gate.fraction
     if spec.mixture is not None and spec.mixture.domain is not None:
         table["mixture"]["extra_share"] = spec.mixture.extra_share
-    derived = {"target_step", "steps_per_hour"} if spec.whole else {"whole"}
-    derived |= {"after"} if spec.start_from else set()
-    return {key: value for key, value in table.items() if key not in derived}
+    if spec.start_from is not None:
+        table.pop("after", None)
+    if spec.whole:
+        del table["target_step"], table["steps_per_hour"]
+        table["whole"] = whole_of(spec)
+    return table
 
 
 def whole_of(spec: JobSpec) -> str:
@@ -30,7 +33,8 @@ def whole_of(spec: JobSpec) -> str:
     return show_duration(round(3_600 / spec.steps_per_hour))
 
 
-def _table(record: Any) -> dict[str, Any]:
+def written_table(record: Any) -> dict[str, Any]:
+    """Return a dataclass with rules as the table that people write."""
     kind: Any = type(record)
     table = {}
     for one in keys_of(kind):
@@ -39,8 +43,8 @@ def _table(record: Any) -> dict[str, Any]:
             continue
         if one.rule is not None:
             value = one.rule.show(value)
-        elif one.inner is not None and value is not None:
-            value = list(map(_table, value)) if one.many else _table(value)
+        elif value is not None:
+            value = list(map(written_table, value)) if one.many else written_table(value)
         if value is not None and (one.default is None or value not in ("", [], {})):
             table[one.key] = value
     return table

@@ -288,31 +288,27 @@ class Requirements:
     image_largest: str = field(default="", compare=False)
 
 
-def _code(value: Any) -> Code | None:
-    if not isinstance(value, str):
-        raise Wrong("this must be a folder, or a repository and a commit", 'write it like code = "."')
-    return Code(readers.storable(value)) if value else None
+def _source(kind: type[Code] | type[Requirements], why: str, remedy: str) -> Rule:
+    """Return the rule of a path; empty: none at all."""
+    text = matching("(?s).*", why, remedy)
+    return Rule(lambda value: kind(text.read(value)) if value != "" else None, _shown, place=True)
 
 
-def _requirements(value: Any) -> Requirements | None:
-    if not isinstance(value, str):
-        raise Wrong("this must be a file that asks for packages", 'write it like requirements = "requirements.txt"')
-    return Requirements(readers.storable(value)) if value else None
+def _shown(thing: Code | Requirements | None) -> Any:
+    if isinstance(thing, Code) and thing.revision:
+        return {"repository": thing.source, "commit": thing.revision}
+    return thing and thing.source
 
 
 def _inputs(value: Any) -> tuple[Input, ...]:
     return tuple(Input(name, source) for name, source in sorted(readers.inputs(value).items()))
 
 
-def _source(thing: Code | Input | Requirements | None) -> Any:
-    if isinstance(thing, Code) and thing.revision:
-        return {"repository": thing.source, "commit": thing.revision}
-    return thing and thing.source
-
-
-_CODE = Rule(_code, _source, place=True)
+_CODE = _source(Code, "this must be a folder, or a repository and a commit", 'write it like code = "."')
 _INPUTS = Rule(_inputs, lambda inputs: {one.name: one.source for one in inputs}, place=True)
-_REQUIREMENTS = Rule(_requirements, _source, place=True)
+_REQUIREMENTS = _source(
+    Requirements, "this must be a file that asks for packages", 'write it like requirements = "requirements.txt"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +388,7 @@ class JobSpec:
     expects: Annotated[str, readers.CYCLE] = ""  # when the next generation comes; empty: learned from the queue
     whole: Annotated[  # it knows nothing of checkpoints: its one step is the whole run, in one session
         bool,
+        Rule(readers.SESSION.read, lambda whole: whole or None),
         Option(
             "Run it in one session that takes at most so long, such as 3h; it cannot resume.",
             "--max-time --whole",

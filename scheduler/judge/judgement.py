@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from jobs.job_table import written_table
 from jobs.spec import QualityGate
 
 Verdict = Literal["accepted", "rejected", "inconclusive", "error"]
@@ -57,7 +58,7 @@ class Finding:
     def document(self) -> dict[str, Any]:
         """Return it in plain JSON types."""
         fields = asdict(self)
-        return fields | {"gate": self.gate.document(), "examples": [asdict(example) for example in self.examples]}
+        return fields | {"gate": written_table(self.gate), "examples": [asdict(example) for example in self.examples]}
 
 
 @dataclass(frozen=True, slots=True)

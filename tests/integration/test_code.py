@@ -129,7 +129,7 @@ def test_a_job_keeps_its_code_through_the_database_and_changes_it_by_an_event(
     (folder / "helper.py").write_text("WORD = 'second'\n")
     second = code.keep(database, store, Code(str(folder)), NOW + DAY)
     assert second.digest != first.digest
-    code.change(database, "ufm", second, NOW, "ann")
+    queue.change(database, "ufm", NOW, "ann", code=second)
     with database.read() as tx:
         assert job_rows.get(tx, "ufm").spec.code == second
         (event,) = [found for found in events.tail(tx, subject="ufm") if found.kind == "job.code"]
@@ -166,7 +166,7 @@ def test_code_stays_while_a_job_a_session_or_a_checkpoint_names_it(
         trees.note(tx, "lock", lock, NOW + 3 * DAY)
         job_rows.note_launch(tx, "ufm", "kaggle")
         runs.insert(tx, run, NOW)
-    code.change(database, "ufm", second, NOW, "ann")
+    queue.change(database, "ufm", NOW, "ann", code=second)
     for day in (4, 6, 8):
         retain_trees(ports, NOW + day * DAY)
         assert there() == {first.digest, second.digest}, "a live session runs the first"

@@ -49,10 +49,11 @@ NOTHING: dict[str, Any] = {}  # what a call without any of them has
 
 def described(*others: str) -> Several:
     """Return the options that describe a job but for some ``others``, for a command that has them."""
-    return Several({name: _annotation(one) for name, (_, one) in _KEYS.items() if name not in others})
+    return Several({name: option_of(one) for name, (_, one) in _KEYS.items() if name not in others})
 
 
-def _annotation(one: TableKey) -> Any:
+def option_of(one: TableKey) -> Any:
+    """Return the option that sets a key, as typer reads it."""
     kind: Any = one.rule.kind if one.rule else str
     if isinstance(one.default, tuple | dict) and kind is str:
         kind = list[str]

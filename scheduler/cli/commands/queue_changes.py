@@ -300,13 +300,13 @@ def update_job(
         if locked is not None:
             messages.append(f"{_having(same_packages, 'packages')}: {lock_line(locked)}")
         if not same_packages:
-            record = environment.change(app.database, name, locked, cli.now, cli.who)
+            record = queue.change(app.database, name, cli.now, cli.who, requirements=locked)
     if code_wanted is not None:
         packed = code.keep(app.database, app.artifacts, code_wanted, keep_until, heal=cli.out.say)
         same_code = old.code is not None and old.code.digest == packed.digest
         messages.append(f"{_having(same_code, 'code')}: {code_line(packed)}")
         if old.code != packed:
-            record = code.change(app.database, name, packed, cli.now, cli.who)
+            record = queue.change(app.database, name, cli.now, cli.who, code=packed)
     same_corpus = True
     if corpus and app.training_data.folder.current().version:
         record, same_corpus = _with_corpus(cli, record.spec, "newest")

@@ -15,9 +15,8 @@ from jobs.payload.store.manifest import Manifest
 from jobs.problem import Refusal
 from jobs.spec import Code, JobSpec
 from platforms.artifacts.base import BlobStore, Missing
-from scheduler.store import jobs, trees
+from scheduler.store import trees
 from scheduler.store.engine import Database
-from scheduler.store.jobs import JobRecord
 
 _PIECE_BYTES = 1 << 20
 
@@ -97,17 +96,6 @@ def default(command: Sequence[str], file: Path | None) -> Code | None:
     folder = (Path() if file is None else file.parent).resolve()
     words = [word for word in command if word and "{" not in word and not Path(word).is_absolute()]
     return Code(str(folder)) if any((folder / word).is_file() for word in words) else None
-
-
-def change(database: Database, name: str, code: Code | None, now: int, by: str) -> JobRecord:
-    """Let the next sessions of a job run another code, which is stored; event ``job.code``.
-
-    Raises UnknownJob, Refused.
-    """
-    with database.write() as tx:
-        if code is not None:
-            trees.note(tx, "code", code.digest, None)
-        return jobs.change_spec(tx, name, now, by, code=code)
 
 
 def pull(database: Database, artifacts: BlobStore, manifest: Manifest, target: Path) -> str | None:

@@ -16,9 +16,8 @@ from jobs.spec import JobSpec, Requirements
 from platforms.artifacts.base import BlobStore
 from platforms.image import Image, has_lock, image_of, options_for
 from scheduler.service.launch.inputs import drop_damaged
-from scheduler.store import jobs, trees
+from scheduler.store import trees
 from scheduler.store.engine import Database
-from scheduler.store.jobs import JobRecord
 
 
 def keep(
@@ -97,17 +96,6 @@ def kept(
     if earlier is not None and wanted is not None and earlier.source == wanted.source:
         return replace(spec, requirements=earlier)
     return replace(spec, requirements=keep(database, artifacts, spec, pools, delete_at))
-
-
-def change(database: Database, name: str, requirements: Requirements | None, now: int, by: str) -> JobRecord:
-    """Let the next sessions of a job have other packages, whose lock is stored; event ``job.requirements``.
-
-    Raises UnknownJob, Refused.
-    """
-    with database.write() as tx:
-        if requirements is not None:
-            trees.note(tx, "lock", requirements.digest, None)
-        return jobs.change_spec(tx, name, now, by, requirements=requirements)
 
 
 def without_lock(spec: JobSpec, pools: Mapping[str, Pool]) -> list[str]:

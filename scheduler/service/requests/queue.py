@@ -131,9 +131,14 @@ def cancel(database: Database, name: str, now: int, by: str, why: str = "") -> J
         return _changed(tx, record, "cancel", lambda state: arrows.ask_cancel(state, by, now), now, by, why=why)
 
 
+_STORED = {"code", "evaluation", "inputs", "mixture", "requirements"}  # of which the artifact store has files
+
+
 def change(database: Database, name: str, now: int, by: str, **fields: Any) -> JobRecord:
-    """Change what people may change of a job: weight, pools, not_before, deadline, target_step."""
+    """Let the next sessions of a job have other values of these fields. Raises UnknownJob, Refused."""
     with database.write() as tx:
+        if _STORED & set(fields):
+            note(tx, replace(jobs.get(tx, name).spec, **fields))
         return jobs.change_spec(tx, name, now, by, **fields)
 
 
@@ -160,7 +165,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         written = [field.name for field in fields(spec) if field.name != "name"] if record.faults else changed
         if not written:
             return record, []
-        if {"code", "evaluation", "inputs", "mixture", "requirements"} & set(changed):
+        if _STORED & set(changed):
             note(tx, spec)
         record = jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written})
         # Whoever wrote start_from did not write the gate that comes with it.

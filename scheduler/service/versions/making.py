@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from jobs.job_table import written_table
 from jobs.payload.scorers.given import shipped_digest
 from jobs.payload.store.manifest import Manifest
 from jobs.problem import Refusal
@@ -99,7 +100,7 @@ def scorer_digest(spec: JobSpec, bundle: Path) -> str:
 
 def gates_digest(spec: JobSpec, scorer: str) -> str:
     """Return what names the gates of a model, together with the scorer whose figures they judge."""
-    document = {"gates": [gate.document() for gate in spec.gates], "scorer": scorer}
+    document = {"gates": list(map(written_table, spec.gates)), "scorer": scorer}
     return hashlib.sha256(codec.dump(document).encode()).hexdigest()
 
 
