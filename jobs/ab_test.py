@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobs.cycle import DAYS
 from jobs.definition import Definition
-from jobs.noun import Key, Rule, Wrong
+from jobs.nouns.keys import Key, Rule, Wrong
 from jobs.problem import Problem, as_toml, did_you_mean
 from jobs.readers import NAME, SEED, STEPS, matching
 

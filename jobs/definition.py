@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.job_table import written_table
-from jobs.noun import TableKey, Wrong, keys_of
+from jobs.nouns.keys import TableKey, Wrong, keys_of
 from jobs.problem import Problem, as_toml, did_you_mean
 from jobs.readers import is_remote
 from jobs.spec import HELD_OUT, Code, Gate, Input, JobSpec, Mixture, QualityGate, Requirements, StopRule

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.duration import show_duration
-from jobs.noun import keys_of
+from jobs.nouns.keys import keys_of
 from jobs.spec import Evaluation, JobSpec, Needs
 
 _IN_FULL = (JobSpec, Needs, Evaluation)  # people want to see their values by default as well

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jobs.noun import keys_of, paths
+from jobs.nouns.keys import keys_of, paths
 from jobs.problem import as_toml
 from jobs.spec import JobSpec
 

@@ -10,7 +10,7 @@ from typing import Any
 from jobs.cycle import parse_cycle
 from jobs.duration import parse_duration, show_duration
 from jobs.instant import parse_instant
-from jobs.noun import Range, Rule, Wrong
+from jobs.nouns.keys import Range, Rule, Wrong
 
 # Patterns are compiled when they are first used: every command imports this.
 _CONFIDENTIAL = (

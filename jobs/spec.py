@@ -1,7 +1,7 @@
 """JobSpec: what is trained, and what it needs. Knows no platform, quota or database.
 
-A key of a job is a field with its rule beside it (:mod:`jobs.noun`). Files, the command line, what is written back and
-what is stored follow from these.
+A key of a job is a field with its rule beside it (:mod:`jobs.nouns.keys`). Files, the command line, what is written
+back and what is stored follow from these.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from jobs import readers
-from jobs.noun import Key, Option, Rule, Wrong
+from jobs.nouns.keys import Key, Option, Rule, Wrong
 from jobs.readers import count_or_off, matching, number, one_of, span
 
 Role = Literal["job", "main", "manager", "evaluate"]
@@ -291,10 +291,10 @@ class Requirements:
 def _source(kind: type[Code] | type[Requirements], why: str, remedy: str) -> Rule:
     """Return the rule of a path; empty: none at all."""
     text = matching("(?s).*", why, remedy)
-    return Rule(lambda value: kind(text.read(value)) if value != "" else None, _shown, place=True)
+    return Rule(lambda value: kind(text.read(value)) if value != "" else None, _source_table, place=True)
 
 
-def _shown(thing: Code | Requirements | None) -> Any:
+def _source_table(thing: Code | Requirements | None) -> Any:
     if isinstance(thing, Code) and thing.revision:
         return {"repository": thing.source, "commit": thing.revision}
     return thing and thing.source

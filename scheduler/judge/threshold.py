@@ -21,7 +21,7 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
     """Return whether ``gate``, a threshold, holds for the scores of its metric."""
     sign = 1 if gate.minimum is not None else -1
     wanted = gate.minimum if gate.minimum is not None else gate.maximum
-    assert wanted is not None  # noqa: S101 - whoever reads gates has seen to it
+    assert wanted is not None  # noqa: S101 - the reader of gates has seen to it
     values = [(score.cluster, score.value) for score in scores.values()]
     spread = spread_of(values)
     low, high = _bounds(values, spread)

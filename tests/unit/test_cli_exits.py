@@ -42,7 +42,7 @@ INNER = {
     "jobs.environment.tool.NoWheel",
     "jobs.payload.store.manifest.BadManifest",
     "jobs.problem.UserError",
-    "jobs.noun.Wrong",
+    "jobs.nouns.keys.Wrong",
     "jobs.scores.ScoresError",
     "jobs.votes.VotesError",
     "platforms.bundle.BadArchive",

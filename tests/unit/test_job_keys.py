@@ -9,7 +9,7 @@ import pytest
 from jobs.catalogue import job_from_table
 from jobs.definition import Definition
 from jobs.job_table import table_of
-from jobs.noun import Option, paths
+from jobs.nouns.keys import Option, paths
 from jobs.problem import Problem, ProblemsFound
 from jobs.ranges import bounded
 from jobs.readers import one_of, span

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.noun import TableKey, paths
+from jobs.nouns.keys import TableKey, paths
 from jobs.readers import is_remote
 from jobs.secret_scan import SecretsFound
 from jobs.spec import JobSpec

@@ -1,4 +1,4 @@
-"""Noun: what a dataclass declares of its fields, from which everything else that knows its keys is derived.
+"""Keys: what a dataclass declares of its fields, from which everything else that knows its keys is derived.
 
 A field that people write is annotated with its :class:`Rule`; with a :class:`Key` where its key is another word than
 the field's own without its unit; and with an :class:`Option` where the command line can set it. A field whose type is
