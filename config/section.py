@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Self, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from jobs.duration import parse_duration
 from jobs.instant import parse_instant
 from jobs.nouns.field import NUMBER, After, Before, Bounds, key_of
-from jobs.nouns.values import BadValue
+from jobs.nouns.values import BadValue, Rule, refuse
 
 YEAR_3000 = 32_503_680_000
 
 
 class Section(BaseModel):
-    """One table of a file. Unknown keys are refused; a key is the field's name without ``_seconds``."""
+    """One table of a file. Unknown keys are refused; a key is the field's name without ``_seconds``.
+
+    ``contradictions`` yields the rules between its fields, of which none may apply.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, hide_input_in_errors=True)
+
+    def contradictions(self) -> Iterable[Rule]:
+        """Yield nothing, unless a table has such rules."""
+        return ()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        refuse(*self.contradictions())
+        return self
 
 
 def at_most(longest: str) -> After:

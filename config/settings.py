@@ -7,25 +7,14 @@ no defaults here; they stand, with their explanation, in ``defaults.toml``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, SecretStr, model_validator
 
 from config.layers import Layers
 from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds, at_most
@@ -34,7 +23,7 @@ from jobs.corpus.options import CorpusRule
 from jobs.instant import parse_instant
 from jobs.nouns.field import After, Before, Line, PositiveInt, PositiveSeconds, ZoneName
 from jobs.nouns.pool import Pool, declared
-from jobs.nouns.values import BadValue, Reset, opening_hours, reset, text_of
+from jobs.nouns.values import BadValue, Reset, Rule, opening_hours, reset, text_of
 from jobs.nouns.window import DailyHours
 from jobs.problem import did_you_mean
 
@@ -58,7 +47,7 @@ def _pattern(value: str) -> str:
     return value
 
 
-Pattern = Annotated[str, Field(max_length=100), AfterValidator(_pattern)]
+Pattern = Annotated[str, Field(max_length=100), After(_pattern)]
 RuleName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 
 
@@ -75,24 +64,16 @@ class WebhookSettings(Section):
     """Events that match ``events``, of jobs that match ``jobs``, go to ``token_url``, signed with ``secret``."""
 
     name: RuleName
-    token_url: SecretStr
+    token_url: Annotated[SecretStr, After(lambda url: private_address(url.get_secret_value()) and url)]
     secret: SecretStr
     events: tuple[Pattern, ...] = Field(default=("*",), min_length=1)
     jobs: tuple[Pattern, ...] = Field(default=("*",), min_length=1)
     timeout_seconds: Annotated[PositiveSeconds, at_most("2m")] = 10
 
-    @field_validator("token_url")
-    @classmethod
-    def _private(cls, value: SecretStr) -> SecretStr:
-        private_address(value.get_secret_value())
-        return value
-
-    @field_validator("secret")
-    @classmethod
-    def _long(cls, value: SecretStr) -> SecretStr:
-        if len(value.get_secret_value()) < _SECRET_MIN:
-            raise BadValue(f"the secret has fewer than {_SECRET_MIN} characters", "make one: openssl rand -hex 32")
-        return value
+    def contradictions(self) -> Iterable[Rule]:
+        """See Section."""
+        why = f"the secret has fewer than {_SECRET_MIN} characters"
+        yield len(self.secret.get_secret_value()) < _SECRET_MIN, "secret", why, "make one: openssl rand -hex 32"
 
 
 def private_address(text: str) -> str:
@@ -125,7 +106,7 @@ class TextRuleSettings(Section):
 
     path: str | None = Field(default=None, min_length=1)
     key: str | None = Field(default=None, min_length=1)
-    equals: Annotated[str | None, BeforeValidator(_text)] = None
+    equals: Annotated[str | None, Before(_text)] = None
     command: tuple[str, ...] = ()
     stage: str | None = None
     domains: tuple[str, ...] | None = None
@@ -164,30 +145,35 @@ class TargetSettings(Section):
     automatic: bool = False
     first: str = ""
     watch_seconds: Annotated[PositiveSeconds, at_most("30d")] = 3_600
-    options: dict[str, Line] = Field(default_factory=dict, validate_default=True)
+    options: dict[str, Line] = Field(default_factory=dict)
 
-    @field_validator("first")
-    @classmethod
-    def _first_is_served(cls, first: str, info: ValidationInfo) -> str:
-        models = info.data.get("models", (_ALL,))
-        if first and first not in models and _ALL not in models:
-            raise BadValue(f"{first} is none of the models of this target", did_you_mean(first, models))
-        return first
-
-    @field_validator("options")
-    @classmethod
-    def _what_it_cannot_be_without(cls, options: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        kind = info.data.get("kind", "")
-        missing = [name for name in _REQUIRED.get(kind, ()) if not options.get(name)]
-        if missing:
-            raise BadValue(f"a target of kind {kind} needs the option {missing[0]}", "see docs/deployment.md")
-        if long := [name for name, value in options.items() if len(value) > _OPTION_MAX_CHARACTERS]:
-            raise BadValue(f"the option {long[0]} is too long", "put the command into a script there, and name that")
-        return options
+    def contradictions(self) -> Iterable[Rule]:
+        """See Section."""
+        is_unknown = self.first and not self.serves(self.first)
+        remedy = did_you_mean(self.first, self.models) if is_unknown else ""
+        yield is_unknown, "first", f"{self.first} is none of the models of this target", remedy
+        for name in [name for name in _REQUIRED[self.kind] if not self.options.get(name)][:1]:
+            yield True, "options", f"a target of kind {self.kind} needs the option {name}", "see docs/deployment.md"
+        for name in [name for name, text in self.options.items() if len(text) > _OPTION_MAX_CHARACTERS][:1]:
+            remedy = "put the command into a script there, and name that"
+            yield True, "options", f"the option {name} is too long", remedy
 
     def serves(self, model: str) -> bool:
         """Return whether a model is served here."""
         return model in self.models or _ALL in self.models
+
+
+def _address(text: str) -> str:
+    try:
+        return "127.0.0.1" if text == "localhost" else str(ip_address(text))
+    except ValueError:
+        raise BadValue("this is no address of this machine", 'write "127.0.0.1", "::1" or "0.0.0.0"') from None
+
+
+def _host_name(name: str) -> str:
+    if not name or set(name) & set("/:@*? "):
+        raise BadValue(f"{name!r} is no host name", 'write it without scheme and port: "status.example.org"')
+    return name.lower().rstrip(".")
 
 
 class WebSettings(Section):
@@ -197,27 +183,11 @@ class WebSettings(Section):
     ``actions_file`` holds the token of those who may change something; nothing can be changed without one.
     """
 
-    host: str
+    host: Annotated[str, After(_address)]
     port: int = Field(ge=0, le=65_535)  # 0: any free one
-    names: tuple[str, ...] = ()
-    bearer_file: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = None
-    actions_file: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = None
-
-    @field_validator("host")
-    @classmethod
-    def _is_an_address(cls, value: str) -> str:
-        try:
-            return "127.0.0.1" if value == "localhost" else str(ip_address(value))
-        except ValueError:
-            raise BadValue("this is no address of this machine", 'write "127.0.0.1", "::1" or "0.0.0.0"') from None
-
-    @field_validator("names")
-    @classmethod
-    def _bare_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        wrong = next((name for name in value if not name or set(name) & set("/:@*? ")), None)
-        if wrong is not None:
-            raise BadValue(f"{wrong!r} is no host name", 'write it without scheme and port: "status.example.org"')
-        return tuple(name.lower().rstrip(".") for name in value)
+    names: tuple[Annotated[str, After(_host_name)], ...] = ()
+    bearer_file: Annotated[Path | None, Before(lambda text: text or None)] = None
+    actions_file: Annotated[Path | None, Before(lambda text: text or None)] = None
 
     @property
     def exposed(self) -> bool:
@@ -235,14 +205,13 @@ class SmtpSettings(Section):
     password: SecretStr
     timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
     sender: Line
-    recipients: tuple[Line, ...] = Field(validate_default=True)
+    recipients: tuple[Line, ...]
 
-    @field_validator("recipients")
-    @classmethod
-    def _all_or_nothing(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if info.data.get("host") and not (value and info.data.get("sender")):
-            raise BadValue("e-mail needs a sender and recipients", "set report.smtp.sender and report.smtp.recipients")
-        return value
+    def contradictions(self) -> Iterable[Rule]:
+        """See Section."""
+        remedy = "set report.smtp.sender and report.smtp.recipients"
+        lacks = self.host and not (self.sender and self.recipients)
+        yield lacks, "recipients", "e-mail needs a sender and recipients", remedy
 
 
 class SlackSettings(Section):
@@ -253,13 +222,10 @@ class SlackSettings(Section):
     channel: str
     timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
 
-    @field_validator("channel")
-    @classmethod
-    def _channel_with_token(cls, value: str, info: ValidationInfo) -> str:
-        token = info.data.get("bot_token")
-        if token is not None and token.get_secret_value() and not value:
-            raise BadValue("a bot token needs a channel", 'write it like "#training"')
-        return value
+    def contradictions(self) -> Iterable[Rule]:
+        """See Section."""
+        lacks = self.bot_token.get_secret_value() and not self.channel
+        yield lacks, "channel", "a bot token needs a channel", 'write it like "#training"'
 
 
 class AppriseSettings(Section):
@@ -305,14 +271,14 @@ class DaemonSettings(Section):
     launch_prefix: str = Field(pattern=r"^[a-z][a-z0-9-]{0,11}$")
     stop_at: Instant | None = None
 
-    @field_validator("retry_cap_seconds")
-    @classmethod
-    def _cap_above_base(cls, cap: int, info: ValidationInfo) -> int:
-        if cap < info.data.get("retry_base_seconds", 0):
-            raise BadValue(
-                "the longest retry delay is shorter than the first", "make retry_cap at least retry_base", "retry_base"
-            )
-        return cap
+    def contradictions(self) -> Iterable[Rule]:
+        """See Section."""
+        why, remedy = "the longest retry delay is shorter than the first", "make retry_cap at least retry_base"
+        yield self.retry_cap_seconds < self.retry_base_seconds, "retry_cap", why, remedy, "retry_base"
+
+
+def _instant(value: object) -> float:
+    return value if isinstance(value, float) else parse_instant(value)
 
 
 class ClockSettings(Section):
@@ -323,21 +289,16 @@ class ClockSettings(Section):
     """
 
     scale: ClockScale
-    epoch: UnixSeconds | None = None
-    origin: UnixSeconds | None = Field(default=None, validate_default=True)
+    epoch: Annotated[
+        UnixSeconds | None, Before(lambda value: value if isinstance(value, float) else parse_instant(value))
+    ] = None
+    origin: UnixSeconds | None = None
     stopped_at: Instant | None = None
 
-    @field_validator("origin")
-    @classmethod
-    def _origin_with_epoch(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if "epoch" in info.data and (value is None) != (info.data["epoch"] is None):
-            raise BadValue("clock.epoch and clock.origin go together", "set both, or neither", "epoch")
-        return value
-
-    @field_validator("epoch", mode="before")
-    @classmethod
-    def _epoch_as_instant(cls, value: object) -> object:
-        return value if value is None or isinstance(value, float) else parse_instant(value)
+    def contradictions(self) -> Iterable[Rule]:
+        """See Section."""
+        is_half = (self.origin is None) != (self.epoch is None)
+        yield is_half, "origin", "clock.epoch and clock.origin go together", "set both, or neither", "epoch"
 
 
 class RetentionSettings(Section):
@@ -369,10 +330,8 @@ class LoggingSettings(Section):
     file: Path | None = None
 
 
-class Settings(BaseModel):
+class Settings(Section):
     """All settings. ``database_url`` and ``artifacts.root`` follow from ``state_dir`` when left empty."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     state_dir: Path
     database_url: str = Field(min_length=1)
@@ -415,29 +374,19 @@ class Settings(BaseModel):
         """The files in which anything was set."""
         return sorted({Path(name) for name in self._layers.origins.values() if name.endswith(".toml")})
 
-    @field_validator("pools", "rules", "targets", "webhooks")
-    @classmethod
-    def _names_once(cls, value: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
-        counts = Counter(each.name for each in value)
-        if twice := sorted(name for name, count in counts.items() if count > 1):
-            raise BadValue(f"two {info.field_name} are named {', '.join(twice)}", "give each its own name")
-        return value
-
-    @field_validator("rules")
-    @classmethod
-    def _rules_reach_somebody(cls, value: tuple[RuleSettings, ...], info: ValidationInfo) -> tuple[RuleSettings, ...]:
-        report = info.data.get("report")
-        if report is None:
-            return value
-        slack = report.slack
+    def contradictions(self) -> Iterable[Rule]:
+        """See Section."""
+        for key in ("pools", "rules", "targets", "webhooks"):
+            counts = Counter(each.name for each in getattr(self, key))
+            twice = sorted(name for name, count in counts.items() if count > 1)
+            yield twice, key, f"two {key} are named {', '.join(twice)}", "give each its own name"
+        slack = self.report.slack
         names = {
-            "email": bool(report.smtp.host),
-            "slack": bool(slack.webhook_token_url.get_secret_value() or slack.bot_token.get_secret_value()),
-            "apprise": bool(report.apprise.token_urls),
+            "email": self.report.smtp.host,
+            "slack": slack.webhook_token_url.get_secret_value() or slack.bot_token.get_secret_value(),
+            "apprise": self.report.apprise.token_urls,
         }
-        for rule in value:
-            for name in rule.to:
-                if not names.get(name):
-                    why = f"rule {rule.name} sends to {name}, which is not configured"
-                    raise BadValue(why, "channels are email, slack and apprise, set below [report]")
-        return value
+        lost = [(rule.name, name) for rule in self.rules for name in rule.to if not names.get(name)]
+        for rule, name in lost[:1]:
+            why = f"rule {rule} sends to {name}, which is not configured"
+            yield True, "rules", why, "channels are email, slack and apprise, set below [report]"

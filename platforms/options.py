@@ -103,8 +103,7 @@ def _read(option: Declared, text: str, refuse: _Refuse, page: str) -> object:
     if words and text not in words:
         raise refuse(f"{name} = {text!r}" + ("" if how.remedy else f" is none of {', '.join(words)}"), how.remedy)
     if how.form is not None and not how.form.fullmatch(text):
-        why = f"{name} = {text[:_SHOWN_CHARACTERS]!r}" + ("" if how.remedy else " is not usable")
-        raise refuse(why, how.remedy or f"See {page}")
+        raise refuse(f"{name} = {text[:_SHOWN_CHARACTERS]!r} is not usable", how.remedy or f"See {page}")
     return text == words[0] if kind is bool else text
 
 

@@ -20,7 +20,7 @@ from jobs.nouns.field import (
     Seconds,
 )
 from jobs.nouns.quota import Dated, MoneyQuota, Quota, WrittenQuota, charges_by_device, longest_window, read_quota
-from jobs.nouns.values import opening_hours, price, refuse, text_of
+from jobs.nouns.values import Rule, opening_hours, price, refuse, text_of
 from jobs.nouns.window import DailyHours, Window, merge
 
 _TOGETHER = "set devices_max: the devices of all sessions together"
@@ -118,7 +118,7 @@ def declared(pool: Pool) -> Pool:
     return replace(pool, devices_max=devices, devices_per_session=most, sessions_max=devices // counts[0])
 
 
-def _rules_of(quota: Quota, pool: Pool, devices: int) -> Iterator[tuple[object, str, str, str]]:
+def _rules_of(quota: Quota, pool: Pool, devices: int) -> Iterator[Rule]:
     name, counts, by_device = quota.name, pool.device_counts, charges_by_device(quota)
     twice = [one.name for one in pool.quotas].count(name) > 1
     yield twice, "quotas", f"two quotas are named {name}", "give each its own name"

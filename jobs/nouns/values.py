@@ -41,9 +41,15 @@ class BadTable(ValueError):
         self.values = values
 
 
-def refuse(*rules: tuple[object, str, str, str]) -> None:
-    """Raise BadTable for the rules that apply: each is whether it does, a key, why its value is wrong, and a remedy."""
-    if wrong := [BadValue(why, remedy, key=key) for applies, key, why, remedy in rules if applies]:
+# Whether a rule applies, the key that it blames, why, the remedy, and perhaps another key; see BadValue.
+Rule = tuple[object, str, str, str] | tuple[object, str, str, str, str]
+
+
+def refuse(*rules: Rule) -> None:
+    """Raise BadTable for the rules that apply."""
+    if wrong := [
+        BadValue(why, remedy, "".join(beside), key) for applies, key, why, remedy, *beside in rules if applies
+    ]:
         raise BadTable(wrong)
 
 

@@ -59,7 +59,7 @@ def check(cli: Cli) -> None:
     if wrong:
         raise ConfigError(wrong)
     concerns.require_trainable(settings, specs)
-    doubtful = [*concerns.of_privacy(cli.options.config), *concerns.of_units(cli.options.config, settings)]
+    doubtful = [*concerns.of_privacy(cli.options.config), *concerns.of_units(settings)]
     doubtful += [*unmade, *concerns.of_names(settings.models)]
     doubtful += concerns.of_jobs(settings, specs, cli.app.bundle)
     warnings = [{"file": one.place, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]

@@ -101,7 +101,7 @@ def add_specs(
     tell_of_whole(cli, ready)
     for doubt in (
         *concerns.of_platforms(cli.app.settings),
-        *concerns.of_units(cli.options.config, cli.app.settings),
+        *concerns.of_units(cli.app.settings),
         *concerns.of_jobs(cli.app.settings, ready, cli.app.bundle, where),
     ):
         cli.out.warn(str(doubt))

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from config.layers import exposed_secrets, read_layers
-from config.section import keys_of
-from config.settings import DaemonSettings, Settings
+from config.section import keys_of, table_in
+from config.settings import Settings
 from jobs.advice.job import TRAINER, options_of
 from jobs.code.errors import CodeError
 from jobs.code.pack import names
@@ -25,7 +25,6 @@ from jobs.definition import OLD_NAMES
 from jobs.duration import show_duration
 from jobs.environment.demands import RequirementsError, read_demands
 from jobs.nouns.pool import Pool
-from jobs.nouns.quota import WrittenQuota
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from jobs.payload.trainers.tuning.base import check_length
@@ -101,22 +100,9 @@ def of_privacy(config: Path | None) -> list[Problem]:
     return [*exposed_secrets(layers), *layers.renamed]
 
 
-def of_units(config: Path | None, settings: Settings) -> list[Problem]:
+def of_units(settings: Settings) -> list[Problem]:
     """Return the durations and limits that were written as bare numbers, which are read as seconds."""
-    values = read_layers(config).values
-    file = settings.origin("pools")
-    result: list[Problem] = []
-    for pool in _tables(values.get("pools")):
-        name = pool.get("name")
-        result += _bare(file, f"pools.{name}", pool, _spans(Pool))
-        for quota in _tables(pool.get("quotas")):
-            spans = {*_spans(WrittenQuota), "limit"}
-            result += _bare(file, f"pools.{name}.quotas.{quota.get('name')}", quota, spans)
-    daemon = values.get("daemon")
-    if isinstance(daemon, dict):
-        for key in _spans(DaemonSettings):
-            result += _bare(settings.origin(f"daemon.{key}"), "daemon", daemon, {key})
-    return result
+    return list(_bare(settings, Settings, settings.written, ""))
 
 
 def of_names(files: Iterable[Path]) -> list[Problem]:
@@ -238,17 +224,20 @@ def _lost_file(word: str, inside: frozenset[str] | None) -> Iterator[tuple[str, 
         yield word, "the job's code has no such file", "check the path; git or .schedignore may leave it out"
 
 
-def _bare(file: str, label: str, table: Mapping[str, Any], keys: Iterable[str]) -> Iterator[Problem]:
-    for key in sorted(keys):
-        value = table.get(key)
-        bare = isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
-        if bare and not isinstance(value, bool) and int(value or 0) > 0:
-            meant = f"it has no unit and means {show_duration(int(value or 0))}"
-            yield _placed(file, f"{label}.{key}", value, meant, f'write "{value}h", "{value}m" or "{value}s"')
-
-
-def _spans(table: type) -> set[str]:
-    return {key for key, (name, _) in keys_of(table).items() if "_seconds" in name}
+def _bare(settings: Settings, kind: type, table: Mapping[str, Any], label: str) -> Iterator[Problem]:
+    for key, (name, annotation) in keys_of(kind).items():
+        value, inner = table.get(key), table_in(annotation)
+        if inner is not None and isinstance(value, dict):
+            yield from _bare(settings, inner, value, f"{label}{key}.")
+        elif inner is not None:
+            for entry in _tables(value):
+                yield from _bare(settings, inner, entry, f"{label}{key}.{entry.get('name')}.")
+        elif "_seconds" in name or name == "limit":
+            bare = isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
+            if bare and not isinstance(value, bool) and int(value or 0) > 0:
+                where, meant = f"{label}{key}", f"it has no unit and means {show_duration(int(value or 0))}"
+                remedy = f'write "{value}h", "{value}m" or "{value}s"'
+                yield _placed(settings.origin(where), where, value, meant, remedy)
 
 
 def _tables(value: object) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ _SLURM = ('[[pools]]\nname = "cluster"\nplatform = "slurm"', "pools.cluster: not
         (_TARGET, 'host = "griffith", path = "/x;id"', "path = '/x;id' is not usable"),
         (_TARGET, 'host = "griffith", path = "/m", port = "22 -v"', "port = '22 -v' is not usable"),
         (_SLURM, _FAR.replace("griffith", "-oProxyCommand=touch"), "host = '-oProxyCommand=touch' is not usable"),
-        (_SLURM, _FAR.replace("/x", "/x;id"), "path = '/x;id' is not usable"),
+        (_SLURM, _FAR.replace("/x", "/x;id"), "folder = '/x;id' is not usable"),
         (_SLURM, 'partition = "gpu; id"', "partition = 'gpu; id' is not usable"),
     ],
 )
