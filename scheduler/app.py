@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from jobs.nouns.quota import MoneyQuota
 from jobs.nouns.window import Calendar
 from platforms.artifacts.base import BlobStore
 from platforms.base import Platform, Published
+from platforms.facts import read_facts, with_facts
 from platforms.plugin import traits
 from platforms.wrap import LatePlatform
 from scheduler.clock import ScaledClock, SchedulerClock, stopwatch, system_clock
@@ -114,7 +115,10 @@ class App:
     @cached_property
     def pools(self) -> dict[str, Pool]:
         """The enabled pools by name."""
-        return {pool.name: pool for pool in self.settings.pools if pool.enabled}
+        facts, tables = read_facts(self.settings.state_dir), self.settings.written.get("pools", ())
+        written = {table["name"]: table for table in tables}
+        pools = [pool for pool in self.settings.pools if pool.enabled]
+        return {one.name: with_facts(one, facts.get(one.name, {}), written.get(one.name, {})) for one in pools}
 
     @cached_property
     def platforms(self) -> dict[str, LatePlatform]:
@@ -132,6 +136,16 @@ class App:
 
         wanted = self.pools[pool]
         return load(wanted.platform, dict(wanted.options), self._context(wanted, state_folder))
+
+    def apart(self, pool: str, folder: Path, options: Mapping[str, str], dropped: Collection[str] = ()) -> App:
+        """Return an app of one pool with other options, and with a state and a store of its own."""
+        chosen = next(one for one in self.settings.pools if one.name == pool)
+        kept = {name: word for name, word in {**chosen.options, **options}.items() if name not in dropped}
+        store, update = self.settings.artifacts, dict[str, object](root=folder / "artifacts")
+        if store.kind != "directory":
+            update["options"] = {**store.options, "prefix": f"{store.options.get('prefix', '')}{folder.parent.name}/"}
+        pools, artifacts = (replace(chosen, options=kept, enabled=True),), store.model_copy(update=update)
+        return App(self.settings.model_copy(update={"state_dir": folder, "artifacts": artifacts, "pools": pools}))
 
     def published(self) -> Published:
         """What Kaggle shows to the account of the first pool there, else to the one of its usual places.

@@ -281,7 +281,8 @@ class KagglePlatform:
             if session is None or session.state not in {SessionState.QUEUED, SessionState.RUNNING}:
                 return
             record = self._records.read(key) or record
-            if record.cancelled_at is None and (session_id := self._records.words(key).session_id) is not None:
+            session_id = self._records.words(key).session_id if self._settings.force_stop == "cancel" else None
+            if record.cancelled_at is None and session_id is not None:
                 self._client.cancel(session_id)  # whatever it answers: if the session goes on, the kernel is deleted
                 self._records.write(record.having(cancelled_at=now))
             else:

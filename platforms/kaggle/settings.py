@@ -117,6 +117,7 @@ class KaggleSettings:
     internet: Annotated[bool, Written(words=("on", "off"))] = True
     secrets: Literal["off", "dataset", "account"] = "off"
     checkpoints: Literal["auto", "relay", "direct"] = "auto"
+    force_stop: Literal["cancel", "delete"] = "cancel"
     slug_prefix: str = ""
     dataset_prefix: str = "uff"
     emulator: str = ""

@@ -29,10 +29,7 @@ _NOBODY = "uff-doctor-looks-for-nobody"
 def checks(
     settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
 ) -> dict[str, Callable[[], Checked]]:
-    """Return the checks of one pool by name, to be called in any order; ``now`` is real UTC seconds.
-
-    There is no probe that costs nothing, so ``probe`` adds none. What fails raises PlatformError.
-    """
+    """Return the checks of one pool by name; ``now`` is real UTC seconds. What fails raises PlatformError."""
     del environ, probe
     chosen = read_settings(settings)
     return {

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mcp": ("scheduler.cli.commands.web:mcp", "For coding agents: the Model Context Protocol."),
     "daemon": ("scheduler.cli.commands.daemon:daemon", "Plan, launch and reconcile sessions, until stopped."),
     "doctor": ("scheduler.cli.commands.doctor:doctor", "Check the installation."),
+    "acceptance": ("scheduler.cli.commands.acceptance:acceptance", "Try out an account, cheaply."),
     "backup": ("scheduler.cli.commands.db:backup_all", "Back up database, settings and artifacts; test the restore."),
     "db": ("scheduler.cli.commands.db", "The database: create, upgrade, back up, verify."),
     "config": ("scheduler.cli.commands.doctor", "The settings, and where each is set."),

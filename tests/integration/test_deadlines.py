@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,6 @@ from jobs.payload.store import hub
 from jobs.payload.store.hub import Again, ask
 from jobs.payload.store.presigned import PresignedTransport
 from platforms.base import Unreachable
-from platforms.kaggle import checkup
 from platforms.kaggle.api.client import KaggleClient
 from platforms.kaggle.api.wire import Wire
 from platforms.kaggle.kernel import bootstrap
@@ -197,20 +194,6 @@ def test_no_client_is_held_by_a_dripping_server(
     dripper.first = first
     with pytest.raises(failure):
         client(dripper.port)
-
-
-def test_kaggles_probe_ends_in_time(dripper: Dripper) -> None:
-    """It is a program of its own, run where the payload is not."""
-    source = checkup.probe_source({"userName": "me", "kernelSlug": "probe"}, 1)
-    environment = {
-        "http_proxy": f"http://127.0.0.1:{dripper.port}",
-        "KAGGLE_API_ENVIRONMENT": "LOCALHOST",
-        "KAGGLE_API_V1_TOKEN": os.devnull,
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE, timeout=60, check=True
-    )
-    assert done.stdout.endswith(b'{"hears": false}\n')
 
 
 def test_no_handshake_drips_for_ever(dripper: Dripper) -> None:

@@ -74,7 +74,7 @@ def doctor(
     cli: Cli,
     platform: Annotated[str, typer.Argument(help="Look closely at the pools of this platform instead.")] = "",
     probe: Annotated[
-        bool, typer.Option("--probe", help="Run something there for a moment, which costs little.")
+        bool, typer.Option("--probe", help="Run a small session there, which takes minutes and costs little.")
     ] = False,
 ) -> None:
     """Check all that the scheduler needs, each with its remedy. It takes a minute at most.
@@ -87,7 +87,8 @@ def doctor(
     """
     from scheduler.host.doctor import examine
 
-    results = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
+    results = examine(_checkup(cli, platform) if platform else _checks(cli))
+    results |= _tried(cli, platform) if probe and platform else {}
     cli.plain.data({"checks": [{"check": name, **asdict(checked)} for name, checked in results.items()]})
     rows = [(checked.grade, name, checked.found, checked.remedy) for name, checked in results.items()]
     cli.plain.table(("grade", "check", "~found", "_remedy"), rows)
@@ -147,6 +148,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
         checks["local sessions"] = partial(machine.check_runner, runner)
     for name in sorted(app.pools):
         checks[f"platform of {name}"] = partial(service.check_platform, partial(cli.platform, name), app.clock.now())
+    checks |= {f"acceptance of {name}": check for name, check in _acceptances(app).items()}
     return {**checks, **always}
 
 
@@ -165,7 +167,7 @@ def _extras(app: App) -> set[str]:
     return result
 
 
-def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Checked]]:
+def _checkup(cli: Cli, platform: str) -> dict[str, Callable[[], Checked]]:
     """Return a platform's own checks of each of its pools; of the usual settings when no pool uses it."""
     from platforms.registry import checkup
     from scheduler.host.doctor import check_price
@@ -174,10 +176,30 @@ def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Che
     checks: dict[str, Callable[[], Checked]] = {
         f"{name}: {check}" if name else check: call
         for name, options in (pools or {"": {}}).items()
-        for check, call in checkup(platform, options, os.environ, real_now(), probe=probe).items()
+        for check, call in checkup(platform, options, os.environ, real_now(), probe=False).items()
     }
     priced = [pool for pool in cli.app.pools.values() if pool.name in pools and pool.price_microdollars_per_hour]
-    return checks | {f"{pool.name}: price": partial(check_price, pool, real_now()) for pool in priced}
+    checks |= {f"{pool.name}: price": partial(check_price, pool, real_now()) for pool in priced}
+    return checks | {f"{name}: acceptance": check for name, check in _acceptances(cli.app).items() if name in pools}
+
+
+def _acceptances(app: App) -> dict[str, Callable[[], Checked]]:
+    """Return by pool what its newest acceptance showed, where it was tried."""
+    from scheduler.host.acceptance import JOB, check, newest
+
+    folders = {name: app.settings.state_dir / JOB / name for name in sorted(app.pools)}
+    return {name: partial(check, folder, app.clock.now()) for name, folder in folders.items() if newest(folder)}
+
+
+def _tried(cli: Cli, platform: str) -> dict[str, Checked]:
+    """Run a small session in each pool of a platform, which takes minutes; what it creates is removed."""
+    from scheduler.host.acceptance_probes import try_session
+
+    return {
+        f"{name}: probe": try_session(cli.app, name)
+        for name, pool in cli.app.pools.items()
+        if pool.platform == platform
+    }
 
 
 def _target(app: App, at: ServedAt) -> Checked:

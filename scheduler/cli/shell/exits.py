@@ -69,6 +69,7 @@ CODES: dict[str, Exit] = {
     "scheduler.verbs.arguments.CommandFailed": Exit.REFUSED,
     "scheduler.bridge.port.TooLong": Exit.USAGE,
     "scheduler.bridge.port.Unreadable": Exit.USAGE,
+    "scheduler.host.acceptance.ProbeTimeout": Exit.PLATFORM,
     "scheduler.daemon.LostLeadership": Exit.LEADERSHIP,
     "scheduler.notify.deliver.DeliveryFailed": Exit.PLATFORM,
     "scheduler.store.errors.Fenced": Exit.LEADERSHIP,

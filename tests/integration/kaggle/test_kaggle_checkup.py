@@ -96,16 +96,13 @@ def test_a_doctor_that_finds_something_wrong_says_so_with_its_exit_code(examine:
     assert "are refused" in checks["credentials"]["found"]
 
 
-def test_all_is_well_and_the_probe_leaves_nothing(examine: Examine, account: Account) -> None:
+def test_all_is_well(examine: Examine, account: Account) -> None:
     options = {"credentials": str(account.folder / "kaggle.json")}
-    code, checks = examine(None, options, "--probe")
+    code, checks = examine(None, options)
     assert (code, {check["grade"] for check in checks.values()}) == (0, {"ok"}), checks
-    assert checks["probe"]["found"].endswith("and may look at its account")
     assert checks["quota"]["found"] == "30.0 of 30.0 GPU hours are left this week"
     assert checks["credentials"]["found"] == f"alice, by {account.folder / 'kaggle.json'}"
     assert account.place.kernels == {}
-    assert not account.place.sessions()[0].terms.is_gpu  # it costs no GPU time
-    assert account.place.gpu_seconds_used(0, account.now()) == 0
 
 
 def test_a_place_that_does_not_answer_and_a_retired_accelerator_are_told(examine: Examine, account: Account) -> None:
@@ -116,33 +113,6 @@ def test_a_place_that_does_not_answer_and_a_retired_accelerator_are_told(examine
     assert checks["quota"]["grade"] == "bad"
     assert "HTTP 500" in checks["quota"]["found"]
     assert (checks["accelerator"]["grade"], checks["uploads"]["grade"]) == ("warning", "ok")
-
-
-@pytest.mark.parametrize("fault", [Fault.DROP_AFTER_COMMIT, Fault.FORBIDDEN])
-def test_a_probe_whose_push_is_not_answered_leaves_nothing(account: Account, fault: Fault) -> None:
-    """One that runs all the same is found and deleted; one that was denied is told with what to look at."""
-    account.place.faults.add("SaveKernel", fault)
-    settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
-    found = checkup.checks(settings, {}, float(account.now()), probe=True)["probe"]()
-    assert found.grade == ("ok" if fault is Fault.DROP_AFTER_COMMIT else "bad"), found
-    assert "verified" in found.remedy or found.grade == "ok"
-    assert account.place.kernels == {}
-
-
-def test_a_kernel_that_does_not_know_its_session_is_told(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "_PROBE", "print('no word of it')")
-    settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
-    found = checkup.checks(settings, {}, float(account.now()), probe=True)["probe"]()
-    assert (found.grade, "does not know its session" in found.found) == ("warning", True)
-    assert account.place.kernels == {}
-
-
-def test_a_kernel_that_may_not_look_is_told(account_at: Callable[..., Account]) -> None:
-    """What decides whether a session in relay mode can be asked to save."""
-    account = account_at(lets_kernels_in=False)
-    settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
-    found = checkup.checks(settings, {}, float(account.now()), probe=True)["probe"]()
-    assert (found.grade, "has no rights to read its account" in found.found) == ("warning", True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""Facts: what an account showed of a pool, with source and date; they hold where the pool's settings say nothing.
+
+A fact is a ``value`` for a setting by name, what was ``assumed`` before, and its ``source``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jobs.nouns.field import key_of
+from jobs.nouns.pool import Pool
+from platforms.record_file import DamagedRecord, read_record
+
+FACTS = "facts.json"
+OPTION = "options."  # before the name of an option of the platform; any other name is a setting of the pool
+Facts = dict[str, dict[str, int | str]]
+
+
+def read_facts(state_dir: Path) -> dict[str, Facts]:
+    """Return the facts by pool; none when they cannot be read, for settings and defaults do without."""
+    try:
+        return read_record(state_dir, FACTS, dict[str, Facts]) or {}
+    except (DamagedRecord, OSError):
+        return {}
+
+
+def with_facts(pool: Pool, facts: Facts, written: Mapping[str, Any]) -> Pool:
+    """Return a pool with the facts of which its table, as ``written`` in the settings, says nothing."""
+    options = {name.removeprefix(OPTION): str(fact["value"]) for name, fact in facts.items() if name.startswith(OPTION)}
+    fields: dict[str, Any] = {
+        name: fact["value"] for name, fact in facts.items() if hasattr(pool, name) and key_of(name) not in written
+    }
+    return replace(pool, **fields, options={**options, **pool.options})

@@ -1,0 +1,97 @@
+"""schedctl acceptance: settle on an account what only an account can show, cheaply and without leftovers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.nouns.values import amount
+from jobs.problem import NotFound, Refusal
+from scheduler.cli.shell.command import Yes, alone, confirm, parsed
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import Exit
+from scheduler.cli.shell.output import hours
+
+if TYPE_CHECKING:
+    from jobs.nouns.pool import Pool
+
+
+@alone(
+    "schedctl acceptance kaggle",
+    "schedctl acceptance sagemaker --budget 30m --budget '$0.50'",
+    "schedctl acceptance kaggle --only stop-session --yes",
+    "schedctl acceptance kaggle --export kaggle.json",
+)
+def acceptance(
+    cli: Cli,
+    platform: Annotated[str, typer.Argument(help="A platform with one pool, or the name of a pool.")],
+    budget: Annotated[
+        list[Any] | None,
+        typer.Option(
+            parser=parsed(amount), metavar="AMOUNT", help="At most so much quota or money: 1h and $1 unless given."
+        ),
+    ] = None,
+    only: Annotated[str, typer.Option(metavar="PROBE", help="This probe alone.", show_default=False)] = "",
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the newest result without account names; try nothing.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Try out an account: short sessions settle what is only assumed of it. Shows plan and cost, and asks.
+
+    It goes through the pool's own settings and adapter. Interrupted, it continues with the next call, which cleans up
+    first. Leaves a dated JSON file and a Markdown page below acceptance in the state folder. What differs from an
+    assumption becomes a fact of the pool, where its settings say nothing. Exits with 9 when an answer differs or is
+    open, with 7 when something may be left at the platform: call it again.
+    """
+    from platforms.registry import account_name
+    from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newest, opened, run_probes, shared
+    from scheduler.host.acceptance_probes import RUNNERS
+
+    pool, state_dir = _pool(cli, platform, SITES), cli.app.settings.state_dir
+    folder = state_dir / JOB / pool.name
+    if export is not None:
+        if (result := newest(folder)) is None:
+            raise NotFound("nothing was exported", f"{pool.name} was not tried", f"schedctl acceptance {pool.name}")
+        account = account_name(pool.platform, pool.options, os.environ, folder)
+        export.write_text(shared(result, [*pool.options.values(), account, pool.name]))
+        return
+    probes = [probe for probe in PROBES if not probe.platforms or pool.platform in probe.platforms]
+    wanted = [probe for probe in probes if only in {"", probe.name}]
+    if not wanted:
+        raise NotFound(f"probe {only}", "there is none", f"Probes: {', '.join(probe.name for probe in probes)}")
+    limits = {"seconds": 3_600, "microdollars": 1_000_000, **{limit.unit: limit.value for limit in budget or ()}}
+    with opened(cli.app, pool.name, (limits["seconds"], limits["microdollars"]), cli.out.say) as bench:
+        costs = [(probe, bench.cost([Trial(**probe.trial)] * probe.count)) for probe in wanted]
+        rows = [(one.name, one.question, hours(cost[0]), _dollars(cost[1]), str(one.count)) for one, cost in costs]
+        if not cli.options.json:
+            cli.out.table(("probe", "~question", ">quota at most", ">cost at most", ">sessions"), rows)
+        most = f"{hours(limits['seconds'])} of quota and {_dollars(limits['microdollars'])}"
+        confirm(cli, f"Try {pool.name} for at most {most}? All that it creates is removed again.", yes=yes)
+        run_probes(bench, wanted, RUNNERS, again=bool(only))
+        done, result = bench.state.done, conclude(bench, state_dir)
+    cli.out.data(result)
+    cli.out.listing(result["answers"], {name: itemgetter(name) for name in ("name", "verdict", "answer")})
+    cli.out.say(f"The page: {folder / result['date']}.md")
+    if any(answer["verdict"] != "as assumed" for answer in result["answers"] if answer["name"] in done):
+        raise typer.Exit(Exit.VIOLATIONS)
+
+
+def _pool(cli: Cli, platform: str, sites: Mapping[str, Any]) -> Pool:
+    able = [pool for pool in cli.app.pools.values() if pool.platform in sites]
+    named = [pool for pool in able if pool.name == platform] or [pool for pool in able if pool.platform == platform]
+    if len(named) != 1:
+        remedy = f"Name one of these: {', '.join(pool.name for pool in able)}"
+        raise NotFound(f"acceptance {platform}", f"pools of this name that can be tried: {len(named)}", remedy)
+    if sites[named[0].platform].paid and not named[0].price_microdollars_per_hour:
+        raise Refusal("nothing was started", f"{named[0].name} has no price_per_hour", "Set it, with its date")
+    return named[0]
+
+
+def _dollars(microdollars: int) -> str:
+    return f"${microdollars / 1e6:.2f}"

@@ -1,0 +1,408 @@
+"""Acceptance: probes that settle what only an account can show, one after the other, through the pool's own adapter.
+
+Each session is noted in a file before it is launched, so the next run finds and removes it whatever ended the last one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar
+
+from config.layers import shipped
+from jobs.code.pack import pack
+from jobs.payload.store.listing import code_prefix
+from jobs.payload.store.manifest import blob_key, parse_manifest
+from jobs.payload.whole_file import write_whole
+from jobs.plural import counted
+from jobs.problem import UserError
+from jobs.spec import Code
+from jobs.toml_file import read_toml
+from platforms.artifacts.base import Grant
+from platforms.base import (
+    Checked,
+    LaunchRequest,
+    Observed,
+    Platform,
+    QuotaReading,
+    Refused,
+    SessionState,
+    StopChannel,
+    Unreachable,
+)
+from platforms.facts import FACTS, read_facts
+from platforms.record_file import read_record
+from platforms.wrap import Guarded
+from scheduler.app import App
+from scheduler.clock import stopwatch
+from scheduler.report.document import ReportDocument, ReportSection
+from scheduler.report.renderings import markdown_of
+from scheduler.service.requests.code import send
+from scheduler.store.lease import FileLock
+
+_T = TypeVar("_T")
+JOB, STATE = "acceptance", "state.json"
+_ANSWER_SECONDS, _ASK_SECONDS, _LONG_SECONDS = 600, 180, 1_800
+_PAUSE, _PAUSE_MAX = 0.05, 5.0
+_TICK_WALL_SECONDS = 1.1  # after it the clock shows another second
+_SLACK_SECONDS = 900  # beyond a session, for which its rights in the store last
+_LOG_BYTES = 1 << 24
+_NAME_MIN = 4  # characters: shorter words among the options are no names
+_DATA = read_toml(shipped("acceptance.toml"))  # which explains the fields of all that it holds
+SITES = {name: SimpleNamespace(**{**_DATA["site"], **site}) for name, site in _DATA["sites"].items()}
+PROBES = [SimpleNamespace(**{**_DATA["probe"], **probe}) for probe in _DATA["probes"]]
+
+
+class ProbeTimeout(UserError):
+    """What was waited for did not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFinding:
+    """What a probe found. ``facts`` are settings of the pool by name; None says that the assumed value is right."""
+
+    verdict: Literal["as assumed", "differs", "open"]
+    answer: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, int | str | None] = field(default_factory=dict)
+    at: int = 0
+
+
+@dataclass(slots=True)
+class Trial:
+    """A session. ``called_at`` is when its launch was last tried, ``ran`` its seconds, known once it is cleaned up."""
+
+    steps: int = 1
+    seconds: int = 300  # at most
+    small: bool = True
+    megabytes: int = 0  # that it prints
+    options: dict[str, str] = field(default_factory=dict)
+    restore: str = ""  # the manifest that it continues from
+    called_at: int = 0
+    ran: int | None = None
+
+
+@dataclass(slots=True)
+class AcceptanceState:
+    """What outlives an interruption: when the unfinished run began (0: none), its sessions, and all newest findings."""
+
+    run: int = 0
+    trials: dict[str, Trial] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    findings: dict[str, ProbeFinding] = field(default_factory=dict)
+
+
+class Bench:
+    """Where the probes of a pool run, in one session at a time. ``budget`` is in seconds of quota and microdollars.
+
+    What waits for the session raises ProbeTimeout and PlatformError.
+    """
+
+    adapter: Platform
+    key: str
+
+    def __init__(self, app: App, pool: str, budget: tuple[int, int], say: Callable[[str], None]) -> None:
+        self.budget, self.say, self._app = budget, say, app
+        self.site = SITES[app.pools[pool].platform]
+        self.folder = app.settings.state_dir / JOB / pool
+        self.base = app.apart(pool, self.folder, self.site.every)
+        self.pool = self.base.pools[pool]
+        self.state = read_record(self.folder, STATE, AcceptanceState) or AcceptanceState()
+
+    @property
+    def now(self) -> int:
+        """Scheduled UTC seconds."""
+        return self.base.clock.now()
+
+    @cached_property
+    def idle(self) -> Platform:
+        """The adapter for calls outside of a session. Raises PlatformError."""
+        return self._adapter()
+
+    def save(self) -> None:
+        """Write the state down."""
+        write_whole(self.folder / STATE, json.dumps(asdict(self.state)), sync=True)
+
+    def cost(self, trials: Iterable[Trial]) -> tuple[int, int]:
+        """Return what sessions cost, those that are not over at most: seconds of quota and microdollars."""
+        metered = money = 0
+        for trial in trials:
+            seconds = trial.seconds + self.pool.overrun_seconds if trial.ran is None else trial.ran
+            cheap = trial.small and self.site.small_price >= 0
+            money += seconds * (self.site.small_price if cheap else self.pool.price_microdollars_per_hour)
+            metered += seconds if self.site.small_metered or not trial.small else 0
+        return metered, money // 3_600
+
+    def used(self) -> int | None:
+        """Return the seconds that the platform's own usage records show; None when it keeps none."""
+        readings = self.idle.read_quota(self.now) if self.idle.capabilities.reports_quota else ()
+        used = [reading.used_seconds for reading in readings if isinstance(reading, QuotaReading)]
+        return sum(used) if used else None
+
+    def start(self, trial: Trial) -> None:
+        """Launch a session. Raises Refused, also when the budget does not allow it."""
+        most = self.cost([*self.state.trials.values(), trial])
+        if any(cost > limit for cost, limit in zip(most, self.budget, strict=True)):
+            raise Refused(self.pool.name, "launch", "the budget does not allow it", "Raise --budget", permanent=True)
+        self.key, self.adapter = f"uff-acc-{secrets.token_hex(4)}", self._adapter(trial)
+        self.state.trials[self.key] = trial
+        self.until(partial(self._launch, trial), "the launch", _LONG_SECONDS)
+
+    def _launch(self, trial: Trial) -> bool:
+        """Call the platform once; False: it still prepares the launch. Where it may have begun, it is looked for."""
+        trial.called_at = self.now
+        self.save()
+        deadline, devices = trial.called_at + trial.seconds, 0 if trial.small else self.pool.devices_per_session
+        launch, pool = self._document(trial, deadline, devices), self.pool
+        request = LaunchRequest(self.key, pool.name, devices, deadline, launch, str(self.base.bundle), pool.options)
+        try:
+            self.adapter.launch(request, self.now)
+        except Refused as error:
+            if error.permanent or error.used_up:
+                raise
+            return False
+        except Unreachable:
+            return True
+        return True
+
+    def _document(self, trial: Trial, deadline: int, devices: int) -> dict[str, Any]:
+        """Return what the session is to do: the script of acceptance.toml in its own folder, with an input."""
+        store, clock, run, lane = self.base.artifacts, self.base.clock, f"runs/{self.key}", _DATA["lane"]
+        store.put(f"{lane['data']}/input.txt", b"input\n")
+        with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
+            plain = Path(folder) / "plain"
+            with plain.open("wb") as sink:
+                packed, listing = pack(Code(str(shipped("own_folder"))), sink)
+            send(store, packed.digest, plain, listing)
+        code, lasts = code_prefix(packed.digest), round(clock.wall_seconds(trial.seconds)) + _SLACK_SECONDS
+        reads = [f"{run}/stop", f"{run}/lane-0/heartbeat.json", f"{run}/lane-0/result.json"]
+        if trial.restore:
+            parts = parse_manifest(trial.restore, store.read(trial.restore)).components
+            reads += [trial.restore, *(blob_key(JOB, part.sha256) for part in parts)]
+        own = {
+            "attempt": len(self.state.trials),
+            "devices": list(range(devices)),
+            "target_step": trial.steps,
+            "command": ["{python}", "-c", _DATA["script"], str(trial.megabytes)],
+            "code": code,
+            "restore": [trial.restore] if trial.restore else [],
+        }
+        device = self.pool.options.get("expected_device")
+        return {
+            **_DATA["launch"],
+            "run": self.key,
+            "clock": clock.payload_clock(),
+            "deadline": deadline,
+            "store": store.payload_address(Grant(self.key, (JOB,), tuple(reads), (lane["data"], code), lasts)),
+            "expected_devices": {"count": devices, "name": device} if device and devices else None,
+            "lanes": [lane | own],
+        }
+
+    def _adapter(self, trial: Trial | None = None) -> Platform:
+        """Return an adapter with the options of a session, or with those of all. Raises PlatformError."""
+        options, dropped = dict(self.site.every), ()
+        if trial:
+            own, dropped = (self.site.small, self.site.dropped) if trial.small else (self.site.full, ())
+            options |= own | trial.options
+        app, name = self._app.apart(self.pool.name, self.folder, options, dropped), self.pool.name
+        return Guarded(app.platform(name), name, redact=app.redact, stopwatch=stopwatch, note=lambda *_: None)
+
+    def until(self, look: Callable[[], _T | None], what: str, seconds: int = _ANSWER_SECONDS) -> _T:
+        """Return what ``look`` returns once that is something; no answer is nothing."""
+        ends, pause = self.now + seconds, _PAUSE
+        while True:
+            with suppress(Unreachable):
+                if answer := look():
+                    return answer
+            if self.now >= ends:
+                raise ProbeTimeout(f"{what} of {self.key} did not come within {seconds} s")
+            threading.Event().wait(pause)
+            pause = min(_PAUSE_MAX, 1.5 * pause)
+
+    def find(self) -> Observed | None:
+        """Return the session as the platform reports it now."""
+        return self.adapter.find([self.key], self.now).get(self.key)
+
+    def over(self, seconds: int) -> Observed:
+        """Return the session once the platform proves that it has ended."""
+
+        def look() -> Observed | None:
+            observed = self.find()
+            return observed if observed and observed.state is SessionState.ENDED else None
+
+        return self.until(look, "the end", seconds)
+
+    def output_with(self, words: str) -> str:
+        """Return the output once it holds ``words``."""
+
+        def look() -> str:
+            self.find()
+            text = b"".join(self.adapter.logs(self.key, 0, _LOG_BYTES)).decode(errors="replace")
+            return text if words in text else ""
+
+        return self.until(look, f"{words!r} in the log")
+
+    def ask(self) -> str:
+        """Ask the session to save and leave, and return how."""
+
+        def look() -> StopChannel | None:
+            observed = self.find()
+            channel = observed.stop_channel if observed else StopChannel.NONE
+            return None if channel is StopChannel.NONE else channel
+
+        channel = self.until(look, "a way to ask for the end", _ASK_SECONDS)
+        if channel is StopChannel.PLATFORM:
+            self.adapter.stop(self.key, self.now, force=False)
+        else:
+            self.base.artifacts.put(f"runs/{self.key}/stop", b'{"reason": "acceptance", "lane": null}')
+        return channel
+
+    def clean(self) -> None:
+        """End and remove every session that may be left; after an error call it again."""
+        for key, trial in self.state.trials.items():
+            if trial.ran is None:
+                self.key, self.adapter = key, self._adapter(trial)
+                (over,) = self.until(partial(self._ended, trial), "the end", _LONG_SECONDS)
+                self.adapter.sweep([key], self.now)
+                began, ended = (over.started, over.ended) if over else (None, None)
+                trial.ran = 0 if began is None else max(0, (ended or self.now) - began)
+                self.save()
+
+    def _ended(self, trial: Trial) -> list[Observed | None]:
+        """Return the session if it is over, None for one that never was; nothing yet if it has to be stopped."""
+        observed = self.find()
+        if observed is None:  # it may be launched, and not visible yet
+            return [None] if self.now >= trial.called_at + self.adapter.capabilities.visibility_seconds else []
+        if observed.state in {SessionState.ENDED, SessionState.ABSENT}:
+            return [observed]
+        self.adapter.stop(self.key, self.now, force=True)
+        return []
+
+    def sweep(self) -> None:
+        """Remove what belongs to no session any more: uploads, and this run's part of the artifact store."""
+        for _ in range(2):  # what is known by its name alone goes with the second look
+            threading.Event().wait(_TICK_WALL_SECONDS)
+            self.idle.sweep(list(self.state.trials), self.now)
+        for key in list(self.base.artifacts.keys("")):
+            self.base.artifacts.delete(key)
+
+
+@contextmanager
+def opened(app: App, pool: str, budget: tuple[int, int], say: Callable[[str], None]) -> Iterator[Bench]:
+    """Hold the bench of a pool against other processes. Raises AlreadyRunning."""
+    folder = app.settings.state_dir / JOB / pool
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with closing(FileLock(folder / "lock")):
+        yield Bench(app, pool, budget, say)
+
+
+def run_probes(
+    bench: Bench,
+    probes: Sequence[Any],
+    runners: Mapping[str, Callable[[Bench, Any], ProbeFinding]],
+    *,
+    again: bool = False,
+) -> None:
+    """Run the probes that this run has not done yet, or all ``again``. Clean up after each, and before the first."""
+    state = bench.state
+    bench.clean()
+    if not state.run:
+        state.run, state.trials, state.done = bench.now, {}, []
+        bench.save()
+    for probe in probes:
+        if probe.name in state.done and not again:
+            continue
+        bench.say(f"{probe.name}: {probe.question}")
+        try:
+            finding = runners[probe.run](bench, probe)
+        except UserError as error:
+            finding = ProbeFinding("open", str(error))
+        finally:
+            bench.clean()
+        state.findings[probe.name] = replace(finding, at=bench.now)
+        state.done = [*{*state.done, probe.name}]
+        bench.save()
+        bench.say(f"  {finding.verdict}: {finding.answer}")
+        if probe.needed and finding.verdict != "as assumed":
+            break
+    if state.trials:
+        bench.sweep()
+
+
+def conclude(bench: Bench, state_dir: Path) -> dict[str, Any]:
+    """End a run: write its result, as JSON and as a page, and the facts that follow; return the result."""
+    state, pool, date = bench.state, bench.pool, _day(bench.now)
+    facts, answers = read_facts(state_dir), []
+    for probe in PROBES:
+        if finding := state.findings.get(probe.name):
+            words = {name: getattr(probe, name) for name in ("name", "question", "assumption", "use")}
+            answers.append(words | asdict(finding))
+            for name, value in finding.facts.items():
+                source = f"acceptance {_day(finding.at)}, {probe.name}"
+                facts.setdefault(pool.name, {}).pop(name, None)
+                if value is not None:
+                    facts[pool.name][name] = {"value": value, "assumed": probe.assumption, "source": source}
+    write_whole(state_dir / FACTS, json.dumps(facts, indent=1), sync=True)
+    quota, money = bench.cost(state.trials.values())
+    about = {"format": 1, "pool": pool.name, "platform": pool.platform, "date": date, "at": bench.now}
+    result = {**about, "quota_seconds": quota, "dollars": money / 1e6, "answers": answers}
+    title, spent = f"Acceptance of {pool.name}", f"{date}: {quota} s of quota and ${money / 1e6:.2f} were used"
+    page = markdown_of(ReportDocument(title, spent, tuple(map(_section, answers)), title))
+    for ending, text in (("json", json.dumps(result, indent=1)), ("md", page)):
+        write_whole(bench.folder / f"{date}.{ending}", text)
+    state.run = 0
+    bench.save()
+    return result
+
+
+def _day(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).date().isoformat()
+
+
+def _section(answer: Mapping[str, Any]) -> ReportSection:
+    used = [f"{name} is now {value}" for name, value in answer["facts"].items() if value is not None]
+    lines = (
+        f"Assumed: {answer['assumption']}",
+        f"Answer of {_day(answer['at'])}: {answer['verdict']}. {answer['answer']}",
+        f"Evidence: {json.dumps(answer['evidence'])}",
+        f"What the program does with it: {'; '.join([answer['use'], *used])}",
+    )
+    return ReportSection(answer["question"], lines)
+
+
+def shared(result: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return a result as JSON without ``names``, numbers of accounts, and what checks of credentials said."""
+    hidden = {"answer": "", "evidence": {}}
+    answers = [answer | hidden if answer["name"] == "account" else answer for answer in result["answers"]]
+    text = json.dumps({**result, "answers": answers}, indent=1)
+    for name in sorted({name for name in names if len(name) >= _NAME_MIN}, key=len, reverse=True):
+        text = text.replace(json.dumps(name)[1:-1], "(name)")
+    return re.sub(r"\d{12}", "(account)", text)
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """Return the newest result in the folder of a pool; None when there is none that can be read."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(max(folder.glob("????-??-??.json")).read_text()))
+    return None
+
+
+def check(folder: Path, now: int) -> Checked:
+    """Return what the newest acceptance of a pool showed, and how old it is."""
+    result = newest(folder) or {"answers": [], "at": 0, "date": ""}
+    counts = Counter(answer["verdict"] for answer in result["answers"])
+    words = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    words = f"{words}, {counted(max(0, now - result['at']) // 86_400, 'day')} ago"
+    good = set(counts) == {"as assumed"}
+    return Checked("ok" if good else "warning", words, "" if good else f"Read {folder / result['date']}.md")

@@ -1,0 +1,148 @@
+"""How each probe of acceptance.toml finds its answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from platforms.base import Checked
+from platforms.registry import checkup
+from scheduler.app import App
+from scheduler.clock import real_now
+from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, ProbeTimeout, Trial, opened, run_probes
+from scheduler.host.doctor import examine
+
+_LATE_SECONDS = 60  # of a log, and between a bill and our own count
+_STOP_SECONDS = 110  # less than until a stop that is not obeyed becomes another one
+_MORE_STEPS = 20
+
+
+def _finding(probe: Any, answer: str, evidence: Mapping[str, Any], *, holds: object, value: int = 0) -> ProbeFinding:
+    facts = {probe.setting: None if holds else value or probe.otherwise} if probe.setting else {}
+    return ProbeFinding("as assumed" if holds else "differs", answer, dict(evidence), facts)
+
+
+def _account(bench: Bench, probe: Any) -> ProbeFinding:
+    """Ask what doctor asks of the platform."""
+    checks = examine(checkup(bench.pool.platform, bench.pool.options, os.environ, real_now(), probe=False))
+    bad = [f"{name}: {checked.found}. {checked.remedy}" for name, checked in checks.items() if checked.grade == "bad"]
+    evidence = {name: f"{checked.grade}: {checked.found}" for name, checked in checks.items()}
+    return _finding(probe, "; ".join(bad) or f"{len(checks)} checks passed", evidence, holds=not bad)
+
+
+def _books(bench: Bench, probe: Any) -> ProbeFinding:
+    """Ask for what is used, and for live sessions of ours that are unknown."""
+    used = bench.used()
+    live = len(bench.idle.orphans((), bench.now)) if bench.idle.capabilities.finds_orphans else 0
+    return _finding(probe, f"used: {used} s; unknown sessions: {live}", {"used": used, "live": live}, holds=not live)
+
+
+def _trained(bench: Bench, trial: Trial, act: str) -> dict[str, Any]:
+    """Let a session run to its end, ended in a way if one is meant, and return what it showed; times are in seconds."""
+    before = bench.used()
+    bench.start(trial)
+    launched = bench.now
+    bench.until(bench.find, "the status")
+    evidence: dict[str, Any] = {"visible": bench.now - launched}
+    line = re.search(rf"^{JOB} (\{{.*)$", bench.output_with(f"{JOB} {{"), re.MULTILINE)
+    evidence |= json.loads(line[1]) if line else {}
+    if act == "force":
+        bench.adapter.stop(bench.key, bench.now, force=True)
+    elif act == "ask":
+        evidence["asked"] = bench.ask()
+    elif act == "ask or wait":
+        with suppress(ProbeTimeout):
+            evidence["asked"] = bench.ask()
+    ended = bench.over(_STOP_SECONDS if act == "force" else trial.seconds)
+    over_at = bench.now
+    if act != "force":
+        evidence["bytes"] = len(text := bench.output_with(f"{JOB} ended"))
+        evidence["saved"] = int(re.findall(rf"^{JOB} ended (\d+)", text, re.MULTILINE)[-1])
+    began, used = ended.started or launched, bench.used()
+    billed = None if used is None or before is None else used - before
+    times = {"start": max(0, began - launched), "log": bench.now - over_at, "ran": (ended.ended or began) - began}
+    return {**evidence, **times, "billed": billed, "detail": ended.detail}
+
+
+def _session(bench: Bench, probe: Any) -> ProbeFinding:
+    """Let a session run as the probe says; what it needs not to be as assumed is part of what it showed."""
+    try:
+        evidence = _trained(bench, Trial(**probe.trial), probe.act)
+    except ProbeTimeout as error:
+        return _finding(probe, str(error), {}, holds=False)
+    enough = evidence.get("bytes", 0) >= 1_000_000 * probe.trial.get("megabytes", 0)
+    holds = (
+        evidence["input"] and enough and probe.word in evidence["detail"] and (not probe.billed or _is_billed(evidence))
+    )
+    names = ("devices", "asked", "bytes", "ran", "billed", "detail")
+    answer = ", ".join(f"{name}: {evidence[name]}" for name in names if evidence.get(name) is not None)
+    return _finding(probe, answer, evidence, holds=holds)
+
+
+def _is_billed(evidence: Mapping[str, Any]) -> bool:
+    return evidence["billed"] is None or abs(evidence["billed"] - evidence["ran"]) <= _LATE_SECONDS
+
+
+def _small_session(bench: Bench) -> dict[str, Any]:
+    finding = bench.state.findings.get("session")
+    if finding is None or not finding.evidence:
+        raise ProbeTimeout("no small session has run", "", "Try the probe session first")
+    return finding.evidence
+
+
+def _within(bench: Bench, probe: Any) -> ProbeFinding:
+    """Compare a time of the small session with a setting of the pool."""
+    seconds, most = _small_session(bench)[probe.name], getattr(bench.pool, probe.setting, _LATE_SECONDS)
+    answer = f"after {seconds} s; {most} s are assumed"
+    return _finding(probe, answer, {"seconds": seconds}, holds=seconds <= most, value=2 * seconds)
+
+
+def _mounts(bench: Bench, probe: Any) -> ProbeFinding:
+    """Look where the small session saw its inputs."""
+    paths = _small_session(bench)["mounts"]
+    return _finding(probe, ", ".join(paths) or "at no known place", {"paths": paths}, holds=paths)
+
+
+def _job(bench: Bench, probe: Any) -> ProbeFinding:
+    """Stop a job, bring home what it left, continue it in another session, and compare the bills of both."""
+    store, manifests = bench.base.artifacts, f"jobs/{JOB}/manifests/"
+    older = set(store.keys(manifests))
+    first = _trained(bench, Trial(**probe.trial), "ask or wait")
+    bench.until(partial(_collect, bench), "what it left")
+    steps, restore = first["saved"] + _MORE_STEPS, max(set(store.keys(manifests)) - older)
+    second = _trained(bench, replace(Trial(**probe.trial), steps=steps, restore=restore), "")
+    holds = (
+        second["resumed"] == first["saved"] and second["saved"] == steps and _is_billed(first) and _is_billed(second)
+    )
+    answer = f"stopped at step {first['saved']}, resumed at {second['resumed']}, ended at {second['saved']}"
+    return _finding(probe, answer, {"first": first, "second": second}, holds=holds)
+
+
+def _collect(bench: Bench) -> bool:
+    bench.adapter.collect(bench.key, bench.base.artifacts, bench.now)
+    return True
+
+
+RUNNERS = {
+    "account": _account,
+    "books": _books,
+    "session": _session,
+    "within": _within,
+    "mounts": _mounts,
+    "job": _job,
+}
+
+
+def try_session(app: App, pool: str) -> Checked:
+    """Run a small session, and return what came of it."""
+    with opened(app, pool, (3_600, 1_000_000), lambda _: None) as bench:
+        run_probes(bench, [probe for probe in PROBES if probe.name == "session"], RUNNERS, again=True)
+        finding = bench.state.findings["session"]
+    good = finding.verdict == "as assumed"
+    return Checked("ok" if good else "bad", finding.answer, "" if good else f"See: schedctl acceptance {pool}")
