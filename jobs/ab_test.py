@@ -110,7 +110,7 @@ def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem
     result: list[AbTest] = []
     for index, entry in enumerate(entries):
         here = Definition(file, f"ab.{entry.get('name', index)}", problems)
-        test = here.table(AbTest, dict(sorted(entry.items())))
+        test = here.record(AbTest, dict(sorted(entry.items())))
         if test is not None:
             if any(other.name == test.name for other in result):
                 problems.append(

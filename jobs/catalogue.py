@@ -26,7 +26,7 @@ from typing import Any
 from jobs.ab_test import AbTest, read_ab_tests
 from jobs.definition import Definition, merged
 from jobs.problem import Problem, ProblemsFound, as_toml, did_you_mean
-from jobs.spec import JobSpec, Share
+from jobs.spec import Gate, JobSpec, Share
 from jobs.toml_file import placed, read_toml
 
 _TABLES = ("ab", "defaults", "domains", "jobs")
@@ -72,15 +72,7 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
 
 def job_from_toml(path: Path) -> JobSpec:
     """Read one job file. Raises ProblemsFound. Whether its gate's parent exists the queue checks."""
-    return job_from_table(table_from_toml(path), str(path))
-
-
-def table_from_toml(path: Path) -> dict[str, Any]:
-    """Read the table of one job file. Raises ProblemsFound."""
-    try:
-        return read_toml(path)
-    except ProblemsFound as error:
-        raise ProblemsFound(error.problems) from None
+    return job_from_table(read_toml(path), str(path))
 
 
 def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:
@@ -145,27 +137,27 @@ def _duplicates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
     return problems
 
 
-def _gates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
-    listed = list(jobs)
-    parents = {spec.name: spec.gate.parent for _, spec in listed if spec.gate is not None}
-    names = [spec.name for _, spec in listed]
+def _gates(jobs: Sequence[tuple[str, JobSpec]]) -> list[Problem]:
+    gates = {spec.name: spec.gate for _, spec in jobs}
     problems = []
-    for file, spec in listed:
-        key = f"jobs.{spec.name}.gate.parent"
-        parent = parents.get(spec.name)
-        if parent is None:
+    for file, spec in jobs:
+        chain = chain_of(spec.name, gates)
+        if chain[-1] not in gates and len(chain) == 2:
+            why, remedy = "there is no such job", did_you_mean(chain[1], gates)
+        elif chain[1:] and chain[-1] == spec.name:
+            why, remedy = f"the gates wait for each other: {' -> '.join(chain)}", "remove one of them"
+        else:
             continue
-        if parent not in names:
-            problems.append(Problem(file, key, as_toml(parent), "there is no such job", did_you_mean(parent, names)))
-            continue
-        chain = [spec.name]
-        while parent is not None and parent not in chain:
-            chain.append(parent)
-            parent = parents.get(parent)
-        if parent == spec.name:
-            why = f"the gates wait for each other: {' -> '.join([*chain, parent])}"
-            problems.append(Problem(file, key, as_toml(chain[1] if chain[1:] else parent), why, "remove one of them"))
+        problems.append(Problem(file, f"jobs.{spec.name}.gate.parent", as_toml(chain[1]), why, remedy))
     return problems
+
+
+def chain_of(name: str, gates: Mapping[str, Gate | None]) -> list[str]:
+    """Return a job and those that it waits for, one after another, until one waits for none or stands there twice."""
+    chain = [name]
+    while (gate := gates.get(chain[-1])) is not None and chain[-1] not in chain[:-1]:
+        chain.append(gate.parent)
+    return chain
 
 
 def _shares(jobs: Sequence[tuple[str, JobSpec]]) -> list[Problem]:

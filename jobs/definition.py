@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from jobs.job_table import written_table
 from jobs.nouns.keys import TableKey, Wrong, keys_of
 from jobs.problem import Problem, as_toml, did_you_mean
 from jobs.readers import is_remote
 from jobs.spec import HELD_OUT, Code, Gate, Input, JobSpec, Mixture, QualityGate, Requirements, StopRule
-
-T = TypeVar("T")
 
 TABLES_MAX = 50  # of a list of tables, such as [[gates]]
 _OF_STEPS = {"target_step", "steps_per_hour"}  # what a whole job has not got
@@ -60,11 +58,17 @@ class Definition:
             values["gate"] = values["start_from"].gate
         return JobSpec(**values) if len(self.problems) == before else None
 
-    def table(self, kind: type[T], table: Mapping[str, Any]) -> T | None:
+    def record(self, kind: Any, table: Any, path: str = "") -> Any:
         """Return what a table of the keys of a dataclass defines, or None when a problem was noted."""
+        if not isinstance(table, dict):
+            keys = ", ".join(one.key for one in keys_of(kind))
+            self._wrong(path, table, "this must be a table", f"known keys are {keys}")
+            return None
         before = len(self.problems)
-        values = self._values(kind, table)
-        return kind(**values) if len(self.problems) == before else None
+        record = kind(**self._values(kind, table, f"{path}." if path else ""))
+        for key, why, remedy in _faults(record, table) if len(self.problems) == before else ():
+            self._wrong(f"{path}.{key}".rstrip("."), None, why, remedy)
+        return record if len(self.problems) == before else None
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let the adviser say what is left out of a job of our own trainer: needs, speed, gains, what a save takes."""
@@ -85,9 +89,7 @@ class Definition:
             return {"steps_per_hour": 1, **table}  # the problem was noted, or it is said
         if advice is None:
             return table
-        values: dict[str, Any] = {"steps_per_hour": advice.steps_per_hour} if "steps_per_hour" in left_out else {}
-        if "checkpoint" in left_out:
-            values["checkpoint"] = f"{advice.checkpoint_seconds}s"
+        values: dict[str, Any] = {"steps_per_hour": advice.steps_per_hour, "checkpoint": advice.checkpoint_seconds}
         if "needs" in left_out:
             values |= {"needs": written_table(advice.needs), "device_speedup": list(advice.device_speedup)}
         return {**values, **table}
@@ -130,14 +132,13 @@ class Definition:
         """Note the inputs that a command names and that the job does not have."""
         names = [each.name for each in values["inputs"]]
         evaluation = values["evaluation"]
-        self._check_words("command", values["command"] or (), [*names, "model"] if values["whole"] else names)
-        if evaluation is not None:
-            self._check_words("evaluation.command", evaluation.command or (), [*names, "model", "set"])
-
-    def _check_words(self, key: str, words: Sequence[str], inputs: Sequence[str]) -> None:
-        for name in (name for word in words for name in _INPUT.findall(word) if name not in inputs):
-            remedy = did_you_mean(name, inputs) if inputs else f'add inputs = {{ {name} = "/its/folder" }}'
-            self._wrong(key, f"{{input:{name}}}", f"the job has no input {name!r}", remedy)
+        for key, words, inputs in (
+            ("command", values["command"] or (), [*names, "model"] if values["whole"] else names),
+            ("evaluation.command", evaluation.command if evaluation else (), [*names, "model", "set"]),
+        ):
+            for name in (name for word in words for name in _INPUT.findall(word) if name not in inputs):
+                remedy = did_you_mean(name, inputs) if inputs else f'add inputs = {{ {name} = "/its/folder" }}'
+                self._wrong(key, f"{{input:{name}}}", f"the job has no input {name!r}", remedy)
 
     def _values(self, kind: type, table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         """Return the fields of a dataclass that the keys of a table set, also those by default."""
@@ -178,24 +179,13 @@ class Definition:
             if not isinstance(value, list) or len(value) > TABLES_MAX:
                 why = f"this must be a list of at most {TABLES_MAX} tables"
                 raise Wrong(why, f"write [[{one.key}]] and its keys below it")
-            records = [self._record(one.inner, inner, f"{path}.{n}") for n, inner in enumerate(value, 1)]
+            records = [self.record(one.inner, inner, f"{path}.{n}") for n, inner in enumerate(value, 1)]
             return tuple(record for record in records if record is not None)
         if value == "off" and one.default is None:
             return None
         needed = any(each.default is MISSING for each in keys_of(one.inner))
-        record = self._record(one.inner, value, path) if value or not needed or not isinstance(value, dict) else None
+        record = self.record(one.inner, value, path) if value or not needed or not isinstance(value, dict) else None
         return one.default if record is None else record
-
-    def _record(self, kind: Any, table: Any, path: str) -> Any:
-        if not isinstance(table, dict):
-            keys = ", ".join(one.key for one in keys_of(kind))
-            self._wrong(path, table, "this must be a table", f"known keys are {keys}")
-            return None
-        before = len(self.problems)
-        record = kind(**self._values(kind, table, f"{path}."))
-        for key, why, remedy in _faults(record, table) if len(self.problems) == before else ():
-            self._wrong(f"{path}.{key}".rstrip("."), None, why, remedy)
-        return record if len(self.problems) == before else None
 
     def _placed(self, value: Any) -> Any:
         """Return what names a folder or file with its whole path; in a job file, it is relative to that."""

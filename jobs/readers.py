@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -99,40 +100,32 @@ def number(least: float, most: float, unit: str = "", *, whole: bool = False) ->
     return Rule(read, kind=int if whole else float, range=bounds)
 
 
-def count_or_off(least: int, most: int) -> Rule:
-    """Return the rule of whole numbers, zero for off."""
-
-    def read(value: Any) -> int:
-        if value == "off":
-            return 0
-        if type(value) is not int or not least <= value <= most:
-            raise Wrong("this must be a whole number", f'write one from {least} to {most}, or "off"')
-        return value
-
-    return Rule(read, show=lambda count: count or "off")
-
-
-_NEVER = object()
-
-
-def span(least: int, most: int, off: Any = _NEVER) -> Rule:
-    """Return the rule of times, in seconds; "off" is read as ``off``, where that may be written."""
+def span(least: int, most: int) -> Rule:
+    """Return the rule of times, in seconds."""
     bounds = Range(least, most, "seconds", whole=True)
 
-    def read(value: Any) -> Any:
-        if value == "off" and off is not _NEVER:
-            return off
+    def read(value: Any) -> int:
         seconds = parse_duration(value)
         if not bounds.holds(seconds):
-            what, or_off = ("time", "") if off is _NEVER else ("span", ', or "off"')
             ends = f'"{show_duration(least)}" to "{show_duration(most)}"'
-            raise Wrong(f"this {what} is out of range", f"write one from {ends}{or_off}")
+            raise Wrong("this time is out of range", f"write one from {ends}")
         return seconds
 
-    def show(seconds: int | None) -> str | None:
-        return "off" if off is not _NEVER and seconds == off else None if seconds is None else show_duration(seconds)
+    return Rule(read, lambda seconds: None if seconds is None else show_duration(seconds), range=bounds)
 
-    return Rule(read, show, range=bounds if off is _NEVER else None)
+
+def or_off(rule: Rule, off: int | None = 0) -> Rule:
+    """Return a rule by which people may write "off" as well, which is stored as ``off``."""
+
+    def read(value: Any) -> Any:
+        if value == "off":
+            return off
+        try:
+            return rule.read(value)
+        except Wrong as error:
+            raise Wrong(error.why, f'{error.remedy}, or "off"') from None
+
+    return Rule(read, lambda value: "off" if value == off else rule.show(value))
 
 
 # Values that have a rule of their own.
@@ -227,12 +220,6 @@ def _patience(value: Any) -> int:
     return count
 
 
-def _votes(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or is_remote(value):
-        raise Wrong("this must be a file of this machine", 'write it like votes = "votes/ufm.jsonl"')
-    return storable(value)
-
-
 def _usual(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 0.999:
         raise Wrong("this must be a share from 0.001 to 0.999", "write 0.5 where votes compare two versions")
@@ -248,20 +235,14 @@ def _device_range(value: Any) -> tuple[int, int]:
     return least, most
 
 
-def start_point(*points: str) -> Rule:
-    """Return the rule of how far a parent must be before a job starts from it: one of these, or a fraction."""
-
-    def read(value: Any) -> float | str:
-        if value in points:
-            return str(value)
-        if isinstance(value, str):
-            raise Wrong("there is no such start", f"use {', '.join(points)}, or a fraction of the parent's target")
-        fraction: float = FRACTION.read(value)
-        if not fraction:
-            raise Wrong("at 0 % there is nothing to start from", 'write "newest" for its first checkpoint')
-        return fraction
-
-    return Rule(read)
+def _start(value: Any) -> float | str:
+    points = ("newest", "done", "accepted")
+    if isinstance(value, str) and value not in points:
+        raise Wrong("there is no such start", f"use {', '.join(points)}, or a fraction of the parent's target")
+    start: float | str = value if isinstance(value, str) else FRACTION.read(value)
+    if not start:
+        raise Wrong("at 0 % there is nothing to start from", 'write "newest" for its first checkpoint')
+    return start
 
 
 def _speedup(value: Any) -> tuple[float, ...]:
@@ -303,7 +284,13 @@ SEED = number(0, 2**63 - 1, whole=True)
 SESSION = span(60, 100 * 3_600)  # no platform has longer sessions
 SHARE_OF_VOTES = Rule(_usual)
 SPEEDUP = Rule(_speedup, range=_GAIN.range)
+START = Rule(_start)
 STEPS = number(1, _STEP_MAX, "steps", whole=True)
 STRINGS = Rule(_strings)
 TEXT = matching(r"(?s).*\S.*", "this must be a text", "put it in quotation marks")
-VOTES = Rule(_votes, place=True)
+VOTES = replace(
+    matching(
+        rf"(?s)(?!{_SCHEME}).*\S.*", "this must be a file of this machine", 'write it like votes = "votes/ufm.jsonl"'
+    ),
+    place=True,
+)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from jobs import readers
 from jobs.nouns.keys import Key, Option, Rule, Wrong
-from jobs.readers import count_or_off, matching, number, one_of, span
+from jobs.readers import matching, number, one_of, or_off, span
 
 Role = Literal["job", "main", "manager", "evaluate"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -60,7 +60,7 @@ class StartFrom:
     """
 
     parent: Annotated[str, readers.TEXT, Key("job")]
-    at: Annotated[float | str, readers.start_point("newest", "done", "accepted")] = "newest"
+    at: Annotated[float | str, readers.START] = "newest"
 
     @property
     def gate(self) -> Gate:
@@ -101,7 +101,8 @@ class Mixture:
     ] = "restart"
 
 
-_SPAN_OR_OFF = span(60, 30 * 86_400, off=0)
+_SPAN = span(60, 30 * 86_400)
+_SPAN_OR_OFF = or_off(_SPAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,8 @@ class Stall:
     first_progress_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
     no_progress_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
     checkpoint_seconds: Annotated[int | None, _SPAN_OR_OFF] = None
-    loss_nan: Annotated[int, count_or_off(1, 1_000_000)] = 3
-    same_error: Annotated[int, count_or_off(2, 1_000)] = 2
+    loss_nan: Annotated[int, or_off(number(1, 1_000_000, "reports", whole=True))] = 3
+    same_error: Annotated[int, or_off(number(2, 1_000, "sessions", whole=True))] = 2
 
 
 _AIM = one_of("this says whether a lower or a higher metric is better", "low", "high")
@@ -219,7 +220,7 @@ class Evaluation:
     command: Annotated[tuple[str, ...], readers.COMMAND]
     test_set: Annotated[Input, _TEST_SET, Key("set")]
     longest_seconds: Annotated[int, readers.SESSION] = LONGEST_SECONDS
-    within_seconds: Annotated[int | None, span(60, 30 * 86_400, off=None)] = WITHIN_SECONDS
+    within_seconds: Annotated[int | None, or_off(_SPAN, None)] = WITHIN_SECONDS
     needs: Needs = Needs()
     pools: Annotated[tuple[str, ...], readers.STRINGS] = ()
     promote: Annotated[

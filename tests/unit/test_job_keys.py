@@ -31,7 +31,7 @@ PLAIN: dict[str, Any] = {"name": "a", "role": "job", "command": ["x"], "target_s
 
 def read(table: dict[str, Any]) -> tuple[WarmJob | None, list[str]]:
     problems: list[Problem] = []
-    job = Definition("job.toml", "", problems).table(WarmJob, {**PLAIN, **table})
+    job = Definition("job.toml", "", problems).record(WarmJob, {**PLAIN, **table})
     return job, [str(problem) for problem in problems]
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from jobs.catalogue import job_from_table, table_from_toml
+from jobs.catalogue import job_from_table
 from jobs.definition import merged
 from jobs.duration import show_duration
 from jobs.job_table import table_of, toml_of, whole_of
@@ -15,6 +15,7 @@ from jobs.payload.store.listing import LISTING, code_prefix
 from jobs.problem import Refusal
 from jobs.size import size
 from jobs.spec import JobSpec
+from jobs.toml_file import read_toml
 from scheduler.cli.commands.plan_changes import show_changes
 from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.shell.context import Cli
@@ -137,7 +138,7 @@ def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
 
     Unless it names a folder of code, or none, it has the one that its command needs.
     """
-    defaults = {"steps_per_hour": _STEPS_PER_HOUR} if file is None else table_from_toml(file)
+    defaults = {"steps_per_hour": _STEPS_PER_HOUR} if file is None else read_toml(file)
     table = merged(defaults, table)
     spec = job_from_table(table, str(file or "command line"))
     return spec if "code" in table else replace(spec, code=code.default(spec.command, file))

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from jobs.catalogue import wrong_share
+from jobs.catalogue import chain_of, wrong_share
 from jobs.problem import Refusal
 from jobs.spec import JobSpec
 from scheduler.core import job as arrows
@@ -192,16 +192,11 @@ def _contradiction(tx: Connection, record: JobRecord, spec: JobSpec, changed: se
         return f"its checkpoint at step {record.done_step} was trained with seed {record.spec.seed}. Keep it"
     if "gate" in changed and spec.gate is not None:
         gates = {other.spec.name: other.spec.gate for other in jobs.everything(tx)} | {name: spec.gate}
-        parent: str | None = spec.gate.parent
-        chain = [name]
-        while parent is not None and parent not in chain:
-            if parent not in gates:
-                return f"it would wait for {parent}, which is not in the queue. Add {parent} first"
-            chain.append(parent)
-            gate = gates[parent]
-            parent = gate.parent if gate is not None else None
-        if parent is not None:
-            return f"the gates would wait for each other: {' -> '.join([*chain, parent])}. Remove one of them"
+        chain = chain_of(name, gates)
+        if chain[-1] not in gates:
+            return f"it would wait for {chain[-1]}, which is not in the queue. Add {chain[-1]} first"
+        if chain[-1] in chain[:-1]:
+            return f"the gates would wait for each other: {' -> '.join(chain)}. Remove one of them"
     return _share_contradiction(tx, spec) if "share" in changed else ""
 
 
