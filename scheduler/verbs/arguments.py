@@ -60,6 +60,7 @@ Position = Annotated[int, Field(ge=0, le=2**53)]
 Instant = Annotated[int, Field(ge=0, le=253_402_300_799)]  # to the end of the year 9999
 JobState = Literal["queued", "active", "held", "done", "failed", "cancelled"]
 Week = Annotated[str, Field(pattern=r"^([0-9]{4}-W[0-9]{2}|this|last)$", description="2026-W47, this or last.")]
+Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="First of seven days, 2026-11-16.")]
 Channel = Annotated[str, Field(min_length=1, max_length=100, description="As `/reports` names it: email, slack ...")]
 Weight = Annotated[float, AfterValidator(_weight)]
 Place = Annotated[str, Field(max_length=4_096), AfterValidator(_absolute)]
@@ -85,7 +86,7 @@ def _has_nul(value: Any) -> bool:
 class Arguments(BaseModel):
     """Base of all: unknown names and other types are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_by_name=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -95,10 +96,15 @@ class Arguments(BaseModel):
         return value
 
 
+def alias_of(parameter: str) -> str:
+    """Return what callers call a parameter: ``from_`` is named as it is for Python alone."""
+    return parameter.removesuffix("_")
+
+
 def arguments_of(verb: str, parameters: Mapping[str, Parameter]) -> type[Arguments]:
     """Return what a verb takes, as the parameters of what answers it say."""
     fields: dict[str, Any] = {
-        name: (one.annotation, ... if one.default is Parameter.empty else one.default)
+        name: (one.annotation, Field(... if one.default is Parameter.empty else one.default, alias=alias_of(name)))
         for name, one in parameters.items()
     }
     return create_model(verb.title().replace(".", ""), __base__=Arguments, **fields)

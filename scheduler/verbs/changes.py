@@ -87,7 +87,7 @@ def preview(
     words = [*_options(pool=hours, weight=[f"{name}={value!r}" for name, value in weights.items()], policy=policy)]
     if not words and not add:
         return surface.commands.run(["plan", "preview"])
-    return surface.commands.run_with(["plan", "what-if", *words], "--add-job", add)
+    return surface.commands.run(["plan", "what-if", *words], tables=add, option="--add-job")
 
 
 @verb("queue.add", changes=True, slow=True)
@@ -108,7 +108,7 @@ def add(
         expect = ""
     words = ["queue", "add", *(["--continue"] if go_on else []), *_options(dry_run=dry_run, expect=expect)]
     if definition is not None:
-        return surface.commands.run_with(words, "", [definition])
+        return surface.commands.run(words, tables=[definition])
     return surface.commands.run([*words, file or "--models"])
 
 

@@ -52,7 +52,19 @@ from scheduler.store.engine import revision
 from scheduler.store.jobs import JobRecord
 from scheduler.store.schema import REVISIONS
 from scheduler.verbs import shapes
-from scheduler.verbs.arguments import PAGE_ROWS, Instant, JobState, Name, Names, Page, Position, Rows, Text
+from scheduler.verbs.arguments import (
+    PAGE_ROWS,
+    BadRequest,
+    Day,
+    Instant,
+    JobState,
+    Name,
+    Names,
+    Page,
+    Position,
+    Rows,
+    Text,
+)
 from scheduler.verbs.log_tail import Log
 from scheduler.verbs.shapes import paged
 from scheduler.verbs.source import Source
@@ -426,14 +438,29 @@ def timeline(source: Source, tx: Connection, span: Window, now: int) -> Timeline
     return chart_facts.timeline(tx, source.pools, source.plan(tx), span, now)
 
 
-def span(source: Source, day: date | None) -> shapes.Span:
-    """Return the sessions of seven days from ``day`` on, or of those around now."""
+@verb("sessions.list", "/sessions")
+def span(source: Source, from_: Day | None = None) -> shapes.Span:
+    """The sessions of seven days, past, running and planned; those around now unless a day is named."""
     now = source.now
-    window = span_around(now, source.zone) if day is None else span_from(day, source.zone)
+    window = span_around(now, source.zone) if from_ is None else span_from(day_of(from_), source.zone)
     with source.read() as tx:
         drawn = timeline(source, tx, window, now)
     same = ("pool", "start", "phase", "key", "outcome")
     sessions = [
-        {**picked(each, *same), "end": each.ends, "jobs": [lane.job for lane in each.lanes]} for each in drawn.sessions
+        shapes.SessionRow(**picked(each, *same), end=each.ends, jobs=[lane.job for lane in each.lanes])
+        for each in drawn.sessions
     ]
-    return shapes.Span.model_validate({**picked(window, "start", "end"), "now": now, "sessions": sessions})
+    return shapes.Span(start=window.start, end=window.end, now=now, sessions=sessions)
+
+
+def day_of(text: str) -> date:
+    """Return the day that ``2026-11-16`` names. Raises BadRequest when there is no such day."""
+    try:
+        day = date.fromisoformat(text)
+        if day.isoformat() != text:
+            raise ValueError(text)
+    except ValueError:
+        raise BadRequest(f"{text} is no day; write it like 2026-11-16") from None
+    if not 1970 <= day.year <= 9_000:  # the zone's offsets and the days before and after must exist as well
+        raise BadRequest(f"{text} is outside the years 1970 to 9000")
+    return day

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, create_model
 
 from scheduler.app import App
 from scheduler.clock import stopwatch
-from scheduler.verbs.arguments import Arguments, BadRequest, CommandFailed, arguments_of, checked
+from scheduler.verbs.arguments import Arguments, BadRequest, CommandFailed, Definition, arguments_of, checked
 from scheduler.verbs.log_tail import LogTails
 from scheduler.verbs.source import Source
 
@@ -179,17 +179,18 @@ class Processes:
         self._lock = Lock()
         self._closed = False
 
-    def run(self, words: Sequence[str], folder: Path | None = None) -> dict[str, Any]:
-        """Run a command in ``folder``, else in one that is empty. Raises CommandFailed."""
-        with tempfile.TemporaryDirectory(prefix="schedctl-") as empty:
-            return self._run(words, folder or Path(empty))
+    def run(
+        self, words: Sequence[str], folder: Path | None = None, tables: Sequence[Definition] = (), option: str = ""
+    ) -> dict[str, Any]:
+        """Run a command in ``folder``, else in one that is empty, with each table as a job file behind the ``option``.
 
-    def run_with(self, words: Sequence[str], option: str, tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """As :meth:`run`, with each table as a job file behind ``option``. Raises BadRequest, CommandFailed."""
-        with tempfile.TemporaryDirectory(prefix="schedctl-") as name:
-            files = [_written(Path(name, f"{number}.toml"), table) for number, table in enumerate(tables, 1)]
-            given_files = [word for file in files for word in ([option, str(file)] if option else [str(file)])]
-            return self._run([*words, *given_files], Path(name))
+        Raises BadRequest, CommandFailed.
+        """
+        with tempfile.TemporaryDirectory(prefix="schedctl-") as scratch:
+            for number, table in enumerate(tables, 1):
+                file = _written(Path(scratch, f"{number}.toml"), table)
+                words = [*words, *filter(None, [option]), str(file)]
+            return self._run(words, folder or Path(scratch))
 
     def close(self) -> None:
         """End every command that is at work, and let none begin."""
@@ -223,7 +224,7 @@ class Processes:
         return _answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
-def _written(path: Path, table: dict[str, Any]) -> Path:
+def _written(path: Path, table: Definition) -> Path:
     import tomli_w
 
     try:
@@ -237,20 +238,16 @@ def _written(path: Path, table: dict[str, Any]) -> Path:
 
 def _answer(code: int, out: str, err: str) -> dict[str, Any]:
     warnings = [line.removeprefix(_WARNING) for line in err.splitlines() if line.startswith(_WARNING)]
-    if code == 0:
+    for text in reversed(err.splitlines()) if code else [out]:
         try:
-            output = json.loads(out)
-        except ValueError:
-            output = None
-        if isinstance(output, dict):
-            return {**output, "warnings": warnings}
-    for line in reversed(err.splitlines()):
-        try:
-            document = json.loads(line)
+            document = json.loads(text)
         except ValueError:
             continue
-        if isinstance(document, dict) and isinstance(document.get("error"), dict):
-            raise CommandFailed(document["error"])
+        match document:
+            case {"error": dict() as error} if code:
+                raise CommandFailed(error)
+            case dict() if not code:
+                return {**document, "warnings": warnings}
     last = (err.strip().splitlines() or ["it said nothing"])[-1]
     raise CommandFailed(
         {"kind": "CommandFailed", "message": f"the command ended with {code}: {last}", "exit_code": code}

@@ -119,11 +119,7 @@ class Actors:
 
     def of(self, request: Request) -> str | None:
         """Return the session that a request belongs to; None if it may not act."""
-        try:
-            cookies = SimpleCookie(request.headers.get("cookie", ""))
-        except CookieError:
-            return None
-        cookie = cookies[COOKIE].value if COOKIE in cookies else ""
+        cookie = cookie_of(request.headers.get("cookie", ""), COOKIE)
         begun, _, signed = cookie.rpartition(".")
         if not _same(signed, self._signed("session", begun)):
             return None
@@ -179,6 +175,15 @@ def forms(actors: Actors | None, request: Request) -> Forms | None:
     session = actors.of(request)
     sign_in = "" if session else f"{SIGN_IN}?next={quote(request.url.path, safe='')}"
     return Forms(actors, session, sign_in)
+
+
+def cookie_of(header: str, name: str) -> str:
+    """Return what a browser keeps under a name; empty for nothing."""
+    try:
+        cookies = SimpleCookie(header)
+    except CookieError:
+        return ""
+    return cookies[name].value if name in cookies else ""
 
 
 def _same(one: str, other: str) -> bool:

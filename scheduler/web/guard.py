@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Literal
 from urllib.parse import parse_qs, quote
 
 from fastapi import APIRouter, HTTPException, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from jinja2 import Environment
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,7 +19,7 @@ from jobs.payload.redact import Redact
 from scheduler.clock import real_now, stopwatch
 from scheduler.verbs.shapes import Fault
 from scheduler.web import actors as acting
-from scheduler.web.actors import Actors, Bearer
+from scheduler.web.actors import Actors, Bearer, cookie_of
 
 COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"
@@ -86,16 +85,14 @@ class Guard:
         acts = self.acting and (path == acting.SIGN_IN or path.startswith(acting.PREFIX))
         takes_forms = path == SIGN_IN or acts
         host = _HOST.fullmatch(headers.get(b"host", "").lower())
+        answer = self.inner
         if host is None or host[1].removesuffix(".") not in self.names | _LOOPBACK:
-            await _refuse(guarded, 421, "unknown host", "this page has another name", "Add the name to web.names")
+            answer = _refusal(421, "unknown host", "this page has another name", "Add the name to web.names")
         elif scope["method"] != "GET" and not (scope["method"] == "POST" and takes_forms):
-            await _refuse(
-                guarded, 405, "not allowed", "this page only reads", "Use schedctl", ((b"allow", b"GET, HEAD"),)
-            )
+            answer = _refusal(405, "not allowed", "this page only reads", "Use schedctl", {"allow": "GET, HEAD"})
         elif self.bearer is not None and not path.startswith(_OPEN) and not self._is_reader(headers):
-            await self._turn_away(guarded, scope)
-        else:
-            await self.inner(scope, receive, guarded)
+            answer = _challenge(scope)
+        await answer(scope, receive, guarded)
 
     def _redacted(self, start: Message, message: Message) -> Message:
         """Return the only piece of an answer without secrets, and set the length told before it."""
@@ -118,23 +115,18 @@ class Guard:
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.bearer.allows(token.strip())
-        try:
-            cookies = SimpleCookie(headers.get(b"cookie", ""))
-        except CookieError:
-            return False
-        return COOKIE in cookies and self.bearer.continues(cookies[COOKIE].value)
+        return self.bearer.continues(cookie_of(headers.get(b"cookie", ""), COOKIE))
 
-    async def _turn_away(self, send: Send, scope: Scope) -> None:
-        path: str = scope["path"]
-        if path.startswith("/api/") or path == "/metrics":
-            challenge = ((b"www-authenticate", b'Bearer realm="status"'),)
-            await _refuse(
-                send, 401, "who are you?", "a bearer token is needed", "Send Authorization: Bearer", challenge
-            )
-            return
-        query = scope.get("query_string", b"").decode("latin-1")
-        back = quote(path + (f"?{query}" if query else ""), safe="")
-        await _answer(send, 303, b"", ((b"location", f"{SIGN_IN}?next={back}".encode()),))
+
+def _challenge(scope: Scope) -> Response:
+    """Return what a reader without the token is answered."""
+    path: str = scope["path"]
+    if path.startswith("/api/") or path == "/metrics":
+        challenge = {"www-authenticate": 'Bearer realm="status"'}
+        return _refusal(401, "who are you?", "a bearer token is needed", "Send Authorization: Bearer", challenge)
+    query = scope.get("query_string", b"").decode("latin-1")
+    back = quote(path + (f"?{query}" if query else ""), safe="")
+    return RedirectResponse(f"{SIGN_IN}?next={back}", 303)
 
 
 def _with(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
@@ -145,17 +137,8 @@ def _with(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, by
     return [*headers, *((name, value) for name, value in more if name not in present)]
 
 
-async def _refuse(
-    send: Send, code: int, error: str, why: str, remedy: str, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> None:
-    body = Fault.of(code, error, why, remedy).model_dump_json().encode()
-    await _answer(send, code, body, ((b"content-type", PROBLEM.encode()), *headers))
-
-
-async def _answer(send: Send, code: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": code, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+def _refusal(code: int, error: str, why: str, remedy: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse(Fault.of(code, error, why, remedy).model_dump(), code, headers, PROBLEM)
 
 
 # The forms at which a reader, or an actor, shows a token and gets a cookie.

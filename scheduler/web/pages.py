@@ -40,7 +40,6 @@ from scheduler.views.coming_week import alike_gaps, week_timeline
 from scheduler.views.long_work import long_work
 from scheduler.views.training import TrainingProgress
 from scheduler.web.actors import Actors, forms
-from scheduler.web.api import day_of
 
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
@@ -166,7 +165,7 @@ class Pages:
         source, now = self._source, self._source.now
         long = questions.DAYS if span == "week" else 1
         if day is not None:
-            window = questions.span_from(day_of(day), source.zone, long)
+            window = questions.span_from(questions.day_of(day), source.zone, long)
         else:
             full_hour = now // 3_600 * 3_600 - _HOURS_BEFORE * 3_600  # the last eight hours and the next sixteen
             window = questions.span_around(now, source.zone) if span == "week" else Window(full_hour, full_hour + DAY)
