@@ -243,7 +243,8 @@ class QualityGate:
     ``threshold`` asks the version alone for at least ``minimum`` or at most ``maximum``, of its mean (``point``) or of
     the cautious end of its interval (``lower``). The others compare it with the promoted version: ``better`` wants it
     shown to be better, ``no_harm`` not shown to be worse, ``not_worse`` shown to be worse by less than ``margin``. For
-    ``better`` and ``no_harm`` a ``margin`` is the smallest difference worth knowing. ``aim`` says where good is.
+    ``better`` and ``no_harm`` a ``margin`` is the smallest difference worth knowing. ``aim`` says where good is. A gate
+    fails where more than ``leak_limit`` of the test set was seen in training, unless ``leak`` is only to be reported.
     """
 
     metric: Annotated[
@@ -263,6 +264,10 @@ class QualityGate:
     ] = "point"
     margin: Annotated[float, _MARGIN] = 0.0
     aim: Annotated[Literal["high", "low"], _AIM] = "high"
+    leak: Annotated[
+        Literal["refuse", "report"], one_of("this says what follows when items were seen in training", "refuse", "report")
+    ] = "refuse"
+    leak_limit: Annotated[float, readers.FRACTION] = 0.01
 
     @property
     def compares(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
 from jobs.plural import counted
@@ -14,11 +15,14 @@ from scheduler.judge.judgement import Finding, Judgement
 from scheduler.judge.threshold import threshold_finding
 
 
-def judge(gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None) -> Judgement:
+def judge(
+    gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None, leaks: Mapping[str, Any] | None = None
+) -> Judgement:
     """Judge a version by its scores and, where there is one, by those of the promoted version.
 
     Without a promoted version only thresholds are asked. Scores that cannot be compared (another test set, another
     scorer, other items) or a metric that is missing are an error, which is never a pass; so is having no gate at all.
+    ``leaks`` says which share of the test set was seen in training, None where that is unknown.
     """
     if not gates:
         return Judgement("error", "", "there is no gate to judge by; write [[gates]] in the model's definition", ())
@@ -28,7 +32,16 @@ def judge(gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None)
     guards = [place for place, finding in enumerate(findings) if _is_guard(finding)]
     for place, finding in zip(guards, hold([findings[place] for place in guards]), strict=True):
         findings[place] = finding
-    return replace(_verdict(tuple(findings), scores), notes=scores.notes)
+    findings = [_unless_leaked(finding, leaks or {}) for finding in findings]
+    return replace(_verdict(tuple(findings), scores), notes=scores.notes, leaks=leaks)
+
+
+def _unless_leaked(finding: Finding, leaks: Mapping[str, Any]) -> Finding:
+    gate, share = finding.gate, leaks.get("share") or 0.0
+    if gate.leak == "report" or share <= gate.leak_limit or finding.outcome == "error":
+        return finding
+    limit = f"{share:.1%} of the test set was seen in training, at most {gate.leak_limit:.1%} may be"
+    return finding.decided("failed", f"{gate.metric}: {limit}: {'; '.join(leaks['sentences'])}")
 
 
 def _finding(gate: QualityGate, scores: Scores, in_force: Scores | None) -> Finding:

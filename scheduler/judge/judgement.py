@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -70,9 +71,10 @@ class Judgement:
     reason: str
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()  # how it was scored, as the scorer says
+    leaks: Mapping[str, Any] | None = None  # which items were seen in training, and by which ancestor
 
     def document(self) -> dict[str, Any]:
         """Return it in plain JSON types."""
         findings = [finding.document() for finding in self.findings]
         data = {"verdict": self.verdict, "unclear": self.unclear, "reason": self.reason, "findings": findings}
-        return {**data, "notes": list(self.notes)}
+        return {**data, "notes": list(self.notes), "leaks": self.leaks}

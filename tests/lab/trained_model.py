@@ -19,7 +19,7 @@ from scheduler.store import checkpoints, evaluations, jobs, versions
 from tests.lab.fake import FakeCloud, FakePlatform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from scheduler.service.outside.ports import Ports
@@ -137,11 +137,17 @@ class World(SimpleNamespace):
 
 
 def make_world(
-    make_ports: Callable[..., Ports], database: Database, folder: Path, journal: Any, **fields: Any
+    make_ports: Callable[..., Ports],
+    database: Database,
+    folder: Path,
+    journal: Any,
+    texts: Sequence[str] = ("",) * ITEMS,
+    **fields: Any,
 ) -> World:
     """Return the world of a model with a threshold of 0.9 on a set of forty items; ``fields`` are its evaluation's."""
     items = folder / "held-out.jsonl"
-    items.write_text("".join(json.dumps({"id": f"item-{number}"}) + "\n" for number in range(ITEMS)))
+    lines = [{"id": f"item-{number}"} | ({"text": text} if text else {}) for number, text in enumerate(texts)]
+    items.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ports = make_ports(
         platforms={"pool": FakePlatform(FakeCloud())},
         pools={"pool": Pool("pool", "fake", "T4", ())},

@@ -79,6 +79,24 @@ def verify(
     verify_corpora(cli, version)
 
 
+@command(app, "schedctl corpus leaks items.jsonl", "schedctl corpus leaks items.jsonl --model ufm@3")
+def leaks(
+    cli: Cli,
+    file: Annotated[Path, typer.Argument(metavar="SET", help="A test set: a file of items.", show_default=False)],
+    version: Annotated[
+        str | None, typer.Option("--corpus", metavar=_VERSION, help="Default: the current one.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL[@N]", help="All that this and its ancestors were trained on instead."),
+    ] = None,
+) -> None:
+    """Show which items of a test set stand in a corpus, also reformatted, reworded or with other names."""
+    from scheduler.cli.commands.corpus_show import show_leaks
+
+    show_leaks(cli, file, version, model)
+
+
 @command(app, "schedctl corpus add ~/garden/episodes")
 def add(
     cli: Cli, source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or stdlib.")]

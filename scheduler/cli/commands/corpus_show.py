@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from jobs.corpus.difference import difference
 from jobs.corpus.errors import CorpusError, NoSuchVersion
 from jobs.corpus.manifest import CorpusManifest
 from jobs.corpus.mixture import open_mixture
+from jobs.payload.scorers.items import BadItems, read_items
 from jobs.plural import counted
-from jobs.problem import NotFound
+from jobs.problem import InvalidInput, NotFound
 from jobs.size import size
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import listed
 from scheduler.cli.shell.output import share
 from scheduler.service.requests.corpus import jobs_by_version
+from scheduler.service.requests.models import meant
+from scheduler.service.versions.leaks import leaks_of, lineage
 from scheduler.store import events
 from scheduler.views.documents import corpus_json
 
@@ -163,6 +167,32 @@ def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
         cli.out.table(("parameter", "~from", "~to"), rows)
     if changes.now_held_out:
         cli.out.say("A model that was trained on the old version knows these texts: their loss flatters it.")
+
+
+def show_leaks(cli: Cli, file: Path, version: str | None, model: str | None) -> None:
+    """Write what of a test set was seen in training. Raises InvalidInput, NotFound, Refusal, NoSuchVersion, OSError."""
+    folder = cli.app.training_data.folder
+    try:
+        items = read_items(file).items
+    except BadItems as error:
+        raise InvalidInput(f"{file} is no test set", str(error), "docs/gates.md shows one") from None
+    if model is not None:
+        with cli.app.database.read() as tx:
+            trained = lineage(tx, meant(tx, model))
+    else:
+        trained = [("a job that trains on it", folder.open(folder.find(version or folder.current().version)).version)]
+    leaks = leaks_of(items, trained, folder, is_held_out=False)
+    cli.out.data({"leaks": leaks})
+    for sentence in leaks["sentences"]:
+        cli.out.line(sentence)
+    rows = [
+        (row["corpus"], item, leak["kind"], leak["source"])
+        for row in leaks["corpora"]
+        for item, leak in row.get("items", {}).items()
+    ]
+    if rows:
+        cli.out.line()
+        cli.out.table(("corpus", "item", "how", "~source of the text"), rows)
 
 
 def verify_corpora(cli: Cli, version: str | None) -> None:

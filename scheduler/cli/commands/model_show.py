@@ -199,6 +199,8 @@ def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
             cli.out.line(
                 f"  {finding['gate']['metric']} of {example['item']}: {example['value']:.4g}{before}  {text}".rstrip()
             )
+    for sentence in (evidence.get("leaks") or {}).get("sentences", ()):
+        cli.out.line(f"  leak check: {sentence}")
     for note in evidence.get("notes", ()):
         cli.out.line(f"  scored so: {note}")
     cli.out.line(

@@ -10,24 +10,22 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from jobs.payload.scorers.items import BadItems, ItemSet, read_items
+from jobs.payload.scorers.items import BadItems
 from jobs.payload.store.listing import BadListing
 from jobs.payload.store.manifest import Manifest, blob_key, sha256_file, split_key
-from jobs.payload.store.tree import fetch_tree, remove_tree, tree_prefix
 from jobs.problem import Refusal
 from jobs.scores import SCORES_BYTES_MAX, Scores, ScoresError, read_scores
-from jobs.spec import TEST_SET, Input, JobSpec
+from jobs.spec import TEST_SET, JobSpec
 from jobs.spec import Evaluation as Wanted
 from platforms.artifacts.base import BlobStore, Missing, StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
 from scheduler.core.version import OF_VERDICT
 from scheduler.judge.judgement import Judgement
 from scheduler.service.faults.isolation import apart, why
-from scheduler.service.launch.inputs import KIND, bring
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.force import promote_by_itself
 from scheduler.service.versions.making import evaluate, gates_digest, version_of
-from scheduler.store import checkpoints, evaluations, events, jobs, trees, versions
+from scheduler.store import checkpoints, evaluations, events, jobs, versions
 from scheduler.store.errors import Refused, Stale, StoreFailure
 from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.jobs import JobRecord
@@ -277,7 +275,9 @@ def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
             before = scores_of(ports, case.compared, case.in_force)
         except NoScores as error:
             raise NoScores(f"there is nothing to compare with, {case.in_force.name} is promoted: {error}") from None
-    return judge(case.spec.gates, scores, before)
+    from scheduler.service.versions.leaks import leaks_in  # likewise
+
+    return judge(case.spec.gates, scores, before, leaks_in(ports, case.evaluation, case.version))
 
 
 def _write(tx: Connection, case: JudgedCase, judgement: Judgement, now: int) -> None:
@@ -335,20 +335,11 @@ def case_of(tx: Connection, evaluation: EvaluationJob) -> JudgedCase | None:
     return JudgedCase(evaluation, version, record.spec, in_force, compared)
 
 
-# An evaluation's scores and its test set, out of the artifact store and through the border.
-class _Fetching:
-    """An artifact store as trees are fetched from it."""
-
-    def __init__(self, artifacts: BlobStore) -> None:
-        self._artifacts = artifacts
-
-    def fetch(self, key: str, target: Path) -> str:
-        self._artifacts.fetch(key, target)
-        return sha256_file(target)
-
-
+# An evaluation's scores, out of the artifact store and through the border.
 def scores_of(ports: Ports, evaluation: EvaluationJob, version: Version) -> Scores:
     """Return what an evaluation says of a version. Raises NoScores, and StoreError where nothing can be told yet."""
+    from scheduler.service.versions.item_set import items_of
+
     with ports.database.read() as tx:
         record = jobs.find(tx, evaluation.job)
         saved = checkpoints.find(tx, record.checkpoint) if record is not None and record.checkpoint else None
@@ -358,30 +349,13 @@ def scores_of(ports: Ports, evaluation: EvaluationJob, version: Version) -> Scor
     with tempfile.TemporaryDirectory(prefix="schedctl-scores-") as folder:
         scratch = Path(folder)
         try:
-            items = _items_of(ports, test_set, scratch / "set")
+            items = items_of(ports, test_set)
             scores = _fetched(ports.artifacts, saved.manifest, scratch / "scores.jsonl")
             with scores.open("rb") as stream:
                 expected = {"model": version.model, "checkpoint": version.digest, "test_set": items.digest}
                 return read_scores(stream, **expected, items=items.items)
         except (ScoresError, BadItems, BadListing) as error:
             raise NoScores(str(error)) from None
-        finally:
-            remove_tree(scratch / "set")
-
-
-def _items_of(ports: Ports, test_set: Input, target: Path) -> ItemSet:
-    """Return the items of a test set: the one file of JSON lines in its folder."""
-    digest = test_set.digest
-    if test_set.kind != KIND:
-        bring(ports, test_set)
-        with ports.database.read() as tx:
-            digest = trees.copies(tx)[test_set.digest]
-    fetch_tree(_Fetching(ports.artifacts), tree_prefix(KIND, digest), target)
-    files = sorted(target.glob("*.jsonl"))
-    if len(files) != 1:
-        names = ", ".join(path.name for path in files[:5]) or "none"
-        raise NoScores(f"the test set {test_set.source} must have one file of JSON lines (.jsonl), and has: {names}")
-    return read_items(files[0])
 
 
 def _fetched(artifacts: BlobStore, manifest: Manifest, target: Path) -> Path:

@@ -191,3 +191,23 @@ def test_a_rule_that_cannot_be_followed_is_an_error(
     assert failed.code == 3
     assert "the rule's command 'false' failed: it ended with 1" in failed.error["message"]
     assert schedctl("corpus", "show").code == 5
+
+
+def test_a_test_set_is_looked_for_in_a_corpus(two: tuple[str, str], text: Path, home: Path, schedctl: Schedctl) -> None:
+    leaked = (text / "7.md").read_text()
+    lines = [{"id": "seen", "prompt": leaked}, {"id": "unseen", "prompt": "Name every bridge over the river Pegnitz."}]
+    file = home / "items.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = schedctl("corpus", "leaks", str(file))
+    assert done.code == 0, done.err
+    assert f"saw 1 of 2 items (1 exact) in corpus {two[1]}" in done.out
+    assert "text/7.md" in done.out
+    document = schedctl("corpus", "leaks", str(file), "--corpus", two[0], "--json").document["leaks"]
+    assert (document["items"], document["seen"], document["share"]) == (2, 1, 0.5)
+    assert document["corpora"][0]["items"] == {"seen": {"kind": "exact", "source": "text/7.md"}}
+    assert schedctl("corpus", "leaks", str(file), "--corpus", "ffff").code == 5
+    assert schedctl("corpus", "leaks", str(file), "--model", "ufm").code == 6
+    file.write_text("no JSON\n")
+    bad = schedctl("corpus", "leaks", str(file))
+    assert bad.code == 3
+    assert "items.jsonl, line 1" in bad.err

@@ -1,0 +1,156 @@
+"""Leaks: which items of a test set stand in the texts of a corpus, also reformatted, reworded or with other names.
+
+Items are few and texts many: the items' runs of words are indexed, and only a text that shares one is looked into. That
+gives the exact share of an item that a text holds, where MinHash would estimate how alike both are as wholes.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+from jobs.corpus.build.build import SHINGLE_WORDS
+
+LeakKind = Literal["exact", "passage", "reworded", "renamed"]
+SHARED = 0.35  # of an item's runs of words in one text, without boilerplate
+SHARED_WITH_BOILERPLATE = 0.8
+_RUNS_MIN = 4  # or all of a shorter item
+_PASSAGE_RUNS = 13 - SHINGLE_WORDS + 1  # 13 words in a row
+_POPULAR_TEXTS = 20  # a run of words that more texts hold is boilerplate
+_POPULAR_ITEMS = 0.01  # of all items, and at least two
+_SHAPE_RUN = 24  # tokens
+_CANDIDATES_MAX = 64  # different parts of an item that are kept to be compared
+_PLAIN = bytes(ord(chr(code).lower()) if chr(code).isalnum() and code < 128 else 32 for code in range(256))
+_TOKEN = re.compile(r"(\"\"\"|''')[\s\S]*?\1|#[^\n]*|//[^\n]*|\"[^\"\n]*\"|'[^'\n]*'|[^\W\d]\w*|\d[\w.]*|\s+")
+_KEPT = (
+    *keyword.kwlist,
+    "function",
+    "let",
+    "const",
+    "int",
+    "public",
+    "static",
+    "new",
+    "this",
+    "null",
+    "do",
+    "end",
+    "fn",
+)
+_SIGN_OF = {word: chr(0x100 + place) for place, word in enumerate(_KEPT)}
+
+
+class Leak(NamedTuple):
+    """How an item stands in a corpus, and the source of the text that holds most of it."""
+
+    kind: LeakKind
+    source: str
+
+
+class _View(NamedTuple):
+    """An item as words, or as the shape of code, and how long that is."""
+
+    item: str
+    is_shape: bool
+    length: int
+
+
+class ItemIndex:
+    """The items of a test set, to be looked for in corpora."""
+
+    def __init__(self, items: Mapping[str, str], shared: float = SHARED) -> None:
+        """Index the text of each item; one stands in a text that holds the share ``shared`` of its runs."""
+        self._shared = shared
+        self._views: list[_View] = []
+        self._places: dict[int, list[tuple[int, int]]] = {}  # by run: in which view, as which of its runs
+        for item, text in items.items():
+            for is_shape, (length, runs) in enumerate(_views(text)):
+                for place, run in enumerate(dict.fromkeys(runs)):
+                    self._places.setdefault(run, []).append((len(self._views), place))
+                self._views.append(_View(item, bool(is_shape), length))
+        common = max(2.0, _POPULAR_ITEMS * len(items))
+        for run in [run for run, places in self._places.items() if len(places) > common]:
+            del self._places[run]
+        self._whole = self._parts(self._places)
+
+    def seen_in(self, rows: Iterable[tuple[str, str]]) -> dict[str, Leak]:
+        """Return the items that stand in a corpus, whose ``rows`` are source and text."""
+        texts_of: Counter[int] = Counter()
+        held: defaultdict[int, dict[tuple[int, bool], str]] = defaultdict(dict)  # by view: part, exact -> source
+        for source, text in rows:
+            for length, runs in _views(text):
+                if self._places.keys().isdisjoint(runs):
+                    continue
+                shared = {run for run in runs if run in self._places}
+                texts_of.update(shared)
+                for number, part in self._parts(shared).items():
+                    if len(held[number]) < _CANDIDATES_MAX:
+                        exact = part == self._whole[number] and length == self._views[number].length
+                        held[number].setdefault((part, exact), source)
+        popular = self._parts(run for run, texts in texts_of.items() if texts > _POPULAR_TEXTS)
+        leaks: dict[str, Leak] = {}
+        for number, candidates in held.items():
+            best = max(candidates, key=lambda one: (one[0].bit_count(), one[1]))
+            if kind := self._kind(number, *best, popular[number], [part for part, _ in candidates]):
+                leaks.setdefault(self._views[number].item, Leak(kind, candidates[best]))
+        return leaks
+
+    def _parts(self, runs: Iterable[int]) -> defaultdict[int, int]:
+        """Return by view which of its runs are among ``runs``, as bits."""
+        parts: defaultdict[int, int] = defaultdict(int)
+        for run in runs:
+            for number, place in self._places[run]:
+                parts[number] |= 1 << place
+        return parts
+
+    def _kind(self, number: int, best: int, exact: bool, popular: int, parts: Sequence[int]) -> LeakKind | None:  # noqa: FBT001 - one of several flags
+        """Return how an item stands in the text that holds its ``best`` part; ``popular`` runs are boilerplate."""
+        whole = self._whole[number]
+        mostly = best.bit_count() >= SHARED_WITH_BOILERPLATE * whole.bit_count()
+        if self._views[number].is_shape:
+            return "renamed" if mostly and whole.bit_count() >= _SHAPE_RUN else None
+        needed = max(self._shared * (whole & ~popular).bit_count(), min(_RUNS_MIN, whole.bit_count()))
+        if exact or not (mostly or max((part & ~popular).bit_count() for part in parts) >= needed):
+            return "exact" if exact else None
+        for _ in range(_PASSAGE_RUNS - 1):
+            best &= best >> 1
+        return "passage" if best else "reworded"
+
+
+def _views(text: str) -> Iterator[tuple[int, list[int]]]:
+    """Yield a text as words and, if it looks like code, as its shape: the length of each, and its runs as hashes."""
+    if text.isascii():
+        words: Sequence[Any] = text.encode().translate(_PLAIN).split()
+    else:
+        words = [word.encode() for word in re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).lower())]
+    yield len(words), _runs(words, SHINGLE_WORDS)
+    if "def " in text or "return" in text:
+        shape = _TOKEN.sub(_sign, text)
+        yield len(shape), [hash(shape[at : at + _SHAPE_RUN]) for at in range(len(shape) - _SHAPE_RUN + 1)]
+
+
+def _runs(words: Sequence[Any], length: int) -> list[int]:
+    return [*map(hash, zip(*(islice(words, at, None) for at in range(min(length, len(words)))), strict=False))]
+
+
+def _sign(token: re.Match[str]) -> str:
+    word = token[0]
+    return _SIGN_OF.get(word, "") or ("x" if word[0].isalpha() or word[0] == "_" else "0" if word[0].isdigit() else "")
+
+
+def text_of(value: object) -> str:
+    """Return all texts of an item's record, one a line, without what names it."""
+    match value:
+        case str():
+            return value
+        case Mapping():
+            return "\n".join(text_of(part) for key, part in value.items() if key not in {"id", "cluster", "domain"})
+        case list():
+            return "\n".join(map(text_of, value))
+        case _:
+            return ""

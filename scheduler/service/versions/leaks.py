@@ -1,0 +1,121 @@
+"""Leaks of a test set: which of its items a version or its ancestors were trained on, as far as their corpora are here.
+
+Reading a corpus takes up to a minute for each million texts, so this is only called beside the cycle, and by people.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from jobs.corpus.errors import CorpusError, reading
+from jobs.corpus.folder import CorpusFolder
+from jobs.corpus.leaks import SHARED, SHARED_WITH_BOILERPLATE, ItemIndex, text_of
+from jobs.corpus.manifest import CorpusManifest
+from jobs.payload.bounds import read_json
+from jobs.payload.scorers.items import Item
+from jobs.payload.store.manifest import split_key
+from jobs.spec import HELD_OUT, TEST_SET
+from scheduler.service.outside.ports import Ports
+from scheduler.service.versions.item_set import items_of
+from scheduler.store import events, generations, jobs, versions
+from scheduler.store.evaluations import EvaluationJob
+from scheduler.store.versions import Version
+
+_LISTED = 20  # items of a corpus, with where they stand
+_CHANGES = 1_000  # of a job's definition that are looked at
+_NO_CORPUS = "it was trained on no corpus, and its inputs are not compared"
+
+
+def lineage(tx: Connection, version: Version) -> list[tuple[str, str]]:
+    """Return the version and its ancestors, each once for every corpus that it was trained on, or with ""."""
+    result: list[tuple[str, str]] = []
+    key: str | None = version.checkpoint
+    visited: set[str] = set()
+    while key is not None and key not in visited and (parts := split_key(key)):
+        visited.add(key)
+        job, step, attempt = parts
+        ancestor = versions.of_checkpoint(tx, key)
+        began = generations.of_attempt(tx, job, attempt)
+        name = ancestor.name if ancestor else f"{job} at step {step}"
+        result += [(name, corpus) for corpus in sorted(_corpora(tx, job, ancestor)) or [""]]
+        key = ancestor.parent_key if ancestor else began.parent_key if began else None
+    return result
+
+
+def _corpora(tx: Connection, job: str, version: Version | None) -> set[str]:
+    """Return all corpora that a job was ever pinned to, until a version was created of it."""
+    record = jobs.find(tx, job)
+    mixture = record.spec.mixture if record is not None else None
+    corpora = {version.corpus} if version else {mixture.corpus if mixture else None}
+    for event in events.tail(tx, limit=_CHANGES, kinds=("job.changed",), subject=job):
+        if version is None or event.at <= version.created_at:
+            for values in (event.data.get("old"), event.data.get("new")):
+                changed = values.get("mixture") if isinstance(values, Mapping) else None
+                corpora.add(changed.get("corpus") if isinstance(changed, Mapping) else None)
+    return {corpus for corpus in corpora if corpus}
+
+
+def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[str, Any]:
+    """Return which items of an evaluation's set the version or its ancestors saw, see :func:`leaks_of`.
+
+    Raises what :func:`items_of` raises.
+    """
+    with ports.database.read() as tx:
+        trained = lineage(tx, version)
+        test_set = next(one for one in jobs.get(tx, evaluation.job).spec.inputs if one.name == TEST_SET)
+    folder = ports.corpora() if ports.corpora is not None else None
+    return leaks_of(items_of(ports, test_set).items, trained, folder, is_held_out=test_set.source == HELD_OUT)
+
+
+def leaks_of(
+    items: Mapping[str, Item], trained: Sequence[tuple[str, str]], folder: CorpusFolder | None, *, is_held_out: bool
+) -> dict[str, Any]:
+    """Return which items stand in the corpora of :func:`lineage`, in plain JSON types.
+
+    ``share`` is None where nothing could be compared. A corpus that was not compared has ``why``. Texts that are
+    ``is_held_out`` of a corpus share passages with the rest of it: they count when most of one was seen.
+    """
+    texts = {name: text_of(item.task) for name, item in items.items()}
+    index = ItemIndex(texts, SHARED_WITH_BOILERPLATE if is_held_out else SHARED)
+    here = folder.versions() if folder is not None else []
+    all_leaked: set[str] = set()
+    rows: list[dict[str, Any]] = []
+    for corpus in dict.fromkeys(corpus for _, corpus in trained):
+        row: dict[str, Any] = {"corpus": corpus, "versions": [name for name, other in trained if other == corpus]}
+        rows.append(row)
+        try:
+            if folder is None or corpus not in here:
+                row["why"] = f"corpus {corpus} is not on this machine" if corpus else _NO_CORPUS
+                continue
+            leaks = index.seen_in(_texts(folder.open(corpus)))
+        except CorpusError as error:
+            row["why"] = str(error)
+            continue
+        all_leaked |= leaks.keys()
+        listed = {name: {"kind": leak.kind, "source": leak.source} for name, leak in [*leaks.items()][:_LISTED]}
+        row |= {"seen": len(leaks), "kinds": dict(Counter(leak.kind for leak in leaks.values())), "items": listed}
+    share = len(all_leaked) / len(items) if any("seen" in row for row in rows) else None
+    sentences = [_sentence(row, len(items)) for row in rows]
+    return {"items": len(items), "seen": len(all_leaked), "share": share, "sentences": sentences, "corpora": rows}
+
+
+def _sentence(row: Mapping[str, Any], items: int) -> str:
+    who = " and ".join(row["versions"])
+    if "why" in row:
+        return f"{who} not checked: {row['why']}"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(row["kinds"].items()))
+    return f"{who} saw {row['seen']} of {items} items{kinds and f' ({kinds})'} in corpus {row['corpus']}"
+
+
+def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
+    """Yield source and text of all that is trained on; a mixture only repeats some of it."""
+    for shard in corpus.train:
+        path = corpus.folder / shard.name
+        with reading(path, "not rows of a corpus"), path.open("rb") as file:
+            for line in file:
+                row = read_json(line)
+                yield row["source"], row["text"]
