@@ -265,9 +265,10 @@ class QualityGate:
     margin: Annotated[float, _MARGIN] = 0.0
     aim: Annotated[Literal["high", "low"], _AIM] = "high"
     leak: Annotated[
-        Literal["refuse", "report"], one_of("this says what follows when items were seen in training", "refuse", "report")
+        Literal["refuse", "report"],
+        one_of("this says what follows when items were seen in training", "refuse", "report"),
     ] = "refuse"
-    leak_limit: Annotated[float, readers.FRACTION] = 0.01
+    leak_limit: Annotated[float, number(0, 1, "of the test set")] = 0.01
 
     @property
     def compares(self) -> bool:
