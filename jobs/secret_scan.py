@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -25,60 +26,40 @@ _PIECE_BYTES = 1 << 20
 _MATCH_BYTES = 4_096  # pieces overlap by as much
 _NAME_BYTES = 60  # before a value, where the name stands that it is assigned to
 _BINARY_BYTES = 8_192
+_DISTINCT_MIN = 6  # different characters of a value that is no example
+_BEGINS = r"(?:(?<!\w)|(?<=\\[nrt]))"
 
-# Each match holds one of the literals, which are found many times as fast as the pattern; its group is the value.
-_DETECTORS: tuple[tuple[str, tuple[bytes, ...], bytes], ...] = (
-    (
-        "private key",
-        (b"PRIVATE KEY",),
-        rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----.{0,200}?([\w+/=]{40,})",
-    ),
-    ("private key", (b"Private-Lines: ",), rb"Private-Lines: \d+(?:\s|\\[rn])+([\w+/=]{40,})"),
-    ("private key", (b"AGE-SECRET-KEY-1",), rb"(AGE-SECRET-KEY-1[0-9A-Z]{58})"),
-    ("AWS access key", (b"AKIA", b"ASIA"), rb"(?<!\w)(A[KS]IA[A-Z0-9]{16})(?!\w)"),
-    ("Azure key", (b"AccountKey=",), rb"AccountKey=([\w+/]{86}==)"),
-    ("Google key", (b"AIza", b"GOCSPX-"), rb"(?<!\w)(AIza[\w-]{35}|GOCSPX-[\w-]{28})(?![\w-])"),
-    ("Hugging Face token", (b"hf_",), rb"(?<!\w)(hf_[A-Za-z0-9]{30,})(?!\w)"),
-    ("Kaggle token", (b"KGAT_",), rb"(KGAT_[0-9a-f]{32})"),
-    ("Kaggle token", (b'"key',), rb'"key\\?"\s*:\s*\\?"([0-9a-f]{32})\\?"'),
-    ("W&B key", (b"wandb_v1_",), rb"(wandb_v1_\w{40,})"),
-    ("GitHub token", (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"), rb"(?<!\w)(gh[pousr]_[A-Za-z0-9]{36,})"),
-    ("GitHub token", (b"github_pat_",), rb"(github_pat_\w{60,})"),
-    ("GitLab token", (b"glpat-", b"gldt-", b"glrt-"), rb"(?<!\w)(gl(?:pat|dt|rt)-[\w-]{20,})"),
-    ("OpenAI key", (b"T3BlbkFJ",), rb"(sk-[\w-]{20,}T3BlbkFJ[\w-]{20,})"),
-    ("Anthropic key", (b"sk-ant-",), rb"(sk-ant-\w+-[\w-]{40,})"),
-    ("OpenRouter key", (b"sk-or-v1-",), rb"(sk-or-v1-[0-9a-f]{64})"),
-    ("Databricks token", (b"dapi",), rb"(?<!\w)(dapi[0-9a-f]{32})"),
-    ("DigitalOcean token", (b"_v1_",), rb"(?<!\w)(do[opr]_v1_[0-9a-f]{64})"),
-    ("PyPI token", (b"pypi-AgE",), rb"(pypi-AgE[\w-]{50,})"),
-    ("npm token", (b"npm_",), rb"(?<!\w)(npm_[A-Za-z0-9]{36})(?!\w)"),
-    ("Slack token", (b"xox",), rb"(?<!\w)(xox[abeoprs]-[\w-]{20,})"),
-    ("Telegram token", (b":AA",), rb"(?<!\w)(\d{8,10}:AA[\w-]{33})(?![\w-])"),
-    ("Stripe key", (b"_live_",), rb"(?<!\w)([rs]k_live_[0-9A-Za-z]{20,})"),
-    ("Square key", (b"sq0csp-",), rb"(sq0csp-[\w-]{43})"),
-    ("SendGrid key", (b"SG.",), rb"(?<!\w)(SG\.[\w-]{22}\.[\w-]{43})"),
-    ("Mailchimp key", (b"-us",), rb"(?<!\w)([0-9a-f]{32}-us\d{1,2})(?!\w)"),
-    ("webhook", (b"hooks.slack.com/",), rb"hooks\.slack\.com/services/(T\w+/B\w+/\w{20,})"),
-    ("webhook", (b"/api/webhooks/",), rb"/api/webhooks/(\d{15,}/[\w-]{60,})"),
-    ("JSON web token", (b".eyJ",), rb"(?<!\w)(eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{20,})"),
-    ("password in an address", (b"://",), rb"://[^\s:/@\"'<>]*:([^\s:/@\"'<>]{8,})@[\w.-]"),
-    ("password", (b'"', b"'"), rb"""[=:]\s*\\?["']([^\s"'<>(){}\[\]$%\\]{8,200})\\?["']"""),
-    ("password", (b"=", b":"), rb"[=:][ \t]*([\w+/=-]{16,200})[ \t]*(?:\r?$|\\[rn])"),
-)
-_BEGINS = rb"(?:(?<!\w)|(?<=\\[nrt]))"  # in JSON also behind an escaped line break
-_PATTERNS = tuple(
-    (kind, literals, re.compile(pattern.replace(rb"(?<!\w)", _BEGINS), re.DOTALL | re.MULTILINE))
-    for kind, literals, pattern in _DETECTORS
-)
-# A name ends with such a word: `tokenizer`, `token_path` and `password_hint` name no secret.
-_NAMES = re.compile(
-    rb"(?i)(passwo?r?d|passphrase|_pass|pwd|secret|token|(api|access|auth|account|private|secret|wandb)_?key)(_?\d+)?"
-    rb"[\\\"'\]]*\s*$"
-)
-_PLACEHOLDERS = re.compile(
-    rb"(?i)example|sample|dummy|placeholder|change.?me|your|xxxx|\*\*\*|\.\.\.|fake|test|redacted|12345|abcdef"
-)
-_DISTINCT_MIN = 6
+
+class _Detectors:
+    """What `secret_detectors.toml` holds, compiled: that takes longer than the start of a command may."""
+
+    def __init__(self) -> None:
+        tables = tomllib.loads(Path(__file__).with_name("secret_detectors.toml").read_text(encoding="utf-8"))
+        self.all = [
+            (
+                table["kind"],
+                [literal.encode() for literal in table["literals"]],
+                re.compile(table["pattern"].replace(r"(?<!\w)", _BEGINS).encode(), re.DOTALL | re.MULTILINE),
+            )
+            for table in tables["detectors"]
+        ]
+        self.names = re.compile(tables["names"].encode() + rb"[\\\"'\]]*\s*$")
+        self.placeholders = re.compile(tables["placeholders"].encode())
+
+    def are_sure(self, kind: str, data: bytes, match: re.Match[bytes]) -> bool:
+        """Return whether a match is no example, and of a password: whether it is assigned to such a name."""
+        value = match[1]
+        if self.placeholders.search(value) or len(set(value)) < _DISTINCT_MIN:
+            return False
+        if not kind.startswith("password"):
+            return True
+        if not (re.search(rb"\d", value) and re.search(rb"[A-Za-z]", value)) or re.search(rb"(?i)passw|secret", value):
+            return False
+        named = self.names.search(data, max(0, match.start() - _NAME_BYTES), match.start())
+        return kind != "password" or named is not None
+
+
+_detectors = cache(_Detectors)
 
 
 class SecretsFound(Refusal):
@@ -139,13 +120,13 @@ class SecretScan:
 
     def _scan(self, end: int) -> None:
         """Look for what begins before ``end``."""
-        data = self._data
-        for kind, literals, pattern in _PATTERNS:
+        data, detectors = self._data, _detectors()
+        for kind, literals, pattern in detectors.all:
             if any(literal in data for literal in literals):
                 for match in pattern.finditer(data, self._begin):
                     if match.start() >= end:
                         break
-                    if match[1] not in self._values and _is_secret(kind, data, match):
+                    if match[1] not in self._values and detectors.are_sure(kind, data, match):
                         self._values.add(match[1])
                         self._note(kind, match[1], self._line + data.count(b"\n", self._begin, match.start()))
         self._line += data.count(b"\n", self._begin, end)
@@ -161,19 +142,6 @@ class SecretScan:
         self._digests[digest] = f"{kind} {self._path}"
         if len(self._problems) >= _FINDINGS_MAX:
             raise SecretsFound(str(self._source), self._problems, self._allowed, self._digests)
-
-
-def _is_secret(kind: str, data: bytes, match: re.Match[bytes]) -> bool:
-    """Return whether a match is more than an example, and of a password: whether it is assigned to such a name."""
-    value = match[1]
-    if _PLACEHOLDERS.search(value) or len(set(value)) < _DISTINCT_MIN:
-        return False
-    if not kind.startswith("password"):
-        return True
-    mixed = re.search(rb"\d", value) and re.search(rb"[A-Za-z]", value) and not re.search(rb"(?i)passw|secret", value)
-    return bool(
-        mixed and (kind != "password" or _NAMES.search(data, max(0, match.start() - _NAME_BYTES), match.start()))
-    )
 
 
 @cache

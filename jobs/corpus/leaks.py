@@ -12,17 +12,17 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from jobs.corpus.build.build import SHINGLE_WORDS
 
-LeakKind = Literal["exact", "passage", "reworded", "renamed"]
 SHARED = 0.35  # of an item's runs of words in one text, without boilerplate
 SHARED_WITH_BOILERPLATE = 0.8
 _RUNS_MIN = 4  # or all of a shorter item
 _PASSAGE_RUNS = 13 - SHINGLE_WORDS + 1  # 13 words in a row
 _POPULAR_TEXTS = 20  # a run of words that more texts hold is boilerplate
-_POPULAR_ITEMS = 0.01  # of all items, and at least two
+_POPULAR_ITEMS = 0.01  # likewise, of all items
+_ITEMS = (2, 20)  # that a run may always be in: to count as an item's own, to be looked for at all
 _SHAPE_RUN = 24  # tokens
 _CANDIDATES_MAX = 64  # different parts of an item that are kept to be compared
 _PLAIN = bytes(ord(chr(code).lower()) if chr(code).isalnum() and code < 128 else 32 for code in range(256))
@@ -43,13 +43,6 @@ _KEPT = (
     "fn",
 )
 _SIGN_OF = {word: chr(0x100 + place) for place, word in enumerate(_KEPT)}
-
-
-class Leak(NamedTuple):
-    """How an item stands in a corpus, and the source of the text that holds most of it."""
-
-    kind: LeakKind
-    source: str
 
 
 class _View(NamedTuple):
@@ -73,13 +66,17 @@ class ItemIndex:
                 for place, run in enumerate(dict.fromkeys(runs)):
                     self._places.setdefault(run, []).append((len(self._views), place))
                 self._views.append(_View(item, bool(is_shape), length))
-        common = max(2.0, _POPULAR_ITEMS * len(items))
-        for run in [run for run, places in self._places.items() if len(places) > common]:
-            del self._places[run]
+        few, many = (max(count, _POPULAR_ITEMS * len(items)) for count in _ITEMS)
+        for run in [run for run, places in self._places.items() if len(places) > many]:
+            del self._places[run]  # to count it would take a step for each item and text
         self._whole = self._parts(self._places)
+        self._common = self._parts(run for run, places in self._places.items() if len(places) > few)
 
-    def seen_in(self, rows: Iterable[tuple[str, str]]) -> dict[str, Leak]:
-        """Return the items that stand in a corpus, whose ``rows`` are source and text."""
+    def seen_in(self, rows: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
+        """Return the items that stand in a corpus, whose ``rows`` are source and text.
+
+        For each: the ``kind`` of it (exact, passage, reworded, renamed) and the ``source`` of the text that holds most.
+        """
         texts_of: Counter[int] = Counter()
         held: defaultdict[int, dict[tuple[int, bool], str]] = defaultdict(dict)  # by view: part, exact -> source
         for source, text in rows:
@@ -93,11 +90,13 @@ class ItemIndex:
                         exact = part == self._whole[number] and length == self._views[number].length
                         held[number].setdefault((part, exact), source)
         popular = self._parts(run for run, texts in texts_of.items() if texts > _POPULAR_TEXTS)
-        leaks: dict[str, Leak] = {}
+        leaks: dict[str, dict[str, str]] = {}
         for number, candidates in held.items():
             best = max(candidates, key=lambda one: (one[0].bit_count(), one[1]))
-            if kind := self._kind(number, *best, popular[number], [part for part, _ in candidates]):
-                leaks.setdefault(self._views[number].item, Leak(kind, candidates[best]))
+            if kind := self._kind(
+                number, *best, popular[number] | self._common[number], [part for part, _ in candidates]
+            ):
+                leaks.setdefault(self._views[number].item, {"kind": kind, "source": candidates[best]})
         return leaks
 
     def _parts(self, runs: Iterable[int]) -> defaultdict[int, int]:
@@ -108,15 +107,15 @@ class ItemIndex:
                 parts[number] |= 1 << place
         return parts
 
-    def _kind(self, number: int, best: int, exact: bool, popular: int, parts: Sequence[int]) -> LeakKind | None:  # noqa: FBT001 - one of several flags
+    def _kind(self, number: int, best: int, exact: bool, popular: int, parts: Sequence[int]) -> str:  # noqa: FBT001 - one of several flags
         """Return how an item stands in the text that holds its ``best`` part; ``popular`` runs are boilerplate."""
         whole = self._whole[number]
         mostly = best.bit_count() >= SHARED_WITH_BOILERPLATE * whole.bit_count()
         if self._views[number].is_shape:
-            return "renamed" if mostly and whole.bit_count() >= _SHAPE_RUN else None
+            return "renamed" if mostly and whole.bit_count() >= _SHAPE_RUN else ""
         needed = max(self._shared * (whole & ~popular).bit_count(), min(_RUNS_MIN, whole.bit_count()))
         if exact or not (mostly or max((part & ~popular).bit_count() for part in parts) >= needed):
-            return "exact" if exact else None
+            return "exact" if exact else ""
         for _ in range(_PASSAGE_RUNS - 1):
             best &= best >> 1
         return "passage" if best else "reworded"

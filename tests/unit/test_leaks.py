@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.corpus.leaks import SHARED_WITH_BOILERPLATE, ItemIndex, Leak, LeakKind, text_of
+from jobs.corpus.leaks import SHARED_WITH_BOILERPLATE, ItemIndex, text_of
 from tests.lab.leak_pairs import PROSE, quality
 
 TEXTS = {f"item-{number}": text for number, (text, _) in enumerate(PROSE)}
@@ -25,21 +25,23 @@ def test_leaked_items_are_told_from_others() -> None:
         (" ".join(PROSE[3][0].split()[:22]), "passage"),
     ],
 )
-def test_it_is_said_how_an_item_stands_there(text: str, kind: LeakKind) -> None:
+def test_it_is_said_how_an_item_stands_there(text: str, kind: str) -> None:
     assert ItemIndex(TEXTS).seen_in([("a.jsonl", "nothing of it"), ("b.jsonl", text)]) == {
-        "item-3": Leak(kind, "b.jsonl")
+        "item-3": {"kind": kind, "source": "b.jsonl"}
     }
 
 
 def test_short_items_count_when_they_are_the_whole_text() -> None:
     index = ItemIndex({"one": "What is 2 + 2?", "two": "Hello"})
-    assert index.seen_in([("a", "what is 2 2"), ("b", "She said hello to me")]) == {"one": Leak("exact", "a")}
+    assert index.seen_in([("a", "what is 2 2"), ("b", "She said hello to me")]) == {
+        "one": {"kind": "exact", "source": "a"}
+    }
 
 
 def test_other_scripts_are_normalised() -> None:
     item = "Schreibe «einen» Brief an die Großmutter, in dem du für den Kuchen dankst"
     changed = "SCHREIBE „EINEN“ BRIEF AN DIE GROSSMUTTER IN DEM DU FÜR DEN KUCHEN DANKST".replace("GROSSM", "großm")
-    assert ItemIndex({"one": item}).seen_in([("a", changed)]) == {"one": Leak("exact", "a")}
+    assert ItemIndex({"one": item}).seen_in([("a", changed)]) == {"one": {"kind": "exact", "source": "a"}}
 
 
 def test_what_many_texts_or_items_hold_is_boilerplate() -> None:
@@ -69,3 +71,8 @@ def test_all_texts_of_an_item_count_but_what_names_it() -> None:
         "x": None,
     }
     assert text_of(record).split() == ["user", "Hi"]
+
+
+def test_items_that_a_set_has_several_times_are_found_too() -> None:
+    items = {**TEXTS, **{f"again-{number}": PROSE[3][0] for number in range(5)}}
+    assert len(ItemIndex(items).seen_in([("a", f"So: {PROSE[3][0]}")])) == 6

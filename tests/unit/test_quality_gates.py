@@ -22,13 +22,14 @@ def test_gates_are_read_and_written_back() -> None:
         {"metric": "component_atomicity", "kind": "threshold", "minimum": 0.95, "by": "lower"},
         {"metric": "loss.python", "kind": "better", "aim": "low", "margin": 0.01},
         {"metric": "pass@1", "kind": "no_harm"},
-        {"metric": "pass@1", "kind": "not_worse", "margin": 0.05},
+        {"metric": "pass@1", "kind": "not_worse", "margin": 0.05, "leak": "report"},
+        {"metric": "pass@2", "kind": "no_harm", "leak_limit": 0.0},
     ]
     spec = read(tables)
     gates = spec.gates
     assert gates[0] == QualityGate("component_atomicity", "threshold", minimum=0.95, by="lower")
     assert table_of(spec)["gates"] == tables
-    assert [gate.compares for gate in gates] == [False, True, True, True]
+    assert [gate.compares for gate in gates] == [False, True, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,8 @@ def test_gates_are_read_and_written_back() -> None:
         ([{"metric": "a", "kind": "better", "by": "lower"}], "has a minimum, a maximum or by"),
         ([{"metric": "a", "kind": "not_worse"}], "needs a margin above 0"),
         ([{"metric": "a", "kind": "no_harm", "margin": -0.1}], "needs a margin above 0"),
+        ([{"metric": "a", "kind": "better", "leak": "ignore"}], "what follows when items were seen in training"),
+        ([{"metric": "a", "kind": "better", "leak_limit": 5}], "of the test set"),
         ([{"metric": "a", "kind": "better"}] * 2, "stands twice"),
     ],
 )

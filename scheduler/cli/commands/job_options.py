@@ -11,7 +11,6 @@ import typer
 
 from jobs.nouns.keys import TableKey, paths
 from jobs.readers import is_remote
-from jobs.secret_scan import SecretsFound
 from jobs.spec import JobSpec
 from scheduler.cli.commands.complete import pool_names
 from scheduler.cli.shell.command import Several
@@ -32,6 +31,8 @@ AllowSecrets = Annotated[
 
 def allowing(cli: Cli, work: Callable[[], None], *, wanted: bool) -> None:
     """Do the work; with ``wanted``, allow the secrets that it finds, and do it again. Raises SecretsFound, OSError."""
+    from jobs.secret_scan import SecretsFound
+
     while True:
         try:
             return work()

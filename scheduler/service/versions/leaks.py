@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection
@@ -96,8 +97,8 @@ def leaks_of(
             row["why"] = str(error)
             continue
         all_leaked |= leaks.keys()
-        listed = {name: {"kind": leak.kind, "source": leak.source} for name, leak in [*leaks.items()][:_LISTED]}
-        row |= {"seen": len(leaks), "kinds": dict(Counter(leak.kind for leak in leaks.values())), "items": listed}
+        kinds = Counter(leak["kind"] for leak in leaks.values())
+        row |= {"seen": len(leaks), "kinds": kinds, "items": dict(islice(leaks.items(), _LISTED))}
     share = len(all_leaked) / len(items) if any("seen" in row for row in rows) else None
     sentences = [_sentence(row, len(items)) for row in rows]
     return {"items": len(items), "seen": len(all_leaked), "share": share, "sentences": sentences, "corpora": rows}
