@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobs.cycle import DAYS
 from jobs.definition import Definition
 from jobs.nouns.keys import Key, Rule, Wrong
+from jobs.nouns.values import zone
 from jobs.problem import Problem, as_toml, did_you_mean
-from jobs.readers import NAME, SEED, STEPS, matching
+from jobs.readers import NAME, SEED, STEPS, TEXT, matching
 
 SEEDS_MIN = 3
 _SEEDS_MAX, _MODELS_MAX = 50, 50
@@ -57,13 +57,6 @@ def _day(value: Any) -> int:
     return DAYS.index(value)
 
 
-def _zone(value: Any) -> str:
-    try:
-        return str(ZoneInfo(value))
-    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise Wrong("there is no such zone", 'write it like zone = "Europe/Berlin"') from None
-
-
 @dataclass(frozen=True, slots=True)
 class AbTest:
     """One question: whether ``models`` are better when they are trained with ``change``, keys of their definitions.
@@ -83,7 +76,7 @@ class AbTest:
     seeds: Annotated[tuple[int, ...], Rule(_seeds)]
     target_step: Annotated[int, STEPS]
     weekday: Annotated[int, Rule(_day), Key("on")]
-    zone: Annotated[str, Rule(_zone)] = "UTC"
+    zone: Annotated[str, Rule(lambda value: zone(TEXT.read(value)))] = "UTC"
 
     def job(self, model: str, arm: str, seed: int) -> str:
         """Return the name of one run's job: ``ufm-lr-b2``."""

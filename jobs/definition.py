@@ -167,7 +167,7 @@ class Definition:
             assert one.rule is not None  # noqa: S101 - a key has a rule, or is a table
             return self._placed(one.rule.read(value)) if one.rule.place else one.rule.read(value)
         except ValueError as error:
-            self._wrong(f"{prefix}{key}", value, str(error), getattr(error, "remedy", ""))
+            self._wrong(f"{prefix}{key}", value, getattr(error, "why", str(error)), getattr(error, "remedy", ""))
             return default
 
     def _inner(self, one: TableKey, value: Any, path: str) -> Any:

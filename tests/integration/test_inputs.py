@@ -4,7 +4,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from jobs.payload.store.tree import fetch_tree, remove_tree
 from jobs.spec import Input, JobSpec
 from platforms.artifacts.base import Grant, StoreError
 from platforms.artifacts.directory import DirectoryStore
-from platforms.base import Capabilities, LaunchRequest, Platform, SessionState
+from platforms.base import Capabilities, LaunchRequest, Platform, Published, SessionState
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.retention import DAY
@@ -30,8 +31,9 @@ from scheduler.service.cycle import cycle
 from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.launch_document import launch_document
-from scheduler.service.outside.ports import Policy, Ports
+from scheduler.service.outside.ports import Policy, Ports, no_account
 from scheduler.service.requests import inputs, queue
+from scheduler.service.requests.stored import stored
 from scheduler.service.upkeep.retention import retain_trees
 from scheduler.store import events, runs, trees
 from scheduler.store import jobs as job_rows
@@ -50,6 +52,24 @@ made.mkdir()
 (made / "meta.json").write_text(json.dumps({"step": 100, "metrics": {}}))
 made.rename(made.with_name("step-00000100"))
 """
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where inputs are stored, and what opens them."""
+
+    database: Database
+    artifacts: Any
+    token: str = ""
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+
+    def published(self) -> Published:
+        """Return what Kaggle holds."""
+        return no_account()
+
+    def hub_token(self) -> str:
+        """Return what opens repositories of the Hub."""
+        return self.token
 
 
 @pytest.fixture
@@ -74,7 +94,7 @@ def add(database: Database, store: DirectoryStore, folder: Path) -> Callable[...
     def run(name: str = "ufm", artifacts: Any = store) -> JobSpec:
         command = ("{python}", "-c", TRAINING)
         spec = JobSpec(name, "manager", command, 100, 10.0, inputs=(Input("tests", str(folder)),))
-        spec = inputs.kept(database, artifacts, spec, NOW + DAY, print)
+        spec = stored(Places(database, artifacts), spec, NOW + DAY, print)
         queue.add(database, [spec], NOW, "test")
         return spec
 
@@ -192,7 +212,7 @@ def test_a_job_keeps_its_inputs_through_the_database_and_changes_them_by_an_even
     with database.read() as tx:
         assert job_rows.get(tx, "ufm").spec == spec
     (folder / "a" / "words").write_text("other words")
-    again = inputs.kept(database, store, spec, NOW + DAY, print, spec.inputs)
+    again = stored(Places(database, store), spec, NOW + DAY, print, spec)
     assert again == spec, "the same place is not taken anew"
     taken = inputs.take(database, store, Input("tests", str(folder)), NOW + DAY, print)
     record = inputs.change(database, "ufm", [taken], NOW, "ann")
@@ -243,7 +263,7 @@ def add_base(database: Database) -> Callable[..., JobSpec]:
     def run(artifacts: Any, token: str = "") -> JobSpec:
         command = ("{python}", "-c", TRAINING)
         spec = JobSpec("ufm", "manager", command, 100, 10.0, inputs=(Input("tests", f"hf:{NAME}@main"),))
-        spec = inputs.kept(database, artifacts, spec, NOW + DAY, print, hub_token=lambda: token)
+        spec = stored(Places(database, artifacts, token), spec, NOW + DAY, print)
         queue.add(database, [spec], NOW, "test")
         return spec
 

@@ -6,14 +6,13 @@ import gzip
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from jobs.code.pack import pack
 from jobs.payload.store.listing import CONTENT, LISTING, BadListing, code_prefix, unpack
 from jobs.payload.store.manifest import Manifest
 from jobs.problem import Refusal
-from jobs.spec import Code, JobSpec
+from jobs.spec import Code
 from platforms.artifacts.base import BlobStore, Missing
 from scheduler.store import trees
 from scheduler.store.engine import Database
@@ -72,20 +71,6 @@ def send(artifacts: BlobStore, digest: str, plain: Path, listing: bytes) -> None
             shutil.copyfileobj(source, target, _PIECE_BYTES)
         artifacts.create(f"{prefix}/{CONTENT}", packed)
         artifacts.create(f"{prefix}/{LISTING}", listing)
-
-
-def kept(
-    database: Database, artifacts: BlobStore, spec: JobSpec, delete_at: int, before: Code | None = None
-) -> JobSpec:
-    """Return a job with its code taken and stored; that of ``before`` stays when it is of the same place.
-
-    Raises what :func:`keep` raises.
-    """
-    code = spec.code
-    if code is None:
-        return spec
-    same = before is not None and (before.source, before.revision) == (code.source, code.revision)
-    return replace(spec, code=before if same else keep(database, artifacts, code, delete_at))
 
 
 def default(command: Sequence[str], file: Path | None) -> Code | None:

@@ -77,27 +77,6 @@ def locked(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]) -> tu
     return requirements, data
 
 
-def kept(
-    database: Database,
-    artifacts: BlobStore,
-    spec: JobSpec,
-    pools: Mapping[str, Pool],
-    delete_at: int,
-    before: JobSpec | None = None,
-) -> JobSpec:
-    """Return a job with its requirements locked; the lock of ``before`` stays when file and pools are the same.
-
-    Raises what :func:`keep` raises.
-    """
-    wanted = spec.requirements
-    of_image = ("pools", "image", "image_python")
-    same = before is not None and all(getattr(before, name) == getattr(spec, name) for name in of_image)
-    earlier = before.requirements if before is not None and same else None
-    if earlier is not None and wanted is not None and earlier.source == wanted.source:
-        return replace(spec, requirements=earlier)
-    return replace(spec, requirements=keep(database, artifacts, spec, pools, delete_at))
-
-
 def without_lock(spec: JobSpec, pools: Mapping[str, Pool]) -> list[str]:
     """Return the pools that the job may use but for its lock, which has nothing for their Python."""
     if spec.requirements is None:

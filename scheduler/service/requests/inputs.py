@@ -17,7 +17,7 @@ from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing
 from jobs.payload.store.tree import LIMITS, tree_prefix
 from jobs.secret_scan import SecretScan
-from jobs.spec import TEST_SET, Input, JobSpec
+from jobs.spec import TEST_SET, Input
 from platforms.artifacts.base import BlobStore
 from platforms.base import Published
 from scheduler.service.launch.inputs import KIND, drop_damaged, note, put_tree
@@ -81,31 +81,6 @@ def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Pa
     scratch.mkdir()
     shutil.copy(place, scratch / place.name)
     return scratch
-
-
-def kept(
-    database: Database,
-    artifacts: BlobStore,
-    spec: JobSpec,
-    delete_at: int,
-    tell: Callable[[str], None],
-    before: Iterable[Input] = (),
-    hub_token: Callable[[], str] = str,
-    published: Callable[[], Published] = no_account,
-) -> JobSpec:
-    """Return a job with its inputs taken and stored; those ``before`` stay that are of the same name and place.
-
-    Raises what :func:`take` raises.
-    """
-    earlier = {(one.name, one.source): one for one in before}
-    kept_inputs = (earlier.get((one.name, one.source)) for one in spec.inputs)
-    return replace(
-        spec,
-        inputs=tuple(
-            old or take(database, artifacts, one, delete_at, tell, hub_token, published)
-            for one, old in zip(spec.inputs, kept_inputs, strict=True)
-        ),
-    )
 
 
 def _pin(wanted: Input, hub_token: Callable[[], str], published: Callable[[], Published]) -> tuple[bytes, Input]:

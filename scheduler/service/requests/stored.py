@@ -17,7 +17,7 @@ from jobs.inputs.folder import pack_folder
 from jobs.job_table import table_of
 from jobs.nouns.pool import Pool
 from jobs.readers import is_remote
-from jobs.spec import HELD_OUT, Code, Evaluation, Input, JobSpec
+from jobs.spec import HELD_OUT, Code, Input, JobSpec
 from platforms.artifacts.base import BlobStore
 from platforms.base import Published
 from scheduler.service.launch.inputs import KIND
@@ -25,7 +25,8 @@ from scheduler.service.requests import code, environment, inputs
 from scheduler.service.requests.inputs import folder_of
 from scheduler.store.engine import Database
 
-_LOCKED_BY = ("pools", "image", "image_python", "environment")  # beside the file of requirements
+_OF_IMAGE = ("pools", "image", "image_python")
+_LOCKED_BY = (*_OF_IMAGE, "environment")  # beside the file of requirements
 
 
 class StoredPlaces(Protocol):
@@ -58,30 +59,27 @@ def stored(
     What no job names goes after ``delete_at``. ``say`` is called with what takes long. Raises CodeError,
     RequirementsError, TreeError, Refused, StoreError, ConfigError, OSError.
     """
-    if spec.code is not None:  # only then is the artifact store opened
-        spec = code.kept(places.database, places.artifacts, spec, delete_at, before.code if before else None)
+
+    def take(wanted: Input) -> Input:
+        database, artifacts = places.database, places.artifacts
+        same = earlier.get((wanted.name, wanted.source))
+        return same or inputs.take(database, artifacts, wanted, delete_at, say, places.hub_token, places.published)
+
+    old = before or replace(spec, code=None, requirements=None, inputs=(), evaluation=None)
+    tests = [old.evaluation.test_set] if old.evaluation is not None else []
+    earlier = {(one.name, one.source): one for one in (*old.inputs, *tests)}
+    if (wanted := spec.code) is not None:  # only then is the artifact store opened
+        same = old.code is not None and (old.code.source, old.code.revision) == (wanted.source, wanted.revision)
+        packed = old.code if same else code.keep(places.database, places.artifacts, wanted, delete_at)
+        spec = replace(spec, code=packed)
     if spec.requirements is not None:
-        spec = environment.kept(places.database, places.artifacts, spec, places.pools, delete_at, before)
-    if spec.inputs:
-        old = before.inputs if before else ()
-        spec = inputs.kept(
-            places.database, places.artifacts, spec, delete_at, say, old, places.hub_token, places.published
-        )
-    if spec.evaluation is not None and spec.evaluation.test_set.source != HELD_OUT:
-        spec = replace(spec, evaluation=_with_set(places, spec.evaluation, delete_at, say, before))
-    return spec
-
-
-def _with_set(
-    places: StoredPlaces, evaluation: Evaluation, delete_at: int, say: Callable[[str], None], before: JobSpec | None
-) -> Evaluation:
-    """Return an evaluation whose test set is stored; the same one as before stays what it was."""
-    wanted, old = evaluation.test_set, before.evaluation.test_set if before and before.evaluation else None
-    if old is not None and old.source == wanted.source:
-        return replace(evaluation, test_set=old)
-    database, artifacts = places.database, places.artifacts
-    kept = inputs.take(database, artifacts, wanted, delete_at, say, places.hub_token, places.published)
-    return replace(evaluation, test_set=kept)
+        lock = old.requirements if all(getattr(old, name) == getattr(spec, name) for name in _OF_IMAGE) else None
+        if lock is None or lock.source != spec.requirements.source:
+            lock = environment.keep(places.database, places.artifacts, spec, places.pools, delete_at)
+        spec = replace(spec, requirements=lock)
+    if (evaluation := spec.evaluation) is not None and evaluation.test_set.source != HELD_OUT:
+        evaluation = replace(evaluation, test_set=take(evaluation.test_set))
+    return replace(spec, inputs=tuple(map(take, spec.inputs)), evaluation=evaluation)
 
 
 def measure(specs: Sequence[JobSpec], pools: Mapping[str, Pool]) -> list[JobSpec]:

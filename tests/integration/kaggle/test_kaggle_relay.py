@@ -128,7 +128,7 @@ def test_a_session_imports_a_package_that_its_image_lacks(
     pool = Pool("pool", "kaggle", "T4", options={"emulator": account.server.address, "internet": internet})
     ports = replace(make_ports(), artifacts=account.store, pools={"pool": pool})
     wanted = JobSpec("ufm", "main", ("x",), 100, 1.0, requirements=Requirements(str(tmp_path / "requirements.txt")))
-    spec = environment.kept(ports.database, account.store, wanted, ports.pools, 0)
+    spec = replace(wanted, requirements=environment.keep(ports.database, account.store, wanted, ports.pools, 0))
     queue.add(ports.database, [spec], account.now(), "test")
     due = [Placement("pool", 0, 3_600, (PlannedLane("ufm", 1, 10),))]
     until(lambda: with_packages(ports, due), "the wheels")

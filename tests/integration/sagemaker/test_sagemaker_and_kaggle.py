@@ -135,7 +135,7 @@ def packages_of(ports: Ports, file: Path, monkeypatch: pytest.MonkeyPatch) -> di
     pool = Pool("pool", "local", "cpu", options={"internet": "off"})
     ports = replace(ports, pools={"pool": pool})
     wanted = JobSpec("lm", "main", ("x",), 100, 1.0, requirements=Requirements(str(file)))
-    spec = environment.kept(ports.database, ports.artifacts, wanted, ports.pools, 0)
+    spec = replace(wanted, requirements=environment.keep(ports.database, ports.artifacts, wanted, ports.pools, 0))
     queue.add(ports.database, [spec], 0, "test")
     until(lambda: with_packages(ports, [Placement("pool", 0, 3_600, (PlannedLane("lm", 1, 10),))]), "the wheels")
     told = told_packages(Lane(0, "lm", 1, (), None, trees=package_trees(spec, pool)), spec, pool)
