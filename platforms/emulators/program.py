@@ -1,7 +1,8 @@
-"""An emulator as a program of its own: it says its address, and goes on until it is asked to end or is idle."""
+"""The frame of an emulator as a program: its options, its clock, its end, and kernels that outlived the last one."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import select
@@ -14,12 +15,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from jobs.instant import parse_instant
+from jobs.payload.clock import Clock
 from platforms.local.processes import MARK, SIGKILL
 
 # What makes sums come out the same in all sessions of this machine, whatever cloud they are said to run on.
 SUMS = re.compile(r"(OMP|MKL|OPENBLAS)_\w+")
 _ROUNDS = 25
 _WAIT_MILLISECONDS = 200
+
+
+def options_of(name: str, description: str | None, folder: str) -> argparse.ArgumentParser:
+    """Return the parser of the options that every emulator has; ``folder`` says what lies in its folder."""
+    parser = argparse.ArgumentParser(prog=f"python -m platforms.emulators.{name}", description=description)
+    parser.add_argument("folder", type=Path, help=folder)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument(
+        "--epoch", type=parse_instant, help="what its clock shows at --origin; without it: that instant"
+    )
+    parser.add_argument("--origin", type=float, help="real UTC seconds; without it: now")
+    parser.add_argument("--scale", type=float, default=1.0, help="scheduled seconds in a real one")
+    parser.add_argument("--idle-seconds", type=float, default=0.0, help="end when idle for so long")
+    return parser
+
+
+def clock_of(options: argparse.Namespace) -> Clock:
+    """Return the clock that the options describe."""
+    origin = Clock().now() if options.origin is None else options.origin
+    return Clock(origin if options.epoch is None else options.epoch, origin, options.scale)
 
 
 def ending() -> threading.Event:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.sagemaker.job import Job, SageMakerRules
-from platforms.emulators.sagemaker.place import SageMakerAccount
+from platforms.emulators.sagemaker.place import Job, SageMakerAccount, SageMakerRules
 from platforms.emulators.sagemaker.server import CREDENTIALS, SageMakerServer, operation_of, say
 from tests.lab.faults import Fault, Faults
 

@@ -10,9 +10,8 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.place import KaggleAccount, Kernel, KernelVersion
-from platforms.emulators.kaggle.server import Body, Handler, KaggleCalls, KaggleServer, receive
-from platforms.emulators.kaggle.session import EmulatedSession
+from platforms.emulators.kaggle.place import EmulatedSession, KaggleAccount, Kernel, KernelVersion
+from platforms.emulators.kaggle.server import Body, Handler, KaggleCalls, KaggleServer
 from platforms.emulators.kaggle.storage import KaggleRefusal, KaggleRules, denied
 from tests.lab.faults import Fault, Faults
 
@@ -258,7 +257,7 @@ class FaultyHandler(Handler):
         fault = self.fault = self.faults.take(call)
         path = urlsplit(self.path).path
         if call == "PUT" and fault is Fault.SERVER_ERROR:
-            receive(self, self.server.place, path.removeprefix("/upload/"), interrupt=True)
+            self.receive(path.removeprefix("/upload/"), interrupt=True)
         elif call == "Output" and fault is Fault.DROP_AFTER_COMMIT:
             self.send_output(path.removeprefix("/api"), interrupt=True)
         else:

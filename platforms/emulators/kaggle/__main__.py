@@ -8,7 +8,6 @@ goes on with the account and the sessions that ran meanwhile; on another clock t
 
 from __future__ import annotations
 
-import argparse
 import sys
 import threading
 from dataclasses import dataclass
@@ -17,33 +16,22 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
 from jobs.payload.whole_file import write_whole
 from platforms.emulators.kaggle.place import KaggleAccount, Kernel
 from platforms.emulators.kaggle.server import KaggleServer
 from platforms.emulators.kaggle.storage import Dataset, KaggleRules, UploadedBlob
-from platforms.emulators.program import clear, end_unknown, ending, serve
+from platforms.emulators.program import clear, clock_of, end_unknown, ending, options_of, serve
 
 _FILE = "account.json"
 
 
 def main() -> None:
     """Serve until told to end; print the address when ready."""
-    parser = argparse.ArgumentParser(prog="python -m platforms.emulators.kaggle", description=__doc__)
-    parser.add_argument(
-        "folder", type=Path, help="where kernels and datasets live; an account of another clock is removed"
-    )
-    parser.add_argument("--port", type=int, default=0)
+    parser = options_of("kaggle", __doc__, "where kernels and datasets live; an account of another clock is removed")
     parser.add_argument("--owner", default="alice")
     parser.add_argument("--key-file", type=Path, help="holds the API key; without it: the standard input")
-    parser.add_argument(
-        "--epoch", type=parse_instant, help="what its clock shows at --origin; without it: that instant"
-    )
-    parser.add_argument("--origin", type=float, help="real UTC seconds; without it: now")
-    parser.add_argument("--scale", type=float, default=1.0, help="scheduled seconds in a real one")
     parser.add_argument("--gpu-hours", type=float, default=30.0, help="GPU hours of a week")
-    parser.add_argument("--idle-seconds", type=float, default=0.0, help="outlive the standard input until this idle")
     options = parser.parse_args()
     try:
         key = (options.key_file.read_text() if options.key_file else sys.stdin.readline()).strip()
@@ -51,11 +39,9 @@ def main() -> None:
         parser.error(f"the key file cannot be read: {error}")
     if not key:
         parser.error(f"{options.key_file or 'the standard input'} holds no API key: any word will do")
-    origin = Clock().now() if options.origin is None else options.origin
-    clock = Clock(origin if options.epoch is None else options.epoch, origin, options.scale)
     folder = options.folder.absolute()
     rules = KaggleRules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
-    place = KaggleAccount(folder, clock, options.owner, key, rules)
+    place = KaggleAccount(folder, clock_of(options), options.owner, key, rules)
     over = ending()
     server = KaggleServer(place, options.port)  # it answers no request yet
     place.note = partial(save, place)

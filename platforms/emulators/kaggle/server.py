@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from platforms.emulators.kaggle.place import KaggleAccount, Kernel, instant_text
-from platforms.emulators.kaggle.session import EmulatedSession
-from platforms.emulators.kaggle.storage import KaggleRefusal, UploadedBlob, denied
+from platforms.emulators.kaggle.place import EmulatedSession, KaggleAccount, Kernel, instant_text
+from platforms.emulators.kaggle.storage import KaggleRefusal, denied
 
 Body = dict[str, Any]
 
@@ -109,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer a remote call."""
-        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        data = self._body()
         path = urlsplit(self.path).path
         name = path.removeprefix("/api/v1/").removeprefix("/v1/")
         call = name.rpartition("/")[2]
@@ -150,7 +149,7 @@ class Handler(BaseHTTPRequestHandler):
         """Take in a blob, or tell how much of it has come."""
         token = urlsplit(self.path).path.removeprefix("/upload/")
         if self.begins("PUT"):
-            receive(self, self.server.place, token)
+            self.receive(token)
             self.server.place.note()
 
     def do_GET(self) -> None:
@@ -256,55 +255,37 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def receive(self, token: str, *, interrupt: bool = False) -> None:
+        """Take in a PUT for the blob ``token``. With ``interrupt``, keep half of it and answer 503."""
+        data, place = self._body(), self.server.place
+        with place.lock:
+            blob = place.storage.blobs.get(token)
+            if blob is None:
+                self.send(404, b"", _JSON)
+                return
+            match = _RANGE.fullmatch(self.headers.get("Content-Range", ""))
+            if match is None or match[1] is not None:
+                with blob.path.open("r+b") as stream:
+                    stream.seek(int(match[1]) if match else 0)
+                    stream.write(data[: len(data) // 2] if interrupt else data)
+                    stream.truncate()
+                blob.done = blob.path.stat().st_size == blob.size
+                if interrupt:
+                    self.send(503, b"", _JSON)
+                    return
+            have = blob.path.stat().st_size
+            reached = {"Range": f"bytes=0-{have - 1}"} if have and not blob.done else {}
+            self.send(200 if blob.done else 308, b"", _JSON, reached)
 
-def receive(handler: BaseHTTPRequestHandler, place: KaggleAccount, token: str, *, interrupt: bool = False) -> None:
-    """Take in a PUT for the blob ``token``. With ``interrupt``, keep half of it and answer 503."""
-    data = _read_body(handler)
-    with place.lock:
-        blob = place.storage.blobs.get(token)
-        if blob is None:
-            _respond(handler, 404)
-            return
-        match = _RANGE.fullmatch(handler.headers.get("Content-Range", ""))
-        if match is not None and match[1] is None:
-            _respond_progress(handler, blob)
-            return
-        with blob.path.open("r+b") as stream:
-            stream.seek(int(match[1]) if match else 0)
-            stream.write(data[: len(data) // 2] if interrupt else data)
-            stream.truncate()
-        blob.done = blob.path.stat().st_size == blob.size
-        if interrupt:
-            _respond(handler, 503)
-        else:
-            _respond_progress(handler, blob)
-
-
-def _respond_progress(handler: BaseHTTPRequestHandler, blob: UploadedBlob) -> None:
-    have = blob.path.stat().st_size
-    if blob.done:
-        _respond(handler, 200)
-    else:
-        _respond(handler, 308, f"bytes=0-{have - 1}" if have else "")
-
-
-def _respond(handler: BaseHTTPRequestHandler, status: int, reached: str = "") -> None:
-    handler.send_response(status)
-    if reached:
-        handler.send_header("Range", reached)
-    handler.send_header("Content-Length", "0")
-    handler.end_headers()
-
-
-def _read_body(handler: BaseHTTPRequestHandler) -> bytes:
-    if handler.headers.get("Transfer-Encoding", "").lower() != "chunked":
-        return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
-    pieces = []
-    while size := int(handler.rfile.readline().split(b";")[0], 16):
-        pieces.append(handler.rfile.read(size))
-        handler.rfile.readline()
-    handler.rfile.readline()
-    return b"".join(pieces)
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        pieces = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            pieces.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(pieces)
 
 
 # A JSON body in, a JSON body out. What is refused raises KaggleRefusal.

@@ -1,17 +1,395 @@
-"""The place: which jobs there are, which new ones it takes, and what they cost."""
+"""The account as it truly is: training jobs that really run, which new ones it takes, and what they cost."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tarfile
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.sagemaker.job import ACCOUNT, Job, MotoCloud, SageMakerRefusal, SageMakerRules
+from jobs.payload.whole_file import write_whole
+from platforms.emulators.program import SUMS
+from platforms.local.processes import MARK, kill_members, start_ticks
+from platforms.sagemaker.answers import GROUP
 
+ACCOUNT = "123456789012"  # to moto, everybody whose keys it did not issue
+_SERVICE = "sagemaker.amazonaws.com"
+_ROOT = "/opt/ml"
+_KILL_ROUNDS = 25
+_FAILURE_CHARACTERS = 1024
+_KEPT = frozenset({
+    "request", "status", "secondary", "reason", "created_at", "started_at", "ended_at", "transitions",
+})  # fmt: skip
+_INHERITED = re.compile(rf"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|{SUMS.pattern}")  # programs need it to run here
+
+
+@dataclass(slots=True)
+class SageMakerRules:
+    """The limits of the place; all seconds are scheduled. Spot jobs cost ``spot_share``."""
+
+    instances_max: int = 1
+    queue_seconds: float = 120.0
+    download_seconds: float = 60.0
+    upload_seconds: float = 20.0
+    grace_seconds: float = 120.0
+    spot_share: float = 0.35
+
+
+class SageMakerRefusal(Exception):
+    """An answer that is an error, with AWS's code for it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+# The instances' own way to S3, CloudWatch and IAM: straight into moto's memory, past HTTP.
+class MotoCloud:
+    """Moto's S3, CloudWatch and IAM of this process, as instances in ``region`` see them.
+
+    ``credentials`` is the address at which a container gets those of its role.
+    """
+
+    def __init__(self, region: str, credentials: str) -> None:
+        from moto.iam.models import iam_backends
+        from moto.logs.models import logs_backends
+        from moto.s3.models import s3_backends
+
+        self._region = region
+        self.credentials = credentials
+        self._files: Any = s3_backends[ACCOUNT]["aws"]
+        self._logs: Any = logs_backends[ACCOUNT][region]
+        self._roles: Any = iam_backends[ACCOUNT]["aws"]
+
+    def make_bucket(self, bucket: str) -> None:
+        """Make an empty bucket; one that is there already stays."""
+        if bucket not in self._files.buckets:
+            self._files.create_bucket(bucket, self._region)
+
+    def make_role(self, name: str) -> None:
+        """Make an execution role that trusts SageMaker; one that is there already stays."""
+        if any(role.name == name for role in self._roles.get_roles()):
+            return
+        statement = {"Effect": "Allow", "Principal": {"Service": _SERVICE}, "Action": "sts:AssumeRole"}
+        trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        self._roles.create_role(name, trust, "/", None, "", [], "3600")
+
+    def copy(self, uri: str, folder: Path) -> int:
+        """Copy all objects whose names begin with ``uri``, as SageMaker does: a prefix need not end at a '/'."""
+        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+        keys = self._files.get_bucket(bucket).keys
+        names = [name for name in list(keys) if name.startswith(prefix)]
+        for name in names:
+            path = folder / name.removeprefix(prefix).lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(keys[name].value)
+        return len(names)
+
+    def put(self, uri: str, data: bytes) -> None:
+        """Write an object."""
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        self._files.put_object(bucket, key, data)
+
+    def log(self, job: str, lines: Iterable[bytes]) -> None:
+        """Send each line as an event as soon as it is there. The stream begins with the first."""
+        at = int(time.time() * 1000)  # noqa: TID251 - CloudWatch lives in real time
+        stream = f"{job}/algo-1-{at // 1000}"
+        begun = False
+        for line in lines:
+            if not begun:
+                self._begin(stream)
+                begun = True
+            at = max(at, int(time.time() * 1000))  # noqa: TID251 - as above
+            message = line.rstrip(b"\n").decode(errors="replace") or " "
+            self._logs.put_log_events(GROUP, stream, [{"timestamp": at, "message": message}])
+
+    def forget_logs(self) -> None:
+        """Remove all output: moto's memory is the whole process's, and the next place must not find it."""
+        self._logs.groups.pop(GROUP, None)
+
+    def _begin(self, stream: str) -> None:
+        from moto.logs.exceptions import ResourceAlreadyExistsException
+
+        with suppress(ResourceAlreadyExistsException):  # of another job in the same moment
+            self._logs.create_log_group(GROUP, {})
+        self._logs.create_log_stream(GROUP, stream)
+
+
+@dataclass
+class Job:
+    """A training job; instants are scheduled seconds UTC, with fractions as at AWS.
+
+    ``folder`` stands for /opt/ml and goes at the end. ``record`` is the file that outlives the emulator.
+    """
+
+    request: Mapping[str, Any]
+    arn: str
+    folder: Path
+    record: Path
+    clock: Clock
+    rules: SageMakerRules
+    status: str = "InProgress"
+    secondary: str = "Starting"
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    reason: str = ""
+    transitions: list[tuple[str, float]] = field(default_factory=list)
+    _selected: str | None = None  # the type of instance that it runs on
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _cloud: MotoCloud | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self.request["TrainingJobName"])
+
+    @property
+    def cloud(self) -> MotoCloud:
+        """The rest of AWS, for a job that was started."""
+        if self._cloud is None:
+            raise AssertionError(f"{self.name} was not started")
+        return self._cloud
+
+    @property
+    def live(self) -> bool:
+        """Whether it holds an instance, or waits for one."""
+        return self.ended_at is None
+
+    @property
+    def billed_seconds(self) -> int:
+        """What AWS asks for so far."""
+        if self.started_at is None:
+            return 0
+        until = self.ended_at or self.clock.now()
+        share = self.rules.spot_share if self.request.get("EnableManagedSpotTraining") else 1.0
+        return round((until - self.started_at) * share)
+
+    def start(self, cloud: MotoCloud) -> None:
+        """Begin the job's life."""
+        self._cloud = cloud
+        self.created_at = self.clock.now()
+        self._move(self.secondary)
+        self._thread = threading.Thread(target=self._live, name=f"job {self.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for the job's end."""
+        with self._lock:
+            if self.live:
+                self.status = "Stopping"
+                self._move("Stopping")
+        self._stop.set()
+
+    def recall(self, document: Mapping[str, Any]) -> None:
+        """Take over what an emulator that is gone wrote of the job; one that was alive then has failed."""
+        for name in _KEPT & document.keys():
+            setattr(self, name, document[name])
+        if self.live:
+            self._end("Failed", "Failed", "InternalServerError: the instance was lost")
+
+    def forget(self) -> None:
+        """Leave nothing of a job that is over."""
+        with self._lock:
+            self.record.unlink(missing_ok=True)
+
+    def join(self, wall_seconds: float) -> None:
+        """Wait for the end of a job that was stopped."""
+        if self._thread is not None:
+            self._thread.join(wall_seconds)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the answer of DescribeTrainingJob."""
+        with self._lock:
+            changed = self.transitions[-1][1]
+            document: dict[str, Any] = {
+                **{name: value for name, value in self.request.items() if name != "Tags"},
+                "TrainingJobArn": self.arn,
+                "TrainingJobStatus": self.status,
+                "SecondaryStatus": self.secondary,
+                "CreationTime": self.created_at,
+                "LastModifiedTime": changed,
+                "SecondaryStatusTransitions": [{"Status": name, "StartTime": at} for name, at in self.transitions],
+            }
+            if self._selected and "InstancePreferences" in self.request["ResourceConfig"]:
+                chosen = {"SelectedInstanceType": self._selected, "SelectedInstanceCount": 1}
+                document["ResourceConfig"] = {**self.request["ResourceConfig"], **chosen}
+            if self.reason:
+                document["FailureReason"] = self.reason
+            if self.started_at is not None:
+                document["TrainingStartTime"] = self.started_at
+            if self.ended_at is not None and self.started_at is not None:
+                document["TrainingEndTime"] = self.ended_at
+                document["TrainingTimeInSeconds"] = round(self.ended_at - self.started_at)
+                document["BillableTimeInSeconds"] = self.billed_seconds
+        return document
+
+    def _live(self) -> None:
+        try:
+            ending = self._run()
+        except Exception as error:  # noqa: BLE001 - it is AWS's fault then, and told as such
+            ending = ("Failed", "Failed", f"InternalServerError: {type(error).__name__}: {error}")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        with self._lock:
+            self._end(*ending)
+
+    def _end(self, status: str, secondary: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+        self.ended_at = self.clock.now()
+        self._move(secondary)
+
+    def _run(self) -> tuple[str, str, str]:
+        """Live up to the end; return status, secondary status and failure reason."""
+        if self._paused(self.rules.queue_seconds):
+            return ("Stopped", "Stopped", "")
+        return self._live_on(self._types()[0])
+
+    def _live_on(self, instance_type: str) -> tuple[str, str, str]:
+        """Live on an instance of a type up to the end."""
+        with self._lock:
+            self._selected, self.started_at = instance_type, self.clock.now()
+            self._move("Downloading")
+        if reason := self._download():
+            return ("Failed", "Failed", reason)
+        if self._paused(self.rules.download_seconds):
+            return ("Stopped", "Stopped", "")
+        exit_code, why = self._train()
+        if not self._stop.is_set():
+            with self._lock:
+                self._move("Uploading")
+            self._upload()
+            self._paused(self.rules.upload_seconds)
+        return self._ending(exit_code, why)
+
+    def _download(self) -> str:
+        """Fill the folder that stands for the instance's disk; return why that failed, or nothing."""
+        for channel in self.request.get("InputDataConfig", ()):
+            uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
+            if not self.cloud.copy(uri, self.folder / "input" / "data" / channel["ChannelName"]):
+                return f"ClientError: No S3 objects found under S3 URL '{uri}'"
+        for name in ("input/config", "model", "checkpoints", "output/data"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        return ""
+
+    def _ending(self, exit_code: int, why: str) -> tuple[str, str, str]:
+        if why:
+            return ("Stopped", why, "")
+        if self._stop.is_set():
+            return ("Stopped", "Stopped", "")
+        if exit_code == 0:
+            return ("Completed", "Completed", "")
+        return ("Failed", "Failed", f"AlgorithmError: {self._output()}, exit code: {exit_code}")
+
+    def _types(self) -> list[str]:
+        resources = self.request["ResourceConfig"]
+        wishes = resources.get("InstancePreferences") or [resources]
+        return [str(wish["InstanceType"]) for wish in wishes]
+
+    def _upload(self) -> None:
+        """Leave what the job wrote as its model and its output where AWS leaves it."""
+        place = f"{self.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{self.name}/output"
+        for folder, archive in (("model", "model.tar.gz"), ("output/data", "output.tar.gz")):
+            if any((self.folder / folder).iterdir()):
+                packed = io.BytesIO()
+                with tarfile.open(fileobj=packed, mode="w:gz") as opened:
+                    opened.add(self.folder / folder, ".")
+                self.cloud.put(f"{place}/{archive}", packed.getvalue())
+
+    def _train(self) -> tuple[int, str]:
+        """Run the container; return its exit code, and why it was ended from outside."""
+        with self._lock:
+            if not self._stop.is_set():
+                self._move("Training")
+        process = self._spawn()
+        ticks = start_ticks(process.pid) or 0
+        output = process.stdout
+        if output is None:
+            raise AssertionError("a pipe was asked for")
+        talker = threading.Thread(target=self.cloud.log, args=(self.name, output), daemon=True)
+        talker.start()
+        why = self._watch(process)
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(self.clock.wall_seconds(self.rules.grace_seconds))
+        kill_members(process.pid, ticks, str(self.folder), rounds=_KILL_ROUNDS)
+        process.wait()
+        talker.join()
+        output.close()
+        return process.returncode, why
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> str:
+        """Wait until the container ends by itself, is stopped, or is to be ended; say why, if AWS ends it."""
+        why, at = min(self._limits().items(), key=lambda limit: limit[1])
+        while process.poll() is None and not self._stop.is_set():
+            left = self.clock.wall_seconds_until(at)
+            if left <= 0:
+                return why
+            self._stop.wait(min(left, 0.02))
+        return ""
+
+    def _limits(self) -> dict[str, float]:
+        """Return until when the container may run, by what AWS says when it ends it."""
+        runtime = self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400)
+        return {"MaxRuntimeExceeded": (self.started_at or self.clock.now()) + runtime}
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        algorithm = self.request["AlgorithmSpecification"]
+        words = [*algorithm["ContainerEntrypoint"], *algorithm.get("ContainerArguments", ())]
+        words = [word.replace(_ROOT, str(self.folder)) for word in words]
+        if words[0] in {"python", "python3"}:
+            words[0] = sys.executable
+        environment = {
+            **{name: text for name, text in os.environ.items() if _INHERITED.fullmatch(name)},
+            **self.request.get("Environment", {}),
+            "TRAINING_JOB_NAME": self.name,
+            "TRAINING_JOB_ARN": self.arn,
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": self.cloud.credentials,
+            MARK: str(self.folder),
+        }
+        return subprocess.Popen(
+            words,
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def _output(self) -> str:
+        try:
+            return (self.folder / "output" / "failure").read_text(errors="replace")[:_FAILURE_CHARACTERS]
+        except FileNotFoundError:
+            return "the container failed"
+
+    def _paused(self, seconds: float) -> bool:
+        """Let scheduled time pass; return whether the job was stopped meanwhile."""
+        return self._stop.wait(self.clock.wall_seconds(seconds))
+
+    def _move(self, secondary: str) -> None:
+        self.secondary = secondary
+        self.transitions.append((secondary, self.clock.now()))
+        write_whole(self.record, json.dumps({name: getattr(self, name) for name in sorted(_KEPT)}))
+
+
+# The account: which jobs there are, which new ones it takes, and what they cost.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
 # A tag, a digest or neither; the DNS suffix tells the region.
 _ECR = re.compile(

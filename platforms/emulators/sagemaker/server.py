@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from jobs.payload.whole_file import TEMPORARY, write_whole
-from platforms.emulators.sagemaker.job import ACCOUNT, MotoCloud, SageMakerRefusal
-from platforms.emulators.sagemaker.place import SageMakerAccount
+from platforms.emulators.sagemaker.place import ACCOUNT, MotoCloud, SageMakerAccount, SageMakerRefusal
 
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list
