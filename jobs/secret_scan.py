@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from jobs.payload.bounded_file import read_bounded
+from jobs.payload.bounded_file import open_below, read_bounded
 from jobs.plural import counted
 from jobs.problem import Problem, Refusal
 
@@ -100,8 +101,11 @@ class SecretScan:
         self._values: set[bytes] = set()
         self._binary = self._wide = False
 
-    def feed(self, path: str, data: bytes) -> None:
-        """Scan a piece of a file, whose pieces come one after another. Raises SecretsFound when there are too many."""
+    def feed(self, path: str, data: bytes) -> bool:
+        """Scan a piece of a file, whose pieces come one after another; return whether it is text.
+
+        Raises SecretsFound when there are too many.
+        """
         if path != self._path:
             self._scan(len(self._data))
             self._path, self._data, self._begin, self._line, self._values = path, b"", 0, 1, set()
@@ -111,6 +115,7 @@ class SecretScan:
             self._data += data.replace(b"\0", b"") if self._wide else data
             if len(self._data) > _PIECE_BYTES + _MATCH_BYTES:
                 self._scan(len(self._data) - _MATCH_BYTES)
+        return not self._binary
 
     def finish(self) -> None:
         """Raise SecretsFound if anything was found that is not allowed."""
@@ -142,6 +147,20 @@ class SecretScan:
         self._digests[digest] = f"{kind} {self._path}"
         if len(self._problems) >= _FINDINGS_MAX:
             raise SecretsFound(str(self._source), self._problems, self._allowed, self._digests)
+
+
+def require_no_secrets(source: Path, files: Iterable[Path]) -> None:
+    """Read the plain files among ``files``, which belong to ``source``. Raises SecretsFound."""
+    scan = SecretScan(source)
+    for path in files:
+        try:
+            stream = open_below(path.parent, path.name)
+        except OSError:
+            continue  # what is no plain file, or cannot be read, is not uploaded either: packing it says why
+        with stream:
+            while (data := stream.read(_PIECE_BYTES)) and scan.feed(str(path.relative_to(source)), data):
+                continue
+    scan.finish()
 
 
 @cache

@@ -16,7 +16,6 @@ from jobs.payload.bounded_file import open_below
 from jobs.payload.store.listing import BadListing, Entry, Kind, encode_listing
 from jobs.payload.store.tree import LIMITS, PIECE_BYTES, Tree, encode_tree
 from jobs.problem import InvalidInput
-from jobs.secret_scan import SecretScan
 
 
 # Why a folder cannot be put into the store.
@@ -65,15 +64,10 @@ class PackedFolder:
             raise _changed(self._folder, f"piece {number}")
 
 
-def pack_folder(
-    folder: Path,
-    kind: str,
-    tell: Callable[[int, int], None] = lambda _done, _all: None,
-    scan: SecretScan | None = None,
-) -> PackedFolder:
+def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lambda _done, _all: None) -> PackedFolder:
     """Read all of a folder, hidden files too; links stay links and must lead to what is inside. Raises TreeError.
 
-    ``tell`` hears how many bytes of how many were read; with ``scan`` they are scanned. Raises SecretsFound then.
+    ``tell`` hears how many bytes of how many were read.
     """
     if not folder.is_dir():
         raise TreeError(
@@ -92,14 +86,11 @@ def pack_folder(
         raise _unfit(folder, error) from None
     if not entries:
         raise TreeError(str(folder), "it is empty", "Give the folder that has the files")
-    tree = _read(folder, entries, lambda done: tell(done, total), scan)
-    if scan is not None:
-        scan.finish()
-    return PackedFolder(folder, kind, tree)
+    return PackedFolder(folder, kind, _read(folder, entries, lambda done: tell(done, total)))
 
 
-def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None], scan: SecretScan | None) -> Tree:
-    """Read all files; return their tree. Raises TreeError, SecretsFound, OSError."""
+def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None]) -> Tree:
+    """Read all files; return their tree. Raises TreeError, OSError."""
     entries: list[Entry] = []
     pieces: list[str] = []
     piece, room, done = hashlib.sha256(), PIECE_BYTES, 0
@@ -110,8 +101,6 @@ def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None], scan: 
         whole, size = hashlib.sha256(), 0
         with _opened(folder, entry.path) as stream:
             while size <= entry.bytes and (data := stream.read(min(_READ_BYTES, room))):
-                if scan is not None:
-                    scan.feed(entry.path, data)
                 whole.update(data)
                 piece.update(data)
                 size, room, done = size + len(data), room - len(data), done + len(data)

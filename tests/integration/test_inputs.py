@@ -18,6 +18,7 @@ from jobs.nouns.pool import Pool
 from jobs.payload.store import hub
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree, remove_tree
+from jobs.secret_scan import SecretsFound
 from jobs.spec import Input, JobSpec
 from platforms.artifacts.base import Grant, StoreError
 from platforms.artifacts.directory import DirectoryStore
@@ -390,3 +391,10 @@ def test_a_folder_of_a_bucket_is_fetched_when_the_job_is_added(
 
 def store_folder(store: DirectoryStore) -> Path:
     return Path(store.payload_address(Grant("", (), (), (), 0))["root"])
+
+
+def test_a_link_to_a_file_is_scanned_for_secrets(tmp_path: Path) -> None:
+    (tmp_path / "real.env").write_text(f"TOKEN=hf_{'aB3dE6' * 6}\n")
+    (tmp_path / "link.env").symlink_to("real.env")
+    with pytest.raises(SecretsFound, match=r"real\.env:1 \(Hugging Face token\)"):
+        inputs.folder_of(tmp_path / "scratch", str(tmp_path / "link.env"), print)

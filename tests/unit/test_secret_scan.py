@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sysconfig
 from pathlib import Path
@@ -11,8 +12,7 @@ import pytest
 
 from jobs import secret_scan
 from jobs.code.pack import pack
-from jobs.inputs.folder import pack_folder
-from jobs.secret_scan import ALLOWED_NAME, SecretScan, SecretsFound
+from jobs.secret_scan import ALLOWED_NAME, SecretScan, SecretsFound, require_no_secrets
 from jobs.spec import Code
 
 _DIGITS, _HEX = "0123456789", "0123456789abcdef"
@@ -180,8 +180,11 @@ def test_inputs_are_scanned_across_files(tmp_path: Path) -> None:
     with pytest.raises(
         SecretsFound, match=r"2 secrets: .*a\.jsonl:1 \(Hugging Face token\), .*b\.jsonl:2 \(GitLab token\)"
     ):
-        pack_folder(folder, "input", scan=SecretScan(folder))
-    assert pack_folder(folder, "input").tree.entries  # what the daemon copies from elsewhere
+        require_no_secrets(folder, sorted(folder.iterdir()))
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("a.jsonl")
+    (folder / "weights.bin").write_bytes(bytes(99) + f"npm_{_any(36)}".encode())
+    require_no_secrets(folder, [folder / name for name in ("link", "pipe", "weights.bin")])
 
 
 def test_hundreds_of_findings_end_the_scan(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from jobs.payload.store import hub, mount
 from jobs.payload.store.listing import LISTING, Entry
 from jobs.payload.store.manifest import sha256_file
 from jobs.payload.store.tree import LIMITS, by_gigabytes, is_whole, make, making_of, remove_tree, tree_prefix
-from jobs.secret_scan import SecretScan
 from jobs.spec import Input, JobSpec
 from platforms.artifacts.base import BlobStore, Missing
 from platforms.base import Capabilities, Published
@@ -143,7 +142,7 @@ def _telling(wanted: Input) -> hub.Tell:
 
 
 # Folders of any size in the artifact store, from where sessions fetch them with ``fetch_tree``.
-def put_tree(  # noqa: PLR0913 - people, the daemon and evaluations store each something else
+def put_tree(
     database: Database,
     artifacts: BlobStore,
     folder: Path,
@@ -153,17 +152,16 @@ def put_tree(  # noqa: PLR0913 - people, the daemon and evaluations store each s
     origin: str | None = None,
     *,
     heal: bool = False,
-    scan: SecretScan | None = None,
 ) -> PackedFolder:
     """Store all files of a folder, unless they are there; return its listing and ``digest``.
 
     Sessions find it at ``tree_prefix(kind, digest)``; it goes after ``delete_at`` (UTC seconds) if by then no job names
     it, see :func:`scheduler.store.trees.needed`. May take hours; it may be cut off at any point and repeated, and what
     was sent is not sent again. With ``heal``, what is there is read, and sent again where it is damaged. ``tell`` hears
-    how far it is; ``origin`` is the listing of a repository whose files these are; before anything is stored, ``scan``
-    is given all that is read. Raises TreeError, SecretsFound, Refused, StoreError, OSError.
+    how far it is; ``origin`` is the listing of a repository whose files these are. Raises TreeError, Refused,
+    StoreError, OSError.
     """
-    packed = pack_folder(folder, kind, by_gigabytes(lambda size: tell(f"read {size}")), scan)
+    packed = pack_folder(folder, kind, by_gigabytes(lambda size: tell(f"read {size}")))
     with database.write() as tx:
         trees.note(tx, kind, packed.digest, delete_at, origin)
     prefix = tree_prefix(kind, packed.digest)

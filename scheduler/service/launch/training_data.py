@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from jobs.secret_scan import SecretScan
+from jobs.secret_scan import require_no_secrets
 from jobs.spec import Mixture
 from platforms.artifacts.base import BlobStore
 from scheduler.core.plan import Placement
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from jobs.corpus.folder import CorpusFolder
     from jobs.corpus.manifest import CorpusManifest
 _STEP_PERCENT = 5
-_READ_BYTES = 1 << 20
 _WAITS = "waits for a build that goes on elsewhere"
 
 
@@ -156,7 +155,7 @@ class TrainingData:
         with self.folder.locked("build", lambda: say(_WAITS)):
             built = self._build(by, say)
         if self._store is not None:
-            self._scan(sorted(built.folder.glob("*.jsonl")))
+            require_no_secrets(self.folder.root, sorted(built.folder.glob("*.jsonl")))
         return built
 
     def _build(self, by: str, say: Callable[[str], None]) -> CorpusManifest:
@@ -194,19 +193,11 @@ class TrainingData:
         """Put a mixture into the store, if that is elsewhere. Its name tells its content, so once is enough."""
         if self._store is not None:
             files = sorted(path for path in folder.rglob("*") if path.is_file())
-            self._scan([path for path in files if self._store.size(path.relative_to(self._root).as_posix()) is None])
+            absent = [path for path in files if self._store.size(path.relative_to(self._root).as_posix()) is None]
+            require_no_secrets(self.folder.root, absent)
             for index, path in enumerate(files):
                 tell(f"copies files to the store, {_share(index, len(files))} % of them")
                 self._store.create(path.relative_to(self._root).as_posix(), path)
-
-    def _scan(self, files: Sequence[Path]) -> None:
-        """Raise SecretsFound if files hold any; what may be uploaded all the same is listed beside the versions."""
-        scan = SecretScan(self.folder.root)
-        for path in files:
-            with path.open("rb") as stream:
-                while data := stream.read(_READ_BYTES):
-                    scan.feed(path.relative_to(self.folder.root).as_posix(), data)
-        scan.finish()
 
     def _version_for(self, record: JobRecord) -> CorpusManifest:
         """Return what a job without a version is to be pinned to: what it trained on, else one as the settings are."""

@@ -16,7 +16,7 @@ from jobs.payload.store import mount
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing
 from jobs.payload.store.tree import LIMITS, tree_prefix
-from jobs.secret_scan import SecretScan
+from jobs.secret_scan import require_no_secrets
 from jobs.spec import TEST_SET, Input
 from platforms.artifacts.base import BlobStore
 from platforms.base import Published
@@ -59,23 +59,23 @@ def take(
 
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
         folder = folder_of(Path(scratch) / "files", wanted.source, report)
-        packed = put_tree(database, artifacts, folder, KIND, delete_at, report, heal=heal, scan=scan_of(wanted))
+        packed = put_tree(database, artifacts, folder, KIND, delete_at, report, heal=heal)
     return replace(wanted, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
 
 
-def scan_of(wanted: Input) -> SecretScan | None:
-    """Return what scans an input of this machine; what lies in a bucket has left it already."""
-    return None if wanted.source.startswith("s3:") else SecretScan(Path(wanted.source))
-
-
 def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Path:
-    """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched."""
+    """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched.
+
+    What is of this machine is scanned. Raises SecretsFound.
+    """
     if source.startswith("s3:"):
         from platforms.artifacts.s3.transfer import fetch_folder  # it needs the extra for AWS
 
         fetch_folder(source, scratch, progress)
         return scratch
     place = Path(source)
+    real = place.resolve()
+    require_no_secrets(real, sorted(real.rglob("*")) if real.is_dir() else [real])
     if not place.is_file():
         return place
     scratch.mkdir()

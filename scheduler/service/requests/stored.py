@@ -137,6 +137,5 @@ def _measure_input(item: Input) -> Input:
     if is_remote(item.source):
         return item
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
-        folder = folder_of(Path(scratch) / "files", item.source, lambda _line: None)
-        packed = pack_folder(folder, KIND, scan=inputs.scan_of(item))
+        packed = pack_folder(folder_of(Path(scratch) / "files", item.source, lambda _line: None), KIND)
     return replace(item, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
