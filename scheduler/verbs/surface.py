@@ -16,11 +16,13 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, create_model
+from pydantic_core import PydanticSerializationError
 
 from scheduler.app import App
 from scheduler.clock import stopwatch
 from scheduler.verbs.arguments import Arguments, BadRequest, CommandFailed, Definition, arguments_of, checked
 from scheduler.verbs.log_tail import LogTails
+from scheduler.verbs.shapes import finite
 from scheduler.verbs.source import Source
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
@@ -153,7 +155,16 @@ class Surface(Source):
 
     def text_of(self, value: Any, view: TypeAdapter[Any] = _ANYTHING) -> bytes:
         """Return views or plain values as JSON text in which no known secret stands."""
-        return self.app.redact(view.dump_json(value).decode()).encode()
+        return self.app.redact(json_of(value, view).decode()).encode()
+
+
+def json_of(value: Any, view: TypeAdapter[Any]) -> bytes:
+    """Return a view as JSON text. Half of a surrogate pair, which odd names of files have, becomes a question mark."""
+    try:
+        return view.dump_json(value)
+    except PydanticSerializationError:
+        plain = finite(view.dump_python(value))
+        return json.dumps(plain, ensure_ascii=False, default=list).encode("utf-8", "replace")
 
 
 # Commands that run in processes of their own; an answer is what one writes with ``--json``, and its warnings.

@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse, Response
 from scheduler.verbs import archive
 from scheduler.verbs.arguments import Week, alias_of
 from scheduler.verbs.shapes import Fault
-from scheduler.verbs.surface import Surface, Verb
+from scheduler.verbs.surface import Surface, Verb, json_of
 from scheduler.verbs.table import VERBS
 from scheduler.views.weekly_report import render
 from scheduler.web.guard import PROBLEM
@@ -44,7 +44,7 @@ def _endpoint(surface: Surface, verb: Verb) -> Callable[..., Any]:
     """Return a verb as FastAPI takes it."""
 
     def endpoint(**values: Any) -> Response:
-        return Response(verb.view.dump_json(verb.ask(surface, values)), media_type="application/json")
+        return Response(json_of(verb.ask(surface, values), verb.view), media_type="application/json")
 
     parameters = [
         one

@@ -158,7 +158,8 @@ class Pages:
 
     def fault(self, problem: Fault, code: int) -> HTMLResponse:
         """Return a page that says what failed; it reads nothing, so that it cannot fail for the same reason."""
-        return HTMLResponse(self.environment.get_template("fault.html").render(told=problem, code=code), code)
+        written = self.environment.get_template("fault.html").render(told=problem, code=code)
+        return HTMLResponse(written.encode("utf-8", "replace"), code)
 
     def overview(self, day: Day = None, span: Literal["day", "week"] = "week") -> HTMLResponse:
         """The week or the day, what runs, what waits, what is left, and the actions required."""
@@ -364,7 +365,7 @@ class Pages:
             written = self.environment.get_template(template).render(
                 place=place, revision=source.revision(read), **state, **context
             )
-        return HTMLResponse(written)
+        return HTMLResponse(written.encode("utf-8", "replace"))  # a file's odd name has what no text may have
 
     def _hue(self, name: str) -> str:
         """Return the classes of a model's colour."""

@@ -92,6 +92,13 @@ def test_a_new_verb_is_on_every_face_at_once(surface: Surface, monkeypatch: pyte
     assert described["arguments"]["required"] == ["day", "degrees"]
 
 
+def test_what_json_cannot_hold_is_no_reason_to_answer_nothing(surface: Surface) -> None:
+    """A reason may hold a part of an odd file name, and a loss may be no number."""
+    answer = {"why": "no file bad-\udcff", "losses": [1.5, float("nan")], "\ud800": {"inf": float("inf")}}
+    assert json.loads(surface.text_of(answer)) == {"why": "no file bad-?", "losses": [1.5, None], "?": {"inf": None}}
+    assert json.loads(surface.text_of({"loss": float("nan")})) == {"loss": None}
+
+
 def test_texts_of_a_form_become_what_a_verb_takes() -> None:
     takes = VERBS["queue.priority"].takes
     assert checked(takes, {"job": "ufm", "weight": "2.5"}, texts=True).weight == 2.5

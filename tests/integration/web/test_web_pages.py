@@ -13,6 +13,7 @@ import pytest
 from jobs.spec import Input, JobSpec
 from scheduler.core.job import Held
 from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.service.requests import queue
 from scheduler.store import jobs, ledger, limits, outbox, runs, training_data
 from tests.lab.web.page import Page
 
@@ -390,3 +391,13 @@ def test_a_damaged_row_is_said_with_what_to_do_and_the_page_lives_on(
                 for row, value in kept:
                     tx.execute(update(table).where(table.c.name == row).values({column: value}))
             assert site.get("/queue").status_code == 200
+
+
+def test_a_reason_with_half_a_character_is_shown(make_world: Callable[..., World], serve: Any) -> None:
+    """Python gives odd names of files such halves, and a reason may quote a name."""
+    world = make_world()
+    queue.hold(world.database, "m0010", "no file bad-\udcff", world.now, "somebody")
+    with serve(world) as site:
+        for path in ("/queue?state=held", "/jobs/m0010", "/api/v1/jobs/m0010", "/api/v1/queue?state=held"):
+            answer = site.get(path)
+            assert (answer.status_code, "no file bad-?" in answer.text) == (200, True), path
