@@ -81,7 +81,7 @@ def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:
         remedy = "name it under models in the settings instead"
         raise ProblemsFound([Problem(file, "jobs", "", "this is a catalogue, not one job", remedy)])
     problems: list[Problem] = []
-    spec = Definition(file, "", problems).job(table)
+    spec = Definition(file, "", problems).advised_job(table)
     if spec is None:
         raise ProblemsFound([placed(problem) for problem in problems])
     return spec
@@ -105,7 +105,7 @@ def _jobs(document: Mapping[str, Any], file: str, problems: list[Problem]) -> li
         name = entry.get("name")
         label = f"jobs.{name if isinstance(name, str) and name else index}"
         own = {key: value for key, value in defaults.items() if "whole" not in entry or key not in _OF_STEPS}
-        spec = Definition(file, label, problems).job(merged(own, entry))
+        spec = Definition(file, label, problems).advised_job(merged(own, entry))
         if spec is not None:
             result.append(spec)
     return result

@@ -49,7 +49,7 @@ class Definition:
                 why = "a job that is run whole has one step, which is all of it"
                 self._wrong(key, table[key], why, "leave it out")
             table |= dict.fromkeys(_OF_STEPS, 1)
-        values = self._values(JobSpec, self._advised(table))
+        values = self._values(JobSpec, table)
         if whole:  # its one step takes as long as it says: no session that is shorter can hold it
             values |= {"steps_per_hour": 3_600 / (values["whole"] or 3_600), "whole": True}
         self._check_together(values, table)
@@ -57,6 +57,12 @@ class Definition:
         if values["start_from"] is not None:
             values["gate"] = values["start_from"].gate
         return JobSpec(**values) if len(self.problems) == before else None
+
+    def advised_job(self, table: Mapping[str, Any]) -> JobSpec | None:
+        """Return the spec with what the adviser knows where a person said nothing; None when a problem was noted."""
+        before = len(self.problems)
+        spec = self.job(self._advised(table))
+        return spec if len(self.problems) == before else None
 
     def record(self, kind: Any, table: Any, path: str = "") -> Any:
         """Return what a table of the keys of a dataclass defines, or None when a problem was noted."""
@@ -71,9 +77,9 @@ class Definition:
         return record if len(self.problems) == before else None
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Let the adviser say what is left out of a job of our own trainer: needs, speed, gains, what a save takes."""
+        """Return a table with what the adviser knows of a job of our own trainer and a person left out."""
         command, inputs = table.get("command"), table.get("inputs", {})
-        left_out = {"needs", "steps_per_hour", "checkpoint"} - set(table)
+        left_out = {"needs", "steps_per_hour", "checkpoint"} - set(table) - (_OF_STEPS if "whole" in table else set())
         if not (left_out and isinstance(command, list) and isinstance(inputs, dict)):
             return table
         if not any(str(word).endswith(_TRAINER) for word in command):
@@ -84,12 +90,15 @@ class Definition:
         try:
             advice = advised([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
         except NotFound as error:
-            if "steps_per_hour" in left_out:
-                self._wrong("steps_per_hour", None, f"is missing, and {error.what}: {error.why}", "add it")
-            return {"steps_per_hour": 1, **table}  # the problem was noted, or it is said
+            if "steps_per_hour" not in left_out:
+                return table
+            self._wrong("steps_per_hour", None, f"is missing, and {error.what}: {error.why}", "add it")
+            return {"steps_per_hour": 1, **table}
         if advice is None:
             return table
-        values: dict[str, Any] = {"steps_per_hour": advice.steps_per_hour, "checkpoint": advice.checkpoint_seconds}
+        values: dict[str, Any] = {"checkpoint": advice.checkpoint_seconds}
+        if "steps_per_hour" in left_out:
+            values["steps_per_hour"] = advice.steps_per_hour
         if "needs" in left_out:
             values |= {"needs": written_table(advice.needs), "device_speedup": list(advice.device_speedup)}
         return {**values, **table}

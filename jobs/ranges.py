@@ -30,10 +30,10 @@ def _bounded(record: Any, prefix: str, words: list[str]) -> Any:
     kind: Any = type(record)
     changed = {}
     for one in keys_of(kind):
-        rule = one.rule.range if one.rule else None
+        rule, off = (one.rule.range, one.rule.off) if one.rule else (None, None)
         for name in one.names:
             value: Any = getattr(record, name)
-            if value is None or one.many:
+            if value is None or value == off or one.many:
                 continue
             values = value if isinstance(value, tuple) else (value,)
             if rule is not None and not all(map(rule.holds, values)):

@@ -125,7 +125,7 @@ def or_off(rule: Rule, off: int | None = 0) -> Rule:
         except Wrong as error:
             raise Wrong(error.why, f'{error.remedy}, or "off"') from None
 
-    return Rule(read, lambda value: "off" if value == off else rule.show(value))
+    return replace(rule, read=read, show=lambda value: "off" if value == off else rule.show(value), off=off)
 
 
 # Values that have a rule of their own.

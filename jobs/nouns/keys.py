@@ -62,14 +62,15 @@ def _plain(value: Any) -> Any:
 class Rule:
     """How people write a value: ``read`` returns what they mean or raises ValueError, ``show`` is the way back.
 
-    ``kind`` is its type on the command line. A ``place`` is a path, relative to the file that names it. Where a value
-    sets a field ``also``, it is read as a pair.
+    ``kind`` is its type on the command line. A ``place`` is a path, relative to the file that names it. ``off`` is in
+    no range. Where a value sets a field ``also``, it is read as a pair.
     """
 
     read: Callable[[Any], Any]
     show: Callable[[Any], Any] = _plain
     kind: type = str
     range: Range | None = None
+    off: int | None = None
     place: bool = False
     also: str = ""
 

@@ -27,7 +27,7 @@ TRAINER = "{payload}/trainers/finetune.py"
 
 def read(table: dict[str, Any]) -> tuple[JobSpec | None, list[Problem]]:
     problems: list[Problem] = []
-    return Definition("job.toml", "", problems).job(table), problems
+    return Definition("job.toml", "", problems).advised_job(table), problems
 
 
 def table(*more: str, model: str = "hf:deepseek-ai/deepseek-coder-6.7b-base@main") -> dict[str, Any]:

@@ -278,7 +278,7 @@ def test_the_files_that_run_a_choice_can_be_read() -> None:
     assert taken is not None
     written = files(taken, "big", "hf:deepseek-ai/deepseek-coder-6.7b-base", 100)
     problems: list[Problem] = []
-    spec = Definition("job.toml", "", problems).job(tomllib.loads(written["job.toml"]))
+    spec = Definition("job.toml", "", problems).advised_job(tomllib.loads(written["job.toml"]))
     assert problems == []
     assert spec is not None
     assert spec.needs.vram_gib > 0
@@ -293,7 +293,7 @@ def test_a_choice_that_shares_weights_out_is_a_job_of_so_many_devices() -> None:
     assert taken is not None
     written = files(taken, "big", "hf:deepseek-ai/deepseek-coder-6.7b-base", 100)
     problems: list[Problem] = []
-    spec = Definition("job.toml", "", problems).job(tomllib.loads(written["job.toml"]))
+    spec = Definition("job.toml", "", problems).advised_job(tomllib.loads(written["job.toml"]))
     assert problems == []
     assert spec is not None
     assert spec.command[-2:] == ("--shard", "on")
@@ -318,7 +318,9 @@ def test_all_weights_by_zero_are_a_job_of_our_trainer(
     for name, text in files(taken, "all", "hf:deepseek-ai/deepseek-coder-1.3b-base", 100).items():
         (tmp_path / name).write_text(text)
     problems: list[Problem] = []
-    spec = Definition(str(tmp_path / "job.toml"), "", problems).job(tomllib.loads((tmp_path / "job.toml").read_text()))
+    spec = Definition(str(tmp_path / "job.toml"), "", problems).advised_job(
+        tomllib.loads((tmp_path / "job.toml").read_text())
+    )
     assert problems == []
     assert spec is not None
     assert spec.command[-len(words) :] == words

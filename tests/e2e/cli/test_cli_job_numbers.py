@@ -27,7 +27,14 @@ _WRITTEN = {
     "after.step": 'after = {{ job = "uff-main", step = {} }}',
     "share.percent": 'share = {{ with = "uff-main", percent = {} }}',
     "stop.least": 'stop = {{ metric = "loss", patience = 3, least = {} }}',
-    "evaluation.longest": 'evaluation = {{ command = ["x"], set = "/items.jsonl", longest = {} }}',
+    **{
+        f"evaluation.{name}": f'evaluation = {{{{ command = ["x"], set = "/items.jsonl", {name} = {{}} }}}}'
+        for name in ("longest", "within")
+    },
+    **{
+        f"stall.{name}": f"stall = {{{{ {name} = {{}} }}}}"
+        for name in ("first_progress", "no_progress", "checkpoint", "loss_nan", "same_error")
+    },
     "stop.value": 'stop = {{ metric = "loss", value = {} }}',
 }
 _NEVER = {
@@ -87,12 +94,12 @@ def test_no_absurd_number_is_added(schedctl: Schedctl, world: Database, home: Pa
 
 @pytest.mark.parametrize("key", RANGES)
 def test_what_is_out_of_range_says_the_range(schedctl: Schedctl, world: Database, home: Path, key: str) -> None:
-    spans = {"setup", "checkpoint", "evaluation.longest"}
-    value = "101w" if key in spans else "1e15" if not RANGES[key].whole else str(10**20)
+    span = RANGES[key].unit == "seconds"
+    value = "101w" if span else "1e15" if not RANGES[key].whole else str(10**20)
     found = schedctl("queue", "add", str(job_file(home, key, f'"{value}"' if "w" in value else value)))
     assert found.code == 3
     expected = "between 1970 and 3000" if key in {"not_before", "deadline"} else str(RANGES[key])
-    if key in spans:
+    if span:
         expected = '"{}" to "{}"'.format(*expected.split(" to "))
     assert expected in found.err
 
