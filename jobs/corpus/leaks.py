@@ -27,21 +27,7 @@ _SHAPE_RUN = 24  # tokens
 _CANDIDATES_MAX = 64  # different parts of an item that are kept to be compared
 _PLAIN = bytes(ord(chr(code).lower()) if chr(code).isalnum() and code < 128 else 32 for code in range(256))
 _TOKEN = re.compile(r"(\"\"\"|''')[\s\S]*?\1|#[^\n]*|//[^\n]*|\"[^\"\n]*\"|'[^'\n]*'|[^\W\d]\w*|\d[\w.]*|\s+")
-_KEPT = (
-    *keyword.kwlist,
-    "function",
-    "let",
-    "const",
-    "int",
-    "public",
-    "static",
-    "new",
-    "this",
-    "null",
-    "do",
-    "end",
-    "fn",
-)
+_KEPT = (*keyword.kwlist, "function", "let", "const", "new", "this", "null", "do", "end", "fn")
 _SIGN_OF = {word: chr(0x100 + place) for place, word in enumerate(_KEPT)}
 
 
@@ -86,16 +72,16 @@ class ItemIndex:
                 shared = {run for run in runs if run in self._places}
                 texts_of.update(shared)
                 for number, part in self._parts(shared).items():
-                    if len(held[number]) < _CANDIDATES_MAX:
-                        exact = part == self._whole[number] and length == self._views[number].length
-                        held[number].setdefault((part, exact), source)
+                    exact = part == self._whole[number] and length == self._views[number].length
+                    held[number].setdefault((part, exact), source)
+                    if len(held[number]) > _CANDIDATES_MAX:
+                        del held[number][min(held[number], key=_size)]
         popular = self._parts(run for run, texts in texts_of.items() if texts > _POPULAR_TEXTS)
         leaks: dict[str, dict[str, str]] = {}
         for number, candidates in held.items():
-            best = max(candidates, key=lambda one: (one[0].bit_count(), one[1]))
-            if kind := self._kind(
-                number, *best, popular[number] | self._common[number], [part for part, _ in candidates]
-            ):
+            boilerplate = popular[number] | self._common[number]
+            best, own = max(candidates, key=_size), max((part & ~boilerplate).bit_count() for part, _ in candidates)
+            if kind := self._kind(number, *best, own, boilerplate):
                 leaks.setdefault(self._views[number].item, {"kind": kind, "source": candidates[best]})
         return leaks
 
@@ -107,18 +93,22 @@ class ItemIndex:
                 parts[number] |= 1 << place
         return parts
 
-    def _kind(self, number: int, best: int, exact: bool, popular: int, parts: Sequence[int]) -> str:  # noqa: FBT001 - one of several flags
-        """Return how an item stands in the text that holds its ``best`` part; ``popular`` runs are boilerplate."""
+    def _kind(self, number: int, best: int, exact: bool, own: int, boilerplate: int) -> str:  # noqa: FBT001 - of a pair
+        """Return how an item stands in the text that holds its ``best`` part; one holds ``own`` runs of its own."""
         whole = self._whole[number]
         mostly = best.bit_count() >= SHARED_WITH_BOILERPLATE * whole.bit_count()
         if self._views[number].is_shape:
             return "renamed" if mostly and whole.bit_count() >= _SHAPE_RUN else ""
-        needed = max(self._shared * (whole & ~popular).bit_count(), min(_RUNS_MIN, whole.bit_count()))
-        if exact or not (mostly or max((part & ~popular).bit_count() for part in parts) >= needed):
+        needed = max(self._shared * (whole & ~boilerplate).bit_count(), min(_RUNS_MIN, whole.bit_count()))
+        if exact or not (mostly or own >= needed):
             return "exact" if exact else ""
         for _ in range(_PASSAGE_RUNS - 1):
             best &= best >> 1
         return "passage" if best else "reworded"
+
+
+def _size(candidate: tuple[int, bool]) -> tuple[int, bool]:
+    return candidate[0].bit_count(), candidate[1]
 
 
 def _views(text: str) -> Iterator[tuple[int, list[int]]]:

@@ -76,3 +76,10 @@ def test_all_texts_of_an_item_count_but_what_names_it() -> None:
 def test_items_that_a_set_has_several_times_are_found_too() -> None:
     items = {**TEXTS, **{f"again-{number}": PROSE[3][0] for number in range(5)}}
     assert len(ItemIndex(items).seen_in([("a", f"So: {PROSE[3][0]}")])) == 6
+
+
+def test_a_leak_is_found_after_any_number_of_other_texts_that_share_some_words() -> None:
+    words = PROSE[3][0].split()
+    others = [" ".join([*words[n % 30 : n % 30 + 6 + n // 30], f"and {n}"]) for n in range(100)]
+    rows = [(str(number), text) for number, text in enumerate(others)]
+    assert ItemIndex(TEXTS).seen_in([*rows, ("leaky", PROSE[3][0])]) == {"item-3": {"kind": "exact", "source": "leaky"}}
