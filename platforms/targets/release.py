@@ -1,19 +1,28 @@
-"""A release: a folder of plain files beside their digests, checked before anything of it is sent anywhere."""
+"""A release: a folder of plain files beside their digests, checked before anything of it is sent anywhere.
+
+Pickles run code where they are loaded. So weights are safetensors or plain arrays of numbers, whatever else is text,
+and the name, the first bytes and the header of each file have to say so. What only training needs stays behind.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import json
+import math
 import os
 import re
 import stat
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import IO, Any, NamedTuple
 
+from jobs.payload.bounds import read_json
 from jobs.payload.store.manifest import sha256_file
 from jobs.payload.whole_file import write_whole
 from platforms.artifacts.base import is_key
 from platforms.targets.base import BadRelease, Release
-from platforms.targets.plain_files import BadTensors, check_file, check_whole
 
 SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](\S+)")
@@ -32,7 +41,7 @@ def open_release(model: str, version: int, folder: Path) -> Release:
     """Return the release in a folder after reading every byte of it.
 
     Raises BadRelease, which names the file, for: a link or a device, a file that SHA256SUMS does not list or that
-    differs, and one that plain_files refuses. Raises OSError.
+    differs, and one that check_file refuses. Raises OSError.
     """
     if not _MODEL.fullmatch(model) or version < 1:
         raise _bad(f"{model!r} version {version} is not a release name", "Use lower case a to z, digits, . _ -")
@@ -101,3 +110,282 @@ def _read(path: Path, limit_bytes: int) -> bytes:
 
 def _bad(why: str, remedy: str) -> BadRelease:
     return BadRelease("(none yet)", "send the release", why, remedy)
+
+
+# Plain files: which of a version's files leave the house, to a target or as an export, and what they may hold.
+_PIECE_BYTES = 1 << 20  # a multiple of every width
+_HEADER_MAX_BYTES = 1 << 20  # of a safetensors file; those of the largest models have some hundred kilobytes
+_NPY_HEADER_MAX_BYTES = 1 << 12
+_MEMBERS_MAX = 2_000
+_UNPACKED_MAX = 100  # times what it is packed; numbers that were trained hardly pack at all
+_NUMBERS_MAX = 1 << 50
+_DIMENSIONS_MAX = 8
+# Of a floating number, its bytes and which bits of which of them are its exponent (of F8_E4M3 all that makes a NaN).
+_FLOATS: Mapping[str, tuple[int, tuple[tuple[int, int], ...]]] = {
+    "F64": (8, ((7, 0x7F), (6, 0xF0))),
+    "F32": (4, ((3, 0x7F), (2, 0x80))),
+    "F16": (2, ((1, 0x7C),)),
+    "BF16": (2, ((1, 0x7F), (0, 0x80))),
+    "F8_E5M2": (1, ((0, 0x7C),)),
+    "F8_E4M3": (1, ((0, 0x7F),)),
+}
+_WHOLE = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8}
+_NUMPY = re.compile(r"([<>|=])([fiub])([1248])")
+_NUMPY_FLOATS = {"2": "F16", "4": "F32", "8": "F64"}
+_ADAPTER = re.compile(r"(.+\.lora_)([AB])(\..+|$)")
+WEIGHTS = (".safetensors", ".npy", ".npz", ".gguf")
+KINDS = (*WEIGHTS, ".json", ".jsonl", ".md", ".txt", ".model", ".jinja", ".tiktoken")
+_NAMES = frozenset({"LICENSE", "NOTICE"})
+# What trainers write beside weights and tokenizer, of no use where no training goes on.
+_OF_TRAINING = (
+    *("optimizer", "scheduler", "rng", "trainer_state", "training_args"),
+    *("state.", "fingerprint.", "meta.json"),
+)
+_REFERENCE = "ref/"  # the adapter that preferences compare with
+_PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill"})
+_ZIP, _PICKLE = b"PK", tuple(bytes([0x80, protocol]) for protocol in range(1, 6))
+_JSON_MAX_BYTES = 1 << 25
+_INDEX = ".safetensors.index.json"
+
+
+# Weights: files of tensors are what their headers say, and every number in them is finite. Read in a stream, a megabyte
+# at a time, by the standard library alone: a number of a floating type is not finite where all bits of its exponent are
+# set, which whole slices of bytes are asked for at once.
+class BadTensors(Exception):
+    """A file of tensors that must not be loaded: why, with the tensor's name where there is one, and what to do."""
+
+    def __init__(self, why: str, remedy: str = "Save the weights again") -> None:
+        super().__init__(why)
+        self.why = why
+        self.remedy = remedy
+
+
+class Tensor(NamedTuple):
+    """One tensor of a safetensors file: its type, its shape, and where its bytes lie after the header."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def check_safetensors(path: Path) -> None:
+    """Hold a file against its header and read every number. Raises BadTensors, OSError."""
+    tensors = read_header(path)
+    with path.open("rb") as stream:
+        stream.seek(path.stat().st_size - tensors[-1].end)
+        for tensor in tensors:
+            _check_finite(stream, tensor.end - tensor.begin, tensor.kind, tensor.name)
+
+
+def read_header(path: Path) -> list[Tensor]:
+    """Return the tensors of a safetensors file as they lie in it, which fill it exactly. Raises BadTensors, OSError."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 2 <= length <= min(_HEADER_MAX_BYTES, size - 8):
+            raise BadTensors("it is cut off, or no safetensors")
+        data = stream.read(length)
+    try:
+        header = json.loads(data, object_pairs_hook=_once)
+        tensors = [_tensor(name, description) for name, description in header.items() if name != "__metadata__"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BadTensors("it has a header that cannot be read") from None
+    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
+    at = 0
+    for tensor in tensors:
+        if tensor.begin != at or tensor.end < at:
+            raise BadTensors(f"it has tensors that overlap or leave gaps, at {tensor.name}")
+        at = tensor.end
+    if at != size - 8 - length or not tensors:
+        raise BadTensors("it is cut off, or longer than its tensors")
+    return tensors
+
+
+def check_array(path: Path) -> None:
+    """Read every number of a NumPy array (.npy). Raises BadTensors, OSError."""
+    with path.open("rb") as stream:
+        _check_npy(stream, path.name)
+
+
+def check_arrays(path: Path) -> None:
+    """Read every number of an archive of NumPy arrays (.npz), which holds nothing else. Raises BadTensors, OSError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if not members or len(members) > _MEMBERS_MAX:
+                raise BadTensors(f"it has {len(members):,} arrays, where 1 to {_MEMBERS_MAX:,} are read")
+            if sum(member.file_size for member in members) > _UNPACKED_MAX * path.stat().st_size:
+                raise BadTensors(f"it unpacks to more than {_UNPACKED_MAX} times its size", "Save it unpacked")
+            for member in members:
+                if not member.filename.endswith(".npy"):
+                    raise BadTensors(f"{member.filename!r:.80} in it is no array", "Save it with numpy.savez")
+                with archive.open(member) as stream:
+                    _check_npy(stream, member.filename.removesuffix(".npy"))
+    except (zipfile.BadZipFile, RuntimeError, EOFError) as error:
+        raise BadTensors(f"it is no archive of arrays ({error})") from None
+
+
+def check_pairs(headers: Mapping[str, list[Tensor]]) -> None:
+    """Hold low-rank adapters against themselves: each A has its B, of the same rank. Raises BadTensors."""
+    for tensors in headers.values():
+        halves: dict[str, dict[str, Tensor]] = {}
+        for tensor in tensors:
+            if (match := _ADAPTER.fullmatch(tensor.name)) and len(tensor.shape) == 2:
+                halves.setdefault(match[1] + "*" + match[3], {})[match[2]] = tensor
+        for pair in halves.values():
+            one = next(iter(pair.values())).name
+            if len(pair) < 2:
+                raise BadTensors(f"{one} has no other half: an adapter's A and B belong together")
+            ranks = pair["A"].shape[0], pair["B"].shape[1]
+            if ranks[0] != ranks[1]:
+                raise BadTensors(f"{pair['A'].name} has the rank {ranks[0]}, and its other half {ranks[1]}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise ValueError("a name stands twice")
+    return result
+
+
+def _tensor(name: str, description: Any) -> Tensor:
+    """Return a tensor whose shape and type are worth as many bytes as it has. Raises what a bad header raises."""
+    kind, shape = description["dtype"], description["shape"]
+    begin, end = description["data_offsets"]
+    whole = all(type(number) is int and 0 <= number <= _NUMBERS_MAX for number in (begin, end, *shape))
+    if not whole or len(shape) > _DIMENSIONS_MAX or not isinstance(kind, str):
+        raise ValueError(name)
+    width = _FLOATS[kind][0] if kind in _FLOATS else _WHOLE.get(kind)
+    if width is None:
+        raise BadTensors(f"{name} is of the type {kind!r:.40}, which is not known here", "Save it as F32, F16 or BF16")
+    if begin <= end and math.prod(shape) * width != end - begin:
+        raise BadTensors(f"{name} has {end - begin:,} bytes, where its shape {shape} of {kind} has another number")
+    return Tensor(name, kind, tuple(shape), begin, end)
+
+
+def _check_npy(stream: IO[bytes], name: str) -> None:
+    """Read one array and all of its numbers: of a plain type, which is not a pickle inside."""
+    remedy = "Save it with numpy.save, of a number type"
+    start = stream.read(8)
+    size = {1: 2, 2: 4, 3: 4}.get(start[6] if len(start) == 8 else 0)
+    if not start.startswith(b"\x93NUMPY") or size is None:
+        raise BadTensors("it is no array of plain numbers", remedy)
+    length = int.from_bytes(stream.read(size), "little")
+    try:
+        header = ast.literal_eval(stream.read(min(length, _NPY_HEADER_MAX_BYTES)).decode("latin-1").strip())
+        match, shape = _NUMPY.fullmatch(header["descr"]), header["shape"]
+        whole = all(type(number) is int and 0 <= number <= _NUMBERS_MAX for number in shape)
+        if match is None or not whole or len(shape) > _DIMENSIONS_MAX:
+            raise ValueError(name)
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
+        raise BadTensors(f"{name} is no array of plain numbers", remedy) from None
+    kind = _NUMPY_FLOATS.get(match[3], "") if match[2] == "f" else ""
+    count = math.prod(shape) * int(match[3])
+    _check_finite(stream, count, kind, name, reverse=match[1] == ">")
+    if stream.read(1):
+        raise BadTensors(f"{name} is longer than its shape")
+
+
+def _check_finite(stream: IO[bytes], count: int, kind: str, name: str, *, reverse: bool = False) -> None:
+    """Read so many bytes of a tensor; raise BadTensors if they are not there, or a number of them is not finite."""
+    width, exponent = _FLOATS.get(kind, (1, ()))
+    places = [(width - 1 - place if reverse else place, bits) for place, bits in exponent]
+    for piece in _pieces(stream, count, name):
+        marks = [piece[place::width].translate(_SET[bits]) for place, bits in places]
+        if not marks or b"\1" not in marks[0]:
+            continue
+        together = int.from_bytes(marks[0], "big")
+        for mark in marks[1:]:
+            together &= int.from_bytes(mark, "big")
+        if together:
+            raise BadTensors(f"{name} has a number that is not finite (NaN or infinite)", "Train it again from before")
+
+
+def _pieces(stream: IO[bytes], count: int, name: str) -> Iterator[bytes]:
+    while count:
+        piece = stream.read(min(count, _PIECE_BYTES))
+        if not piece:
+            raise BadTensors(f"{name} is cut off")
+        whole = piece
+        while len(whole) < min(count, _PIECE_BYTES) and (piece := stream.read(min(count, _PIECE_BYTES) - len(whole))):
+            whole += piece
+        count -= len(whole)
+        yield whole
+
+
+_SET = {
+    bits: bytes(value & bits == bits for value in range(256)) for _, places in _FLOATS.values() for _, bits in places
+}
+
+
+_CHECKS: Mapping[str, Callable[[Path], None]] = {
+    ".safetensors": check_safetensors,
+    ".npy": check_array,
+    ".npz": check_arrays,
+}
+
+
+def is_weights(name: str) -> bool:
+    """Return whether a file of this name holds weights."""
+    return name.lower().endswith(WEIGHTS)
+
+
+def leaves(name: str) -> bool:
+    """Return whether a checkpoint's file of this name is of use elsewhere; what it holds is looked at later."""
+    last = name.rpartition("/")[2]
+    plain = last in _NAMES or last.lower().endswith(KINDS)
+    return plain and not last.startswith(_OF_TRAINING) and not name.startswith(_REFERENCE)
+
+
+def check_file(path: Path, name: str) -> None:
+    """Read a file and refuse one that runs code where it is loaded, or weights that cannot be used.
+
+    Raises BadTensors, OSError.
+    """
+    suffix = path.suffix.lower()
+    with path.open("rb") as stream:
+        head = stream.read(16)
+    if suffix in _PICKLES or head.startswith(_PICKLE) or (head.startswith(_ZIP) and suffix != ".npz"):
+        raise BadTensors("it is a pickle or an archive that may hold one", "Save the weights as safetensors")
+    if suffix not in KINDS and path.name not in _NAMES:
+        raise BadTensors("it is no kind of file that is served", f"Kinds: {' '.join(sorted(KINDS))}")
+    if suffix in _CHECKS:
+        _CHECKS[suffix](path)
+    elif name.endswith("config.json"):
+        document = _document(path)
+        if not isinstance(document, dict) or "auto_map" in document:
+            raise BadTensors("it asks for code of its own (auto_map)", "Serve models of the server's own code alone")
+
+
+def check_whole(folder: Path, names: Collection[str]) -> None:
+    """Hold the weights of a folder against each other: halves of adapters, and parts of an index.
+
+    Raises BadTensors, OSError.
+    """
+    headers = {name: read_header(folder / name) for name in sorted(names) if name.endswith(".safetensors")}
+    check_pairs(headers)
+    for name in sorted(names):
+        if not name.endswith(_INDEX):
+            continue
+        document = _document(folder / name)
+        listed = document.get("weight_map") if isinstance(document, dict) else None
+        if not isinstance(listed, dict):
+            raise BadTensors(f"{name} has no weight_map")
+        parent = name.rpartition("/")[0]
+        where = {f"{parent}/{part}" if parent else str(part) for part in listed.values()}
+        there = {tensor.name for part in where & headers.keys() for tensor in headers[part]}
+        if missing := sorted(listed.keys() - there):
+            raise BadTensors(f"{missing[0]} is in {name}, and no file here has it")
+
+
+def _document(path: Path) -> Any:
+    with path.open("rb") as stream:
+        data = stream.read(_JSON_MAX_BYTES + 1)
+    if len(data) > _JSON_MAX_BYTES:
+        raise BadTensors(f"it is larger than {_JSON_MAX_BYTES >> 20} MiB", "Export the version again")
+    try:
+        return read_json(data)
+    except ValueError:
+        raise BadTensors("it is no JSON", "Export the version again") from None

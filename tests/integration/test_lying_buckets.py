@@ -14,8 +14,8 @@ from jobs.inputs.folder import TreeError
 from jobs.spec import Input
 from platforms.artifacts.base import StoreError, StoreUnreachable, open_store
 from platforms.artifacts.directory import DirectoryStore
-from platforms.artifacts.s3 import transfer
-from platforms.artifacts.s3.transfer import PART_BYTES
+from platforms.artifacts.s3 import store as bucket_store
+from platforms.artifacts.s3.store import PART_BYTES
 from scheduler.service.requests import inputs
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_an_object_that_changes_after_the_listing_is_refused(
     name, client = s3_server.new_bucket(), s3_server.client()
     for key in ("tests/a", "tests/b"):
         client.put_object(Bucket=name, Key=key, Body=BODY)
-    listed = transfer._listed
+    listed = bucket_store._listed
 
     def then_changed(*words: Any) -> Any:
         found = listed(*words)
@@ -167,6 +167,6 @@ def test_an_object_that_changes_after_the_listing_is_refused(
             client.put_object(Bucket=name, Key="tests/b", Body=change)
         return found
 
-    monkeypatch.setattr(transfer, "_listed", then_changed)
+    monkeypatch.setattr(bucket_store, "_listed", then_changed)
     with pytest.raises(StoreError, match=f"s3://{name}/tests/b"):
         take(s3_server.endpoint, name)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from platforms.kaggle.kernel.inputs import BackgroundTasks, TaskUnfinished
+from platforms.kaggle.kernel.packing import BackgroundTasks, TaskUnfinished
 
 
 def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platforms.targets import plain_files
-from platforms.targets.plain_files import (
+from platforms.targets import release
+from platforms.targets.release import (
     BadTensors,
     check_array,
     check_arrays,
@@ -51,7 +51,7 @@ GOOD = (0.0, -0.0, 1.0, -1.5, 6.1e-5, 65_504.0, -65_504.0)
 def test_finite_numbers_of_every_size_pass_and_one_that_is_not_is_found_wherever_it_lies(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain_files, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(release, "_PIECE_BYTES", 64)
     pack = PACKED[kind]
     good = [pack(number) for number in GOOD] * 20
     before = ("F32", [2], struct.pack("<ff", 1, 2))

@@ -12,8 +12,7 @@ from sqlalchemy import Connection
 from jobs.payload.store.manifest import Component, Manifest, blob_key, sha256_file
 from platforms.artifacts.base import BlobStore
 from platforms.targets.base import BadRelease, Release
-from platforms.targets.plain_files import WEIGHTS, is_weights, leaves
-from platforms.targets.release import open_release, seal
+from platforms.targets.release import WEIGHTS, is_weights, leaves, open_release, seal
 from platforms.targets.vllm import MAX_BYTES as PROBE_BYTES_MAX
 from platforms.targets.vllm import NAME as PROBE
 from scheduler.store import checkpoints, evaluations, jobs

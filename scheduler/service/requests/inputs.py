@@ -69,7 +69,7 @@ def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Pa
     What is of this machine is scanned. Raises SecretsFound.
     """
     if source.startswith("s3:"):
-        from platforms.artifacts.s3.transfer import fetch_folder  # it needs the extra for AWS
+        from platforms.artifacts.s3.store import fetch_folder  # it needs the extra for AWS
 
         fetch_folder(source, scratch, progress)
         return scratch

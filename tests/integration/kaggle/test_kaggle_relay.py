@@ -274,7 +274,7 @@ def test_what_was_packed_once_is_not_packed_again(account: "Account", monkeypatc
         packed.append(keys)
         pack_objects(store, keys, archive)
 
-    monkeypatch.setattr("platforms.kaggle.kernel.inputs.pack_objects", pack)
+    monkeypatch.setattr("platforms.kaggle.kernel.packing.pack_objects", pack)
     for number in (1, 2):
         key = f"uff-ufm-000{number}"
         account.adapter().launch(account.request(key, "finish", data="corpus/1/mixtures/ufm"), account.now())
