@@ -160,7 +160,7 @@ class Bench:
         self.until(partial(self._launch, trial), "the launch", _LONG_SECONDS)
 
     def _launch(self, trial: Trial) -> bool:
-        """Call the platform once; False: it still prepares the launch. Where it may have begun, it is looked for."""
+        """Call the platform, which may be repeated; False: it still prepares the launch."""
         trial.called_at = self.now
         self.save()
         deadline, devices = trial.called_at + trial.seconds, 0 if trial.small else self.pool.devices_per_session
@@ -172,8 +172,6 @@ class Bench:
             if error.permanent or error.used_up:
                 raise
             return False
-        except Unreachable:
-            return True
         return True
 
     def _document(self, trial: Trial, deadline: int, devices: int) -> dict[str, Any]:
@@ -230,18 +228,14 @@ class Bench:
             threading.Event().wait(pause)
             pause = min(_PAUSE_MAX, 1.5 * pause)
 
-    def find(self) -> Observed | None:
-        """Return the session as the platform reports it now."""
-        return self.adapter.find([self.key], self.now).get(self.key)
+    def find(self, wanted: Callable[[Observed], bool] = lambda _: True) -> Observed | None:
+        """Return the session as the platform reports it now, if that is what is ``wanted``."""
+        observed = self.adapter.find([self.key], self.now).get(self.key)
+        return observed if observed and wanted(observed) else None
 
     def over(self, seconds: int) -> Observed:
         """Return the session once the platform proves that it has ended."""
-
-        def look() -> Observed | None:
-            observed = self.find()
-            return observed if observed and observed.state is SessionState.ENDED else None
-
-        return self.until(look, "the end", seconds)
+        return self.until(partial(self.find, lambda one: one.state is SessionState.ENDED), "the end", seconds)
 
     def output_with(self, words: str) -> str:
         """Return the output once it holds ``words``."""
@@ -255,13 +249,8 @@ class Bench:
 
     def ask(self) -> str:
         """Ask the session to save and leave, and return how."""
-
-        def look() -> StopChannel | None:
-            observed = self.find()
-            channel = observed.stop_channel if observed else StopChannel.NONE
-            return None if channel is StopChannel.NONE else channel
-
-        channel = self.until(look, "a way to ask for the end", _ASK_SECONDS)
+        able = partial(self.find, lambda one: one.stop_channel is not StopChannel.NONE)
+        channel = self.until(able, "a way to ask for the end", _ASK_SECONDS).stop_channel
         if channel is StopChannel.PLATFORM:
             self.adapter.stop(self.key, self.now, force=False)
         else:
