@@ -24,6 +24,7 @@ _POPULAR_TEXTS = 20  # a run of words that more texts hold is boilerplate
 _POPULAR_ITEMS = 0.01  # likewise, of all items
 _ITEMS = (2, 20)  # that a run may always be in: to count as an item's own, to be looked for at all
 _SHAPE_RUN = 24  # tokens
+_RUNS_MAX = 2_000_000  # of all items, which take half a gigabyte; each is looked for by its first ones
 _CANDIDATES_MAX = 64  # different parts of an item that are kept to be compared
 _PLAIN = bytes(ord(chr(code).lower()) if chr(code).isalnum() and code < 128 else 32 for code in range(256))
 _TOKEN = re.compile(r"(\"\"\"|''')[\s\S]*?\1|#[^\n]*|//[^\n]*|\"[^\"\n]*\"|'[^'\n]*'|[^\W\d]\w*|\d[\w.]*|\s+")
@@ -49,7 +50,7 @@ class ItemIndex:
         self._places: dict[int, list[tuple[int, int]]] = {}  # by run: in which view, as which of its runs
         for item, text in items.items():
             for is_shape, (length, runs) in enumerate(_views(text)):
-                for place, run in enumerate(dict.fromkeys(runs)):
+                for place, run in enumerate(islice(dict.fromkeys(runs), _RUNS_MAX // len(items))):
                     self._places.setdefault(run, []).append((len(self._views), place))
                 self._views.append(_View(item, bool(is_shape), length))
         few, many = (max(count, _POPULAR_ITEMS * len(items)) for count in _ITEMS)

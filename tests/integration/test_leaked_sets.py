@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,3 +128,13 @@ def test_each_corpus_that_a_job_had_before_counts(world: World, tmp_path: Path) 
             ("main at step 100", ""),
         ]
     assert world.states() == [(1, "rejected")]
+
+
+def test_a_check_that_dies_is_not_called_clean(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = corpus(tmp_path, "one", TEXTS[:2])
+    begin(world, version, version)
+    monkeypatch.setattr("scheduler.service.versions.leaks.sys", SimpleNamespace(executable="/bin/false"))
+    world.judged("a", passing(1.0))
+    assert world.states() == [(1, "accepted")]
+    (sentence,) = evidence(world)["leaks"]["sentences"]
+    assert sentence.startswith("ufm@1 not checked: the leak check's process ")

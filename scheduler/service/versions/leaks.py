@@ -1,10 +1,12 @@
 """Leaks of a test set: which of its items a version or its ancestors were trained on, as far as their corpora are here.
 
-Reading a corpus takes up to a minute for each million texts, so this is only called beside the cycle, and by people.
+Reading a corpus takes a minute for each million texts, and an index of the items some hundred megabytes: the daemon
+has a process of its own do it, beside the cycle.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -20,12 +22,14 @@ from jobs.payload.bounds import read_json
 from jobs.payload.scorers.items import Item
 from jobs.payload.store.manifest import split_key
 from jobs.spec import HELD_OUT, TEST_SET
+from scheduler.service.outside.child_process import ChildFailed, ChildHost, serve
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.item_set import items_of
 from scheduler.store import events, generations, jobs, versions
 from scheduler.store.evaluations import EvaluationJob
 from scheduler.store.versions import Version
 
+_SECONDS_MAX = 6 * 3_600.0
 _LISTED = 20  # items of a corpus, with where they stand
 _CHANGES = 1_000  # of a job's definition that are looked at
 _NO_CORPUS = "it was trained on no corpus, and its inputs are not compared"
@@ -69,7 +73,17 @@ def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[
         trained = lineage(tx, version)
         test_set = next(one for one in jobs.get(tx, evaluation.job).spec.inputs if one.name == TEST_SET)
     folder = ports.corpora() if ports.corpora is not None else None
-    return leaks_of(items_of(ports, test_set).items, trained, folder, is_held_out=test_set.source == HELD_OUT)
+    items, is_held_out = items_of(ports, test_set).items, test_set.source == HELD_OUT
+    if not folder or {corpus for _, corpus in trained}.isdisjoint(folder.versions()):
+        return leaks_of(items, trained, None, is_held_out=is_held_out)
+    child = ChildHost("leak check", (sys.executable, "-m", __name__))
+    try:
+        leaks: dict[str, Any] = child.ask((items, trained, folder, is_held_out), _SECONDS_MAX)
+    except ChildFailed as error:
+        return _document([{"corpus": "", "versions": [version.name], "why": str(error)}], len(items), set())
+    finally:
+        child.rest()
+    return leaks
 
 
 def leaks_of(
@@ -80,9 +94,9 @@ def leaks_of(
     ``share`` is None where nothing could be compared. A corpus that was not compared has ``why``. Texts that are
     ``is_held_out`` of a corpus share passages with the rest of it: they count when most of one was seen.
     """
-    texts = {name: text_of(item.task) for name, item in items.items()}
-    index = ItemIndex(texts, SHARED_WITH_BOILERPLATE if is_held_out else SHARED)
     here = folder.versions() if folder is not None else []
+    texts = {name: text_of(item.task) for name, item in items.items()} if here else {}
+    index = ItemIndex(texts, SHARED_WITH_BOILERPLATE if is_held_out else SHARED)
     all_leaked: set[str] = set()
     rows: list[dict[str, Any]] = []
     for corpus in dict.fromkeys(corpus for _, corpus in trained):
@@ -99,9 +113,13 @@ def leaks_of(
         all_leaked |= leaks.keys()
         kinds = Counter(leak["kind"] for leak in leaks.values())
         row |= {"seen": len(leaks), "kinds": kinds, "items": dict(islice(leaks.items(), _LISTED))}
-    share = len(all_leaked) / len(items) if any("seen" in row for row in rows) else None
-    sentences = [_sentence(row, len(items)) for row in rows]
-    return {"items": len(items), "seen": len(all_leaked), "share": share, "sentences": sentences, "corpora": rows}
+    return _document(rows, len(items), all_leaked)
+
+
+def _document(rows: list[dict[str, Any]], items: int, leaked: set[str]) -> dict[str, Any]:
+    share = len(leaked) / items if any("seen" in row for row in rows) else None
+    sentences = [_sentence(row, items) for row in rows]
+    return {"items": items, "seen": len(leaked), "share": share, "sentences": sentences, "corpora": rows}
 
 
 def _sentence(row: Mapping[str, Any], items: int) -> str:
@@ -120,3 +138,7 @@ def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
             for line in file:
                 row = read_json(line)
                 yield row["source"], row["text"]
+
+
+if __name__ == "__main__":
+    serve(lambda question: leaks_of(*question[:3], is_held_out=question[3]))
