@@ -192,25 +192,17 @@ def _until_unread(work: Any) -> None:
 
 # Events and log lines sent as they come. One look at the database serves all of them.
 @dataclass(slots=True)
-class _Events:
-    """One subscription to events: all up to ``position`` were sent, or are none of its."""
+class _Subscription:
+    """One subscription to events, or to what ``run`` prints: all up to ``position`` was sent, or is not part of it."""
 
     number: int
     position: int
-    kinds: frozenset[str] | None
-    subject: str | None
+    kinds: Sequence[str] | None = None
+    subject: str | None = None
+    run: str = ""
 
     def wants(self, event: Event) -> bool:
         return (self.kinds is None or event.kind in self.kinds) and self.subject in {None, event.subject}
-
-
-@dataclass(slots=True)
-class _Log:
-    """One subscription to what a run prints: all up to byte ``after`` was sent."""
-
-    number: int
-    run: str
-    after: int
 
 
 @dataclass
@@ -223,8 +215,7 @@ class Subscriptions:
     surface: Surface
     send: Callable[[dict[str, Any]], None]
     _numbers: count[int] = field(default_factory=lambda: count(1))
-    _of_events: dict[int, _Events] = field(default_factory=dict)
-    _of_logs: dict[int, _Log] = field(default_factory=dict)
+    _all: dict[int, _Subscription] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
     _news: Flag = field(default_factory=Flag)
     _closed: bool = False
@@ -235,25 +226,30 @@ class Subscriptions:
         with self.surface.read() as tx:
             newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
         position = newest if after is None else after
-        one = _Events(self._number(), position, None if kinds is None else frozenset(kinds), subject)
-        self._of_events[one.number] = one
-        self._news.set()
         missed = pruned if position < pruned else 0
-        return {"subscription": one.number, "position": position, "missed_up_to": missed}
+        return {**self._begin(position, kinds=kinds, subject=subject), "missed_up_to": missed}
 
     def log(self, run: str, after: int) -> dict[str, int]:
         """Begin to send what a run prints; return where. Raises Busy, UnknownRun, StoreFailure."""
-        if len(self._of_logs) >= LOGS_MAX:
+        if len(self._logs()) >= LOGS_MAX:
             raise Busy(f"{LOGS_MAX} logs are followed already")
         self.surface.tails.read(run, after, patience_seconds=0.0)
-        one = _Log(self._number(), run, after)
-        self._of_logs[one.number] = one
+        return self._begin(after, run=run)
+
+    def _begin(self, position: int, **options: Any) -> dict[str, int]:
+        if len(self._all) >= SUBSCRIPTIONS_MAX:
+            raise Busy(f"there are {SUBSCRIPTIONS_MAX} subscriptions already")
+        one = _Subscription(next(self._numbers), position, **options)
+        self._all[one.number] = one
         self._news.set()
-        return {"subscription": one.number, "position": after}
+        return {"subscription": one.number, "position": position}
+
+    def _logs(self) -> list[_Subscription]:
+        return [one for one in self._all.values() if one.run]
 
     def end(self, number: int) -> None:
         """End a subscription. Raises BadRequest when there is none of this number."""
-        if self._of_events.pop(number, None) is None and self._of_logs.pop(number, None) is None:
+        if self._all.pop(number, None) is None:
             raise BadRequest(f"there is no subscription {number}", "See the answers to events.subscribe")
 
     def close(self) -> None:
@@ -264,7 +260,7 @@ class Subscriptions:
     def serve(self) -> None:
         """Send what comes until closed."""
         for look in count():
-            if not (self._of_events or self._of_logs):
+            if not self._all:
                 self._news.wait()
             elif not self._news.is_set():
                 self._news.wait(LOOK_SECONDS)
@@ -273,7 +269,7 @@ class Subscriptions:
                 return
             try:
                 self._look_for_events()
-                if self._of_logs and look % _LOGS_EVERY == 0:
+                if look % _LOGS_EVERY == 0:
                     self._look_for_lines()
                 self._failing = False
             except OSError:
@@ -285,7 +281,7 @@ class Subscriptions:
 
     def _look_for_events(self) -> None:
         with self.lock:
-            waiting = list(self._of_events.values())
+            waiting = [one for one in self._all.values() if not one.run]
         if not waiting:
             return
         with self.surface.read() as tx:
@@ -296,7 +292,7 @@ class Subscriptions:
             batch = batches[one.position]
             position = batch[-1].id if len(batch) == _BATCH else max(newest, one.position)
             mine = [event for event in batch if one.wants(event)]
-            if mine and one.number in self._of_events:
+            if mine and one.number in self._all:
                 self.send({"subscription": one.number, "position": position, "events": mine})
             one.position = position
         if any(len(batch) == _BATCH for batch in batches.values()):
@@ -304,19 +300,14 @@ class Subscriptions:
 
     def _look_for_lines(self) -> None:
         with self.lock:
-            followed = list(self._of_logs.values())
+            followed = self._logs()
         for one in followed:
-            log = self.surface.tails.read(one.run, one.after, patience_seconds=0.0)
-            if log.next > one.after or (log.ended and log.next == one.after):
+            log = self.surface.tails.read(one.run, one.position, patience_seconds=0.0)
+            if log.next > one.position or (log.ended and log.next == one.position):
                 self.send({"subscription": one.number, "position": log.next, "log": log})
-                one.after = log.next
+                one.position = log.next
             if log.ended:
-                self._of_logs.pop(one.number, None)
-
-    def _number(self) -> int:
-        if len(self._of_events) + len(self._of_logs) >= SUBSCRIPTIONS_MAX:
-            raise Busy(f"there are {SUBSCRIPTIONS_MAX} subscriptions already")
-        return next(self._numbers)
+                self._all.pop(one.number, None)
 
 
 # Frames: four bytes of length, the most significant first, then so many bytes of a JSON object in UTF-8.
