@@ -174,7 +174,7 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
     none). A job whose mixture says renew = "update" takes up the newest corpus.
     """
     from jobs.spec import Code, Requirements
-    from scheduler.cli.commands.queue_changes import update_corpus, update_inputs, update_job, update_secrets
+    from scheduler.cli.commands.queue_changes import update_inputs, update_job, update_secrets
     from scheduler.store import jobs
 
     with cli.app.database.read() as tx:
@@ -188,7 +188,7 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
         return
     renews = spec.mixture is not None and spec.mixture.renew == "update" and not named and not inputs
     if corpus is not None or (renews and spec.code is None and spec.requirements is None):
-        update_corpus(cli, spec, corpus or "newest")
+        update_job(cli, job, None, None, corpus=corpus or "newest")
         return
     if inputs:
         options.allowing(cli, lambda: update_inputs(cli, spec, inputs), wanted=allow_secrets)
@@ -201,7 +201,8 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
         packages = spec.requirements
     if wanted is None and (packages is None or commit):
         raise UsageFault(f"{job} has no code", "it was added without any", "Give it with --code DIR")
-    options.allowing(cli, lambda: update_job(cli, job, wanted, packages, corpus=renews), wanted=allow_secrets)
+    newest = "newest" if renews and cli.app.training_data.folder.current().version else ""
+    options.allowing(cli, lambda: update_job(cli, job, wanted, packages, corpus=newest), wanted=allow_secrets)
 
 
 @command(app, "schedctl queue clone ufm", "schedctl queue clone ufm --set name=ufm-hot --set seed=7")

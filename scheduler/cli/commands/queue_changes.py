@@ -234,40 +234,6 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     cli.wake_daemon()
 
 
-def update_corpus(cli: Cli, spec: JobSpec, version: str) -> None:
-    """Let a job train on another version of the corpus. Raises NoSuchVersion, Refusal, Refused, UnknownJob."""
-    record, same = _with_corpus(cli, spec, version)
-    cli.out.data({"job": job_json(record), "changed": not same})
-    cli.out.line(f"{spec.name} has {_corpus_line(record, same=same)}.")
-    if not same:
-        _warn_of_corpus(cli, spec, record)
-    cli.wake_daemon()
-
-
-def _with_corpus(cli: Cli, spec: JobSpec, version: str) -> tuple[JobRecord, bool]:
-    """Return the job on a version of the corpus, or on the newest, and whether it was on it before."""
-    app = cli.app
-    folder = app.training_data.folder
-    manifest = folder.find(folder.current().version if version == "newest" else version)
-    grace = app.policy.retention.grace_seconds
-    record = corpora.take_up(app.database, spec.name, manifest, cli.now, cli.who, grace)
-    return record, spec.mixture == record.spec.mixture
-
-
-def _corpus_line(record: JobRecord, *, same: bool) -> str:
-    mixture = record.spec.mixture
-    return f"{_having(same, 'corpus')}: {mixture.corpus if mixture else ''}"
-
-
-def _warn_of_corpus(cli: Cli, before: JobSpec, record: JobRecord) -> None:
-    old, new = (spec.mixture.corpus if spec.mixture else "" for spec in (before, record.spec))
-    if old and record.done_step:
-        cli.out.say(
-            "It goes on from its checkpoint. What the new version holds out may be among what it was trained on: "
-            f"schedctl corpus diff {old} {new}"
-        )
-
-
 def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
     """Let the next sessions of a job have these secrets. Raises ProblemsFound, Refusal, UnknownJob."""
     wanted = [name for name in names if name]
@@ -281,14 +247,15 @@ def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
 
 
 def update_job(
-    cli: Cli, name: str, code_wanted: Code | None, packages_wanted: Requirements | None, *, corpus: bool = False
+    cli: Cli, name: str, code_wanted: Code | None, packages_wanted: Requirements | None, *, corpus: str = ""
 ) -> None:
-    """Take the code of a job again, lock its requirements again, take up the newest ``corpus``, or several of these.
+    """Take the code of a job again, lock its requirements again, take up a version of the ``corpus``, or several.
 
-    Raises CodeError, RequirementsError, Refused, StoreError, UnknownJob.
+    Raises CodeError, RequirementsError, NoSuchVersion, Refusal, Refused, StoreError, UnknownJob.
     """
     app = cli.app
-    keep_until = cli.now + app.policy.retention.grace_seconds
+    grace = app.policy.retention.grace_seconds
+    keep_until = cli.now + grace
     with app.database.read() as tx:
         before = jobs.get(tx, name)
     record, old, messages = before, before.spec, []
@@ -308,9 +275,12 @@ def update_job(
         if old.code != packed:
             record = queue.change(app.database, name, cli.now, cli.who, code=packed)
     same_corpus = True
-    if corpus and app.training_data.folder.current().version:
-        record, same_corpus = _with_corpus(cli, record.spec, "newest")
-        messages.append(_corpus_line(record, same=same_corpus))
+    if corpus:
+        folder = app.training_data.folder
+        corpus = folder.find(folder.current().version if corpus == "newest" else corpus)
+        record = corpora.take_up(app.database, name, corpus, cli.now, cli.who, grace)
+        same_corpus = old.mixture == record.spec.mixture
+        messages.append(f"{_having(same_corpus, 'corpus')}: {corpus}")
     same = same_code and same_packages and same_corpus
     cli.out.data({"job": job_json(record), "changed": not same})
     for line in messages:
@@ -325,8 +295,11 @@ def update_job(
     if not same_code and record.done_step:
         steps = counted(record.done_step, "step")
         cli.out.say(f"It goes on from its checkpoint, {steps} of which the code before made.")
-    if not same_corpus:
-        _warn_of_corpus(cli, old, record)
+    if not same_corpus and old.mixture is not None and old.mixture.corpus and record.done_step:
+        cli.out.say(
+            "It goes on from its checkpoint. What the new version holds out may be among what it was trained on: "
+            f"schedctl corpus diff {old.mixture.corpus} {corpus}"
+        )
     cli.wake_daemon()
 
 
