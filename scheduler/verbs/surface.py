@@ -13,7 +13,7 @@ from functools import cached_property
 from inspect import Parameter, signature
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, create_model
 from pydantic_core import PydanticSerializationError
@@ -72,6 +72,11 @@ class Verb:
         return TypeAdapter(self.answers)
 
     @property
+    def who(self) -> Literal["readers", "actors", "user"]:
+        """Who may ask: readers of the page, those who showed its token for actions, or its process's own user alone."""
+        return "user" if not self.address else "actors" if self.changes else "readers"
+
+    @property
     def summary(self) -> str:
         """What it does, in a line."""
         return (self.answer.__doc__ or "").strip().splitlines()[0]
@@ -84,7 +89,7 @@ class Verb:
     def document(self) -> dict[str, Any]:
         """Return what it takes and answers, as JSON schemas."""
         schemas = {"arguments": self.takes.model_json_schema(), "answer": self.view.json_schema(mode="serialization")}
-        return {"summary": self.summary, "changes": self.changes, **schemas}
+        return {"summary": self.summary, "changes": self.changes, "who": self.who, **schemas}
 
 
 def verb(

@@ -29,7 +29,7 @@ def routes(surface: Surface) -> APIRouter:
     """Return the routes below /api/v1."""
     api = APIRouter(prefix="/api/v1", responses=_ALWAYS)
     for verb in VERBS.values():
-        if verb.address and not verb.changes:
+        if verb.who == "readers":
             api.add_api_route(verb.address, _endpoint(surface, verb), name=verb.name.replace(".", "_"), methods=["GET"])
 
     @api.get("/reports/{week}/text", response_class=PlainTextResponse)

@@ -143,7 +143,7 @@ def form_routes(surface: Surface, actors: Actors, log: EventLog) -> APIRouter:
     """Return the routes of all changes. Each is a form that is sent by POST and leads back to its page."""
     routes = APIRouter(include_in_schema=False)
     for verb in VERBS.values():
-        if verb.changes and verb.address:
+        if verb.who == "actors":
             address = PREFIX.removesuffix("/") + verb.address
             routes.add_api_route(address, _form(surface, verb, actors, log), methods=["POST"])
     return routes

@@ -99,6 +99,14 @@ def test_what_json_cannot_hold_is_no_reason_to_answer_nothing(surface: Surface) 
     assert json.loads(surface.text_of({"loss": float("nan")})) == {"loss": None}
 
 
+def test_nobody_on_the_page_may_ask_what_starts_a_command() -> None:
+    for one in VERBS.values():
+        commanded = one.answers == dict[str, Any]
+        assert (one.who == "user") == commanded, one.name
+    assert VERBS["queue.hold"].who == "actors"
+    assert VERBS["queue.show"].document()["who"] == "readers"
+
+
 def test_texts_of_a_form_become_what_a_verb_takes() -> None:
     takes = VERBS["queue.priority"].takes
     assert checked(takes, {"job": "ufm", "weight": "2.5"}, texts=True).weight == 2.5
