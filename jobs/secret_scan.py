@@ -156,7 +156,7 @@ def require_no_secrets(source: Path, files: Iterable[Path]) -> None:
         try:
             stream = open_below(path.parent, path.name)
         except OSError:
-            continue  # what is no plain file, or cannot be read, is not uploaded either: packing it says why
+            continue  # a link, a pipe or an unreadable file is not uploaded either: packing it says why
         with stream:
             while (data := stream.read(_PIECE_BYTES)) and scan.feed(str(path.relative_to(source)), data):
                 continue
