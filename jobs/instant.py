@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-_YEAR_3000 = 32_503_680_000
+YEAR_3000 = 32_503_680_000
 _TEXT_MAX = 100  # characters; more is no instant that a person wrote
 
 
@@ -28,6 +28,6 @@ def parse_instant(value: object) -> int:
     if isinstance(moment, bool) or not isinstance(moment, int | str):
         raise ValueError("a date and time is written like 2026-12-01T09:00:00Z")
     seconds = int(moment)
-    if not 0 <= seconds < _YEAR_3000:
+    if not 0 <= seconds < YEAR_3000:
         raise ValueError("a date and time lies between 1970 and 3000")
     return seconds

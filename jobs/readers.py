@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs.cycle import parse_cycle
 from jobs.duration import parse_duration, show_duration
-from jobs.instant import parse_instant
+from jobs.instant import YEAR_3000, parse_instant
 from jobs.nouns.keys import Range, Rule, Wrong
 
 # Patterns are compiled when they are first used: every command imports this.
@@ -36,7 +36,6 @@ _INPUTS_MAX = 20
 _WORDS_MAX = 1_000
 _TEXT_MAX = 20_000  # characters of one text; a launch document carries them all
 _STEP_MAX = 10**12 - 1  # a manifest's name has twelve digits
-_YEAR_3000 = 32_503_680_000
 
 
 def storable(value: str) -> str:
@@ -270,7 +269,7 @@ FRACTION = number(0, 1, "of the parent's target")
 INSTANT = Rule(
     parse_instant,
     show=lambda seconds: None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(),
-    range=Range(0, _YEAR_3000 - 1, "UTC seconds", whole=True),
+    range=Range(0, YEAR_3000 - 1, "UTC seconds", whole=True),
 )
 NAME = matching(
     r"[a-z0-9][a-z0-9._-]{0,39}",

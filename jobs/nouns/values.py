@@ -9,11 +9,12 @@ from decimal import Decimal
 from typing import Literal
 from zoneinfo import ZoneInfo, available_timezones
 
+from jobs.cycle import DAYS
 from jobs.duration import parse_duration
 from jobs.nouns.window import DailyHours
 from jobs.problem import did_you_mean
 
-_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
 _CLOCK = re.compile(r"^([01]?\d|2[0-4]):([0-5]\d)$")
 _MONEY = re.compile(r"^\$\s*(\d{1,9}(?:\.\d{1,6})?)$")
 
@@ -180,7 +181,7 @@ def _weekdays(text: str, remedy: str) -> frozenset[int]:
 
 
 def _weekday(text: str, remedy: str) -> int:
-    days = [index for index, day in enumerate(_DAYS) if len(text) >= 3 and day.startswith(text.lower())]
+    days = [index for index, day in enumerate(DAYS) if len(text) >= 3 and day.startswith(text.lower())]
     if not days:
         raise BadValue(f"{text!r} is no weekday", remedy)
     return days[0]
