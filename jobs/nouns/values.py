@@ -14,7 +14,6 @@ from jobs.duration import parse_duration
 from jobs.nouns.window import DailyHours
 from jobs.problem import did_you_mean
 
-
 _CLOCK = re.compile(r"^([01]?\d|2[0-4]):([0-5]\d)$")
 _MONEY = re.compile(r"^\$\s*(\d{1,9}(?:\.\d{1,6})?)$")
 
