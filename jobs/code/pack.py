@@ -251,7 +251,7 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
 NAME = ".schedignore"
 SECONDS_MAX = 60.0
 _TOKENS = re.compile(
-    r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|.", re.DOTALL
+    r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|\[.*|.", re.DOTALL
 )
 _FOLDERS = "(?:[^/]++/)*"  # any number of them
 
@@ -301,7 +301,8 @@ class Ignore:
 
 
 def _rule(line: str) -> _Rule | None:
-    line = re.sub(r"(?<!\\) +$", "", line)
+    bare = line.rstrip(" ")
+    line = line[: len(bare) + 1] if bare.endswith("\\") else bare
     if not line or line.startswith("#"):
         return None
     keeps, line = line.startswith("!"), line.removeprefix("!")

@@ -6,6 +6,7 @@ import io
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -88,6 +89,25 @@ def test_a_pattern_with_many_wildcards_is_matched_in_little_work(pattern: str, p
     finally:
         sys.setprofile(None)
     assert steps < 500_000
+
+
+@pytest.mark.parametrize("piece", ["[", "[a", "[!", "[]", "[-", " ", "a ", " \\", "\\", "!", "*", "**/", "?", "/"])
+@pytest.mark.parametrize("end", ["", "x", "]"])
+def test_a_long_pattern_is_read_in_time_that_grows_with_its_length(piece: str, end: str) -> None:
+    begin = time.process_time()
+    rules = Ignore("x" + piece * 60_000 + end, "code")
+    assert time.process_time() - begin < 2
+    assert not rules.leaves_out("file")
+
+
+def test_a_set_that_is_not_closed_matches_nothing_as_in_git(folder: Path, git: Git) -> None:
+    git("init", "-q")
+    pattern = "a[b\n[ab\n[c]x[d\n"
+    (folder / ".gitignore").write_text(pattern)
+    names = ("a[b", "ab", "a", "b", "[ab", "cx[d", "cxd")
+    words = ("git", "-C", str(folder), "check-ignore", "--no-index", *names)
+    assert subprocess.run(words, check=False, capture_output=True, text=True).stdout == ""
+    assert not any(Ignore(pattern, "code").leaves_out(name) for name in names)
 
 
 def test_a_folder_that_takes_too_long_to_list_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
