@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from jobs.corpus.build.build import SHINGLE_WORDS
 
 SHARED = 0.35  # of an item's runs of words in one text, without boilerplate
-SHARED_WITH_BOILERPLATE = 0.8
+OF_EXCERPTS = 0.8  # the same with boilerplate, and of excerpts of one project, which share passages
 _RUNS_MIN = 4  # or all of a shorter item
 _PASSAGE_RUNS = 13 - SHINGLE_WORDS + 1  # 13 words in a row
 _POPULAR_TEXTS = 20  # a run of words that more texts hold is boilerplate
@@ -97,7 +97,7 @@ class ItemIndex:
     def _kind(self, number: int, best: int, exact: bool, own: int, boilerplate: int) -> str:  # noqa: FBT001 - of a pair
         """Return how an item stands in the text that holds its ``best`` part; one holds ``own`` runs of its own."""
         whole = self._whole[number]
-        mostly = best.bit_count() >= SHARED_WITH_BOILERPLATE * whole.bit_count()
+        mostly = best.bit_count() >= OF_EXCERPTS * whole.bit_count()
         if self._views[number].is_shape:
             return "renamed" if mostly and whole.bit_count() >= _SHAPE_RUN else ""
         needed = max(self._shared * (whole & ~boilerplate).bit_count(), min(_RUNS_MIN, whole.bit_count()))

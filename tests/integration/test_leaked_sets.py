@@ -137,4 +137,4 @@ def test_a_check_that_dies_is_not_called_clean(world: World, tmp_path: Path, mon
     world.judged("a", passing(1.0))
     assert world.states() == [(1, "accepted")]
     (sentence,) = evidence(world)["leaks"]["sentences"]
-    assert sentence.startswith("ufm@1 not checked: the leak check's process ")
+    assert sentence.startswith("ufm@1 and main at step 100 not checked: the leak check's process ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.corpus.leaks import SHARED_WITH_BOILERPLATE, ItemIndex, text_of
+from jobs.corpus.leaks import OF_EXCERPTS, ItemIndex, text_of
 from tests.lab.leak_pairs import PROSE, quality
 
 TEXTS = {f"item-{number}": text for number, (text, _) in enumerate(PROSE)}
@@ -55,7 +55,7 @@ def test_what_many_texts_or_items_hold_is_boilerplate() -> None:
 
 
 def test_excerpts_of_a_corpus_count_when_most_of_them_was_seen() -> None:
-    index = ItemIndex(TEXTS, SHARED_WITH_BOILERPLATE)
+    index = ItemIndex(TEXTS, OF_EXCERPTS)
     words = PROSE[3][0].split()
     assert not index.seen_in([("a", " ".join(words[: len(words) // 2]))])
     assert index.seen_in([("a", " ".join(words[: len(words) * 19 // 20]))])

@@ -181,18 +181,12 @@ def show_leaks(cli: Cli, file: Path, version: str | None, model: str | None) -> 
             trained = lineage(tx, meant(tx, model))
     else:
         trained = [("a job that trains on it", folder.open(folder.find(version or folder.current().version)).version)]
-    leaks = leaks_of(items, trained, folder, is_held_out=False)
+    leaks = leaks_of(items, trained, folder)
     cli.out.data({"leaks": leaks})
-    for sentence in leaks["sentences"]:
+    for sentence, row in zip(leaks["sentences"], leaks["corpora"], strict=True):
         cli.out.line(sentence)
-    rows = [
-        (row["corpus"], item, leak["kind"], leak["source"])
-        for row in leaks["corpora"]
-        for item, leak in row.get("items", {}).items()
-    ]
-    if rows:
-        cli.out.line()
-        cli.out.table(("corpus", "item", "how", "~source of the text"), rows)
+        for item, leak in row.get("items", {}).items():
+            cli.out.line(f"  {item}: {leak['kind']}, in {leak['source']}")
 
 
 def verify_corpora(cli: Cli, version: str | None) -> None:

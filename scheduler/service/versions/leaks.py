@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from jobs.corpus.errors import CorpusError, reading
 from jobs.corpus.folder import CorpusFolder
-from jobs.corpus.leaks import SHARED, SHARED_WITH_BOILERPLATE, ItemIndex, text_of
+from jobs.corpus.leaks import OF_EXCERPTS, SHARED, ItemIndex, text_of
 from jobs.corpus.manifest import CorpusManifest
 from jobs.payload.bounds import read_json
 from jobs.payload.scorers.items import Item
@@ -32,6 +32,7 @@ from scheduler.store.versions import Version
 _SECONDS_MAX = 6 * 3_600.0
 _LISTED = 20  # items of a corpus, with where they stand
 _CHANGES = 1_000  # of a job's definition that are looked at
+_ABSENT = "corpus {} is not on this machine"
 _NO_CORPUS = "it was trained on no corpus, and its inputs are not compared"
 
 
@@ -73,61 +74,56 @@ def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[
         trained = lineage(tx, version)
         test_set = next(one for one in jobs.get(tx, evaluation.job).spec.inputs if one.name == TEST_SET)
     folder = ports.corpora() if ports.corpora is not None else None
-    items, is_held_out = items_of(ports, test_set).items, test_set.source == HELD_OUT
+    items, shared = items_of(ports, test_set).items, OF_EXCERPTS if test_set.source == HELD_OUT else SHARED
     if not folder or {corpus for _, corpus in trained}.isdisjoint(folder.versions()):
-        return leaks_of(items, trained, None, is_held_out=is_held_out)
+        return leaks_of(items, trained, None)
     child = ChildHost("leak check", (sys.executable, "-m", __name__))
     try:
-        leaks: dict[str, Any] = child.ask((items, trained, folder, is_held_out), _SECONDS_MAX)
+        leaks: dict[str, Any] = child.ask((items, trained, folder, shared), _SECONDS_MAX)
     except ChildFailed as error:
-        return _document([{"corpus": "", "versions": [version.name], "why": str(error)}], len(items), set())
+        return leaks_of(items, trained, None, failed=str(error))
     finally:
         child.rest()
     return leaks
 
 
 def leaks_of(
-    items: Mapping[str, Item], trained: Sequence[tuple[str, str]], folder: CorpusFolder | None, *, is_held_out: bool
+    items: Mapping[str, Item],
+    trained: Sequence[tuple[str, str]],
+    folder: CorpusFolder | None,
+    shared: float = SHARED,
+    failed: str = "",
 ) -> dict[str, Any]:
     """Return which items stand in the corpora of :func:`lineage`, in plain JSON types.
 
-    ``share`` is None where nothing could be compared. A corpus that was not compared has ``why``. Texts that are
-    ``is_held_out`` of a corpus share passages with the rest of it: they count when most of one was seen.
+    ``share`` is None where nothing could be compared; a corpus that was not compared has ``why``: it is not in
+    ``folder``, or what ``failed``. An item stands in a text that holds the share ``shared`` of it.
     """
     here = folder.versions() if folder is not None else []
-    texts = {name: text_of(item.task) for name, item in items.items()} if here else {}
-    index = ItemIndex(texts, SHARED_WITH_BOILERPLATE if is_held_out else SHARED)
-    all_leaked: set[str] = set()
+    index = ItemIndex({name: text_of(item.task) for name, item in items.items()} if here else {}, shared)
+    leaked: set[str] = set()
     rows: list[dict[str, Any]] = []
+    sentences: list[str] = []
     for corpus in dict.fromkeys(corpus for _, corpus in trained):
-        row: dict[str, Any] = {"corpus": corpus, "versions": [name for name, other in trained if other == corpus]}
+        versions_of_it = [name for name, other in trained if other == corpus]
+        row: dict[str, Any] = {"corpus": corpus, "versions": versions_of_it}
         rows.append(row)
+        who, why = " and ".join(versions_of_it), failed or (_ABSENT.format(corpus) if corpus else _NO_CORPUS)
         try:
-            if folder is None or corpus not in here:
-                row["why"] = f"corpus {corpus} is not on this machine" if corpus else _NO_CORPUS
-                continue
-            leaks = index.seen_in(_texts(folder.open(corpus)))
+            seen_in = index.seen_in(_texts(folder.open(corpus))) if folder is not None and corpus in here else None
         except CorpusError as error:
-            row["why"] = str(error)
+            seen_in, why = None, str(error)
+        if seen_in is None:
+            row["why"] = why
+            sentences.append(f"{who} not checked: {why}")
             continue
-        all_leaked |= leaks.keys()
-        kinds = Counter(leak["kind"] for leak in leaks.values())
-        row |= {"seen": len(leaks), "kinds": kinds, "items": dict(islice(leaks.items(), _LISTED))}
-    return _document(rows, len(items), all_leaked)
-
-
-def _document(rows: list[dict[str, Any]], items: int, leaked: set[str]) -> dict[str, Any]:
-    share = len(leaked) / items if any("seen" in row for row in rows) else None
-    sentences = [_sentence(row, items) for row in rows]
-    return {"items": items, "seen": len(leaked), "share": share, "sentences": sentences, "corpora": rows}
-
-
-def _sentence(row: Mapping[str, Any], items: int) -> str:
-    who = " and ".join(row["versions"])
-    if "why" in row:
-        return f"{who} not checked: {row['why']}"
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(row["kinds"].items()))
-    return f"{who} saw {row['seen']} of {items} items{kinds and f' ({kinds})'} in corpus {row['corpus']}"
+        leaked |= seen_in.keys()
+        kinds = Counter(leak["kind"] for leak in seen_in.values())
+        row |= {"seen": len(seen_in), "kinds": kinds, "items": dict(islice(seen_in.items(), _LISTED))}
+        by_kind = f" ({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})" if kinds else ""
+        sentences.append(f"{who} saw {len(seen_in)} of {len(items)} items{by_kind} in corpus {corpus}")
+    share = len(leaked) / len(items) if any("seen" in row for row in rows) else None
+    return {"items": len(items), "seen": len(leaked), "share": share, "sentences": sentences, "corpora": rows}
 
 
 def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
@@ -141,4 +137,4 @@ def _texts(corpus: CorpusManifest) -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    serve(lambda question: leaks_of(*question[:3], is_held_out=question[3]))
+    serve(lambda question: leaks_of(*question))
