@@ -6,15 +6,17 @@ A record that is damaged tells nothing of its own session, and says nothing abou
 from __future__ import annotations
 
 import errno
+import hashlib
+import stat
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.payload.bounded_file import ODD
+from jobs.payload.bounded_file import ODD, read_below
 from platforms.base import Observed, SessionState
-from platforms.plain_file import read_below
 
 _Record = TypeVar("_Record")
 _adapter: Any = cache(TypeAdapter)  # to look at the types of a record takes longer than to read it
@@ -49,3 +51,30 @@ def read_record(root: Path, relative: str, kind: type[_Record]) -> _Record | Non
 def unclear(key: str, error: DamagedRecord) -> Observed:
     """Return that the state of one session is unknown, and why."""
     return Observed(key, SessionState.UNCLEAR, "", detail=str(error))
+
+
+# What a file holds, to notice that it has changed.
+_BYTES_MAX = 1 << 16  # more is no credential, and is judged by its size and time alone
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """Return a word that changes with what the files hold, who may read them, and whether they are there.
+
+    Their content counts and not their time: a file that was exchanged within one tick of the disk's clock is noticed,
+    and one that was only touched is not. Only regular files are read: a pipe would wait for its other end.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path}\0{_look(path)}\0".encode())
+    return digest.hexdigest()
+
+
+def _look(path: Path) -> str:
+    try:
+        status = path.stat()
+        owner = f"{status.st_mode} {status.st_uid} {status.st_gid}"
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _BYTES_MAX:
+            return f"{owner} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    except OSError as error:
+        return f"errno {error.errno}"
+    return f"{owner} {status.st_ino} {status.st_size} {status.st_mtime_ns}"

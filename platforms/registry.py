@@ -119,7 +119,7 @@ def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]
     files = _function(platform, "files", "load")
     if files is None:
         return "none"
-    from platforms.plain_file import fingerprint
+    from platforms.record_file import fingerprint
 
     return fingerprint(files(settings, environ))
 

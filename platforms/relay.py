@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.payload.bounded_file import ODD
+from jobs.payload.bounded_file import ODD, read_below
 from jobs.payload.bounds import read_json
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest, sha256_file, split_key
 from platforms.artifacts.base import BlobStore, StoreError, StoreUnreachable
-from platforms.plain_file import read_below
 
 BLOBS, MANIFESTS, REPORTS = range(3)  # the turns in which objects are taken
 _DOCUMENT_BYTES_MAX = 1 << 20

@@ -25,7 +25,7 @@ from config.logging import configure
 from jobs.nouns.window import WEEK
 from jobs.plural import counted
 from platforms.base import PlatformError
-from platforms.plain_file import fingerprint
+from platforms.record_file import fingerprint
 from platforms.wrap import LatePlatform
 from scheduler import clock, line
 from scheduler.app import App

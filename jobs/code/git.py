@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.child_process import OF_A_PERSON, child_environment, run_child
-from jobs.code.errors import CodeError
 from jobs.payload.bounded_file import read_bounded
+from jobs.problem import InvalidInput
 
+
+# Why a folder cannot be a job's code.
+class CodeError(InvalidInput):
+    """``source`` cannot be taken as it is; the message says why and what to do."""
+
+    def __init__(self, source: str, why: str, remedy: str) -> None:
+        super().__init__(f"the code in {source} cannot be taken", why, remedy)
+
+
+# What git is asked.
 _SECONDS = 120
 # What a repository's own settings could have git start, and what is asked of it here never needs.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")

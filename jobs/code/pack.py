@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from jobs.code import git
-from jobs.code.errors import CodeError
+from jobs.code.git import CodeError
 from jobs.payload.bounded_file import folder_below, open_in
 from jobs.payload.clock import stopwatch
 from jobs.payload.store.listing import CODE_LIMITS, BadListing, Entry, Kind, encode_listing

@@ -94,3 +94,12 @@ def open_below(root: Path, relative: str) -> BinaryIO:
     way = PurePosixPath(relative)
     with folder_below(root, str(way.parent)) as folder:
         return open_in(folder, way.name)
+
+
+def read_below(root: Path, relative: str, limit_bytes: int = 1 << 20) -> bytes:
+    """Return what a plain file below ``root`` holds. Raises OSError, also when it is longer."""
+    with open_below(root, relative) as stream:
+        data = stream.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise OSError(errno.EFBIG, f"this is longer than {limit_bytes} bytes", relative)
+    return data

@@ -31,9 +31,8 @@ from platforms.kaggle.api.account import open_account, require_one_account
 from platforms.kaggle.api.client import KaggleClient, Push, Pushed
 from platforms.kaggle.api.wire import Denied, TooLarge
 from platforms.kaggle.kernel.packing import BackgroundTasks, Inputs, Packed, TaskUnfinished, is_source_of, pack
-from platforms.kaggle.session.observer import DELETED, Observer, find_orphans
+from platforms.kaggle.session.observer import DELETED, Observer, Tail, find_orphans
 from platforms.kaggle.session.records import LaunchRecords, Record
-from platforms.kaggle.session.tail import Tail
 from platforms.kaggle.settings import read_settings
 from platforms.record_file import DamagedRecord, unclear
 from platforms.registry import PlatformContext

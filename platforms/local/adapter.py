@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import platforms
+from jobs.payload.bounded_file import read_below
 from jobs.payload.lane.environment import FOLDER, MARK
 from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
@@ -50,7 +51,6 @@ from platforms.local.spawn import (
     view_of,
 )
 from platforms.options import Written, read_options
-from platforms.plain_file import read_below
 from platforms.record_file import read_record
 from platforms.registry import PlatformContext
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jobs.payload.bounded_file import read_below
 from jobs.payload.store.manifest import sha256_file
 from jobs.payload.whole_file import write_whole
 from jobs.problem import Refusal
@@ -37,7 +38,6 @@ from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.manual import bootstrap
 from platforms.options import read_options
-from platforms.plain_file import read_below
 from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import PlatformContext
 from platforms.relay import Intake, checkpoint_keys, folder_keys, given_launch, pack_objects

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jobs.payload.bounded_file import read_below
 from jobs.payload.whole_file import create_below
 from platforms.artifacts.s3.client import code_of
 from platforms.artifacts.s3.store import S3Store
@@ -30,7 +31,6 @@ from platforms.base import (
     SessionState,
     Unreachable,
 )
-from platforms.plain_file import read_below
 from platforms.registry import PlatformContext
 from platforms.remote import payload_of
 from platforms.sagemaker import answers, sdk

@@ -30,8 +30,7 @@ from platforms.bundle import build_bundle
 from platforms.folders import is_folder_name, is_live
 from platforms.registry import PlatformContext
 from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions, Started
-from platforms.slurm.books import Cap, NoBooks, reading
-from platforms.slurm.commands import SlurmCommands
+from platforms.slurm.commands import Cap, NoBooks, SlurmCommands, reading
 from platforms.slurm.judge import (
     SLACK_SECONDS,
     Evidence,

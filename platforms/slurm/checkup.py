@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from platforms.base import Checked, Unreachable
-from platforms.slurm.books import NoBooks
-from platforms.slurm.commands import SlurmCommands, skew
+from platforms.slurm.commands import NoBooks, SlurmCommands, skew
 from platforms.slurm.settings import NAME, SlurmSettings, read_settings
 
 _SKEW_SECONDS = 60

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.code.errors import CodeError
+from jobs.code.git import CodeError
 from jobs.code.pack import names, pack
 from jobs.payload.store.listing import (
     CODE_LIMITS,

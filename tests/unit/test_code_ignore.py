@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.code.errors import CodeError
+from jobs.code.git import CodeError
 from jobs.code.pack import Ignore, pack
 from jobs.spec import Code
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.code.errors import CodeError
+from jobs.code.git import CodeError
 from jobs.code.pack import names, pack
 from jobs.spec import Code
 

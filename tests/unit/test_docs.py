@@ -199,6 +199,8 @@ def test_every_program_that_a_document_starts_is_there_and_knows_the_options(rep
         if name in {"pytest", "venv"}:
             continue
         files = [repository / name, repository / f"{name}.py", *(repository / name).glob("*.py")]
+        if (repository / name).is_dir():  # packages of a kind share a parser above them
+            files += (repository / name).parent.glob("*.py")
         files += repository.glob(f"examples/*/{name}")  # typed in the folder of an example
         source = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
         missing = [word for word in words if word.startswith("--") and f'"{word}"' not in source]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platforms.kaggle.session.tail import SessionLog, entries_from, entries_of
+from platforms.kaggle.session.observer import SessionLog, entries_from, entries_of
 
 BEGINS = '##uff-scheduler## {"begins": "uff-ufm-0001", "container": "kaggle_x-webtier-355193088"}\n'
 ENDS = '##uff-scheduler## {"ends": "uff-ufm-0001", "code": 0}\n'

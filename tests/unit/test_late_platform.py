@@ -9,7 +9,7 @@ import pytest
 
 from platforms.artifacts.s3.client import FreshCredentials
 from platforms.base import Capabilities, Misconfigured, Platform
-from platforms.plain_file import fingerprint
+from platforms.record_file import fingerprint
 from platforms.wrap import Guarded, LatePlatform
 from tests.lab.fake import FakeCloud, FakePlatform
 

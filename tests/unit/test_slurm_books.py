@@ -2,7 +2,7 @@
 
 import pytest
 
-from platforms.slurm.books import Association, NoBooks, reading, tightest
+from platforms.slurm.commands import Association, NoBooks, reading, tightest
 
 NONE = "cpu=0,mem=0,energy=0,node=0,billing=0,fs/disk=0,vmem=0,pages=0,gres/gpu=0"
 USED = "cpu=1,mem=100,energy=0,node=1,billing=1,fs/disk=0,vmem=0,pages=0,gres/gpu=2"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from platforms.slurm.books import Association, Cap, read_qos
+from platforms.slurm.commands import Association, Cap, read_qos
 
 # Of a real controller, with two jobs of root that hold two GPUs each.
 REST = "cpu=N(2),mem=N(200),energy=N(0),node=N(1),billing=N(2),fs/disk=N(0),vmem=N(0),pages=N(0)"

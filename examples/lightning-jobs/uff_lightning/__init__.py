@@ -26,7 +26,7 @@ from platforms.bundle import build_bundle
 from platforms.options import Written, read_options
 from platforms.plugin import CONTRACT, Plugin
 from platforms.remote import END, ORDER, STARTED, Ended, Ordered, RemoteSessions
-from platforms.skypilot.task import SkyPilotOrder, is_key, task
+from platforms.skypilot.adapter import SkyPilotOrder, is_key, task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

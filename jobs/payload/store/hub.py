@@ -19,6 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from ..bounds import SPAN_MAX, digits
 from ..deadline import Deadline, opener
 from .listing import BadListing, Entry, parse_listing
+from .manifest import sha256_file
 from .transport import Transport
 from .tree import LIMITS, fetch_listing, is_whole, make, making_of
 
@@ -248,14 +249,11 @@ def _meant(address: str, code: int, wait: str, *, at_hub: bool) -> Exception:
 
 
 def _digest(place: Path, entry: Entry) -> str:
-    in_git = entry.content.startswith(GIT)
-    digest = hashlib.sha1(usedforsecurity=False) if in_git else hashlib.sha256()
-    if in_git:
-        digest.update(b"blob %d\0" % entry.bytes)
+    if not entry.content.startswith(GIT):
+        return sha256_file(place)
+    begun = hashlib.sha1(b"blob %d\0" % entry.bytes, usedforsecurity=False)
     with place.open("rb") as stream:
-        while piece := stream.read(_READ_BYTES):
-            digest.update(piece)
-    return f"{GIT if in_git else ''}{digest.hexdigest()}"
+        return f"{GIT}{hashlib.file_digest(stream, lambda: begun).hexdigest()}"
 
 
 def _size(place: Path) -> int:

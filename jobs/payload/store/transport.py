@@ -106,7 +106,7 @@ class DirectoryTransport:
         return path
 
     def _path(self, key: str) -> Path:
-        """Return where an object is. Raises ValueError for what is no key."""
+        """Return the path of an object. Raises ValueError for an invalid key."""
         parts = PurePosixPath(key).parts
         if not parts or key.startswith("/") or ".." in parts:
             raise ValueError(f"{key!r} is not a key")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from jobs.payload.clock import stopwatch
 from platforms.artifacts.base import PREFIX, Missing, StoreError, StoreUnreachable
 from platforms.options import Written
-from platforms.plain_file import fingerprint
+from platforms.record_file import fingerprint
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError

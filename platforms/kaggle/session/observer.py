@@ -5,15 +5,291 @@ Also kernels of ours that run without a record, recognised by their own source.
 
 from __future__ import annotations
 
+import codecs
 import math
-from collections.abc import Collection, Sequence
+import re
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from platforms.base import InQueue, Observed, Refused, SessionState, StopChannel, Unreachable
+from jobs.payload.bounded_file import open_below
+from jobs.payload.bounds import read_json
+from jobs.payload.clock import stopwatch
+from platforms.base import InQueue, Observed, PlatformError, Refused, SessionState, StopChannel, Unreachable
 from platforms.kaggle.api.client import KaggleClient
+from platforms.kaggle.api.wire import Denied, Throttled
 from platforms.kaggle.kernel.packing import is_source_of, order_of
-from platforms.kaggle.session.records import LaunchRecords, Record
-from platforms.kaggle.session.tail import Tail
+from platforms.kaggle.session.records import LaunchRecords, Record, SessionWords
 
+# A session's output: streamed into a file of ours while it runs, replaced by the whole when it is over.
+#
+# A stream starts over with every connection, so a reader skips as much output as the file holds already: the position
+# is never lost and nothing is reported twice.
+_MARK = "##uff-scheduler##"
+_END = "END_OF_LOG"
+_LINE_CHARACTERS_MAX = 1 << 20
+_SECONDS_MAX = 1e11
+_KEPT_BYTES = 8 << 20
+_STREAM_BYTES = 64 << 20  # of the log as Kaggle sends it, which is larger than its content
+_PIECE_BYTES = 1 << 16
+_NOTICE = b"\n[output beyond %d bytes is dropped]\n"
+# Real seconds. Kaggle's balancer cuts idle streams after about two minutes, so a longer silence is a dead connection.
+_SILENCE_SECONDS = 180.0
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX, _THROTTLED_SECONDS = 2.0, 60.0, 300.0
+
+
+# Kaggle's logs: JSON objects in an array when a session is over, as server-sent events while it runs.
+@dataclass(slots=True)
+class SessionLog:
+    """The payload's own output, freed of our marked lines and of what Kaggle adds after the end.
+
+    ``session_id`` and ``hears`` are what the kernel reported of itself. ``began`` is when it started by its own clock
+    (scheduled UTC seconds), ``ended_after`` the seconds from then to its last word. None: it did not tell.
+    """
+
+    session_id: int | None = None
+    hears: bool | None = None
+    began: float | None = None
+    ended_after: float | None = None
+    _over: bool = False
+    _partial: dict[str, str] = field(default_factory=dict)
+
+    def feed(self, entries: Iterable[Any]) -> Iterator[bytes]:
+        """Take in log entries, oldest first; yield the payload's output."""
+        for entry in entries:
+            if not isinstance(entry, dict) or not isinstance(entry.get("data"), str):
+                continue
+            stream, time = str(entry.get("stream_name")), entry.get("time")
+            text = self._partial.pop(stream, "") + entry["data"]
+            *lines, rest = text.split("\n")
+            if rest:
+                if len(rest) > _LINE_CHARACTERS_MAX:
+                    lines, rest = [*lines, rest], ""
+                else:
+                    self._partial[stream] = rest
+            for line in lines:
+                yield from self._line(line, time)
+
+    def rest(self) -> Iterator[bytes]:
+        """Yield the beginnings of lines that were never ended."""
+        for stream in sorted(self._partial):
+            if not self._over and not self._partial[stream].startswith(_MARK):
+                yield self._partial[stream].encode()
+
+    def _line(self, line: str, time: Any) -> Iterator[bytes]:
+        if self._over:
+            return  # nbconvert's words
+        if not line.startswith(_MARK):
+            yield f"{line}\n".encode()
+            return
+        try:
+            document = read_json(line.removeprefix(_MARK))
+        except ValueError:
+            return
+        if not isinstance(document, dict):
+            return
+        if "begins" in document and self.session_id is None:
+            match = re.search(r"(\d{1,18})$", str(document.get("container", "")), re.ASCII)
+            self.session_id = int(match[1]) if match else None
+            if (at := _seconds(document.get("at"))) is not None:
+                self.began = at - (_seconds(time) or 0.0)
+        elif "hears" in document and self.hears is None:
+            self.hears = document["hears"] is True
+        elif "ends" in document:
+            self.ended_after, self._over = _seconds(time), True
+        elif "trouble" in document:
+            yield f"bootstrap: {document['trouble']}\n".encode()
+
+
+def _seconds(value: Any) -> float | None:
+    """Return a number of seconds that can be one; None for whatever else came."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _SECONDS_MAX:
+        return None
+    return float(value)
+
+
+def entries_of(text: str | bytes) -> list[Any]:
+    """Return the entries of a finished log; of one that was cut, the complete ones; none if it is not JSON."""
+    try:
+        entries = read_json(text or "[]")
+    except ValueError:
+        return list(_salvaged(text if isinstance(text, str) else text.decode(errors="replace")))
+    return entries if isinstance(entries, list) else []
+
+
+def _salvaged(text: str) -> Iterator[Any]:
+    """Yield what can be read of a broken array: Kaggle begins a line with each entry."""
+    for line in text.splitlines():
+        with suppress(ValueError):
+            yield read_json(line.strip().strip("[],"))
+
+
+def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:
+    """Yield groups of entries from a log stream of either kind; ends with the log, or when the stream does."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text = ""
+    for kind, piece in stream:
+        text += decoder.decode(piece)
+        if "event-stream" not in kind:
+            continue  # an array is read when it is whole
+        *lines, text = text.split("\n")
+        events = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
+        if _END in events:
+            yield [entry for event in events[: events.index(_END)] for entry in entries_of(f"[{event}]")]
+            return
+        yield [entry for event in events for entry in entries_of(f"[{event}]")]
+    yield entries_of(text)
+
+
+@dataclass(slots=True)
+class _TailReader:
+    """The reader of one session: its thread, and when to begin again after a failure (real, of the stopwatch)."""
+
+    thread: threading.Thread
+    pause_seconds: float = 0.0
+    again_at: float = 0.0
+
+
+class Tail:
+    """Reads output. A running session that says nothing for ``idle_seconds`` (real) is taken to have said all."""
+
+    def __init__(self, client: KaggleClient, records: LaunchRecords, idle_seconds: float) -> None:
+        self._client = client
+        self._records = records
+        self._idle_seconds = idle_seconds
+        self._readings: dict[str, _TailReader] = {}
+        self._turn = threading.Lock()
+
+    def follow(self, record: Record) -> None:
+        """See to it that a thread reads the stream of a running session; returns at once, and may be repeated.
+
+        After a failure it begins again with a later call, longer later each time.
+        """
+        with self._turn:
+            reading = self._readings.get(record.key)
+            if reading is not None and (reading.thread.is_alive() or stopwatch() < reading.again_at):
+                return
+            thread = threading.Thread(target=self._read, args=(record,), name=f"log {record.slug}", daemon=True)
+            self._readings[record.key] = _TailReader(thread, reading.pause_seconds if reading else 0.0)
+            thread.start()
+
+    def read(self, record: Record, offset: int, limit_bytes: int) -> Iterator[bytes]:
+        """Yield at most ``limit_bytes`` of the payload's output from byte ``offset`` on."""
+        path = self._records.log_path(record.key)
+        if record.state != "ended":
+            self.catch_up(record)
+            self.follow(record)
+        elif not path.exists():
+            self.keep(record)  # it was not published yet when the end was seen
+        if not path.exists():
+            path = self._records.live_path(record.key)  # all there is, also of a session whose log was lost
+        yield from _part(path, max(0, offset), limit_bytes)
+
+    def keep(self, record: Record) -> SessionLog | None:
+        """Save the output of a session that is over; return what its log told, None when there is none any more."""
+        try:
+            output = self._client.output(record.slug, "")
+        except Denied:
+            return SessionLog()  # it does not fit into an answer: what was streamed must do
+        if output is None:
+            return None
+        log = SessionLog()
+        entries = entries_of(output.log)
+        if not entries:
+            return log  # nothing, or not published yet
+        fresh = self._records.log_path(record.key).with_suffix(".log.new")
+        with fresh.open("wb") as sink:
+            if _pour(log, [entries], sink, 0):
+                sink.writelines(log.rest())
+        live = self._records.live_path(record.key)
+        if live.exists() and live.stat().st_size > fresh.stat().st_size:  # the whole log was cut
+            fresh.unlink()
+            live.replace(self._records.log_path(record.key))
+        else:
+            fresh.replace(self._records.log_path(record.key))
+            live.unlink(missing_ok=True)
+        return log
+
+    def catch_up(self, record: Record) -> None:
+        """Read what there is of a running session's output, unless somebody reads it anyway. Raises Unreachable.
+
+        A reader that rests after a failure is not hurried: Kaggle answers eager ones with 429.
+        """
+        with self._turn:
+            reading = self._readings.get(record.key)
+        if reading is not None and stopwatch() < reading.again_at:
+            return
+        with self._records.tail_held(record.key) as mine:
+            if mine:
+                self._pull(record, self._idle_seconds)
+
+    def _read(self, record: Record) -> None:
+        """Live as the reader of one session, until its stream ends, falls silent, or fails."""
+        with self._records.tail_held(record.key) as mine:
+            if not mine:
+                return
+            reading = self._readings[record.key]
+            try:
+                self._pull(record, _SILENCE_SECONDS)
+                reading.pause_seconds = 0.0
+            except (PlatformError, OSError, ValueError) as error:
+                reading.pause_seconds = min(max(_PAUSE_SECONDS, 2 * reading.pause_seconds), _PAUSE_SECONDS_MAX)
+                if isinstance(error, Throttled):
+                    reading.pause_seconds = _THROTTLED_SECONDS
+            reading.again_at = stopwatch() + max(_PAUSE_SECONDS, reading.pause_seconds)
+
+    def _pull(self, record: Record, silence_seconds: float) -> None:
+        log, reported = SessionLog(), self._records.words(record.key)
+
+        def groups() -> Iterator[list[object]]:
+            nonlocal reported
+            for entries in entries_from(self._client.stream_log(record.slug, silence_seconds, _STREAM_BYTES)):
+                yield entries
+                report = SessionWords(
+                    log.session_id or reported.session_id,
+                    reported.hears if log.hears is None else log.hears,
+                    reported.began if log.began is None else log.began,
+                )
+                if report != reported:
+                    reported = report
+                    self._records.note_words(record.key, reported)
+
+        with self._records.live_path(record.key).open("ab") as sink:
+            _pour(log, groups(), sink, sink.tell())
+
+
+def _pour(log: SessionLog, groups: Iterable[Iterable[object]], sink: BinaryIO, skip: int) -> bool:
+    """Write output to ``sink``, without its first ``skip`` bytes, which are there; False: it was more than is kept."""
+    written = 0
+    for entries in groups:
+        for piece in log.feed(entries):
+            if written + len(piece) > _KEPT_BYTES:
+                if sink.tell() <= written:
+                    sink.write(_NOTICE % _KEPT_BYTES)
+                return False
+            written += len(piece)
+            sink.write(piece[max(0, len(piece) - max(0, written - skip)) :])
+        sink.flush()
+    return True
+
+
+def _part(path: Path, offset: int, limit_bytes: int) -> Iterator[bytes]:
+    try:
+        stream = open_below(path.parent, path.name)
+    except FileNotFoundError:
+        return
+    with stream:
+        stream.seek(offset)
+        left = limit_bytes
+        while left > 0 and (piece := stream.read(min(left, _PIECE_BYTES))):
+            left -= len(piece)
+            yield piece
+
+
+# What Kaggle shows of each launch, held against our records.
 # How long a session must be gone before it counts as deleted; real seconds too, where a scheduled hour may be one.
 _MISSED_SECONDS, _MISSED_WALL_SECONDS = 300, 2.0
 _LOG_SECONDS = 3_600  # how long the log of a session that is over is asked for

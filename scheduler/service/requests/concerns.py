@@ -19,7 +19,7 @@ from config.layers import exposed_secrets, read_layers
 from config.section import keys_of, table_in
 from config.settings import Settings
 from jobs.advice.job import TRAINER, options_of
-from jobs.code.errors import CodeError
+from jobs.code.git import CodeError
 from jobs.code.pack import names
 from jobs.definition import OLD_NAMES
 from jobs.duration import show_duration

@@ -310,7 +310,7 @@ def test_a_log_stream_that_is_refused_is_no_empty_log(account: Account, fault: F
 
 
 def test_of_an_endless_log_a_part_is_kept(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platforms.kaggle.session.tail._KEPT_BYTES", 10_000)
+    monkeypatch.setattr("platforms.kaggle.session.observer._KEPT_BYTES", 10_000)
     flood = ["{python}", "-c", "print(*range(100_000), sep='\\n')"]
     account.adapter().launch(account.request("uff-ufm-0001", "finish", command=flood), account.now())
     account.until("uff-ufm-0001", SessionState.ENDED)

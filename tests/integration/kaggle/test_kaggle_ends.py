@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from platforms.base import SessionState
-from platforms.kaggle.session.tail import Tail
+from platforms.kaggle.session.observer import Tail
 
 Account = Any
 FOUND_LATE = 40_000  # scheduled seconds after the launch
