@@ -52,7 +52,7 @@ def image_of(platform: str, options: Mapping[str, str]) -> Image:
     python, where = options.get("image_python", ""), options.get("image_platform", "")
     platform_traits = traits(platform)
     # Those of our own emulators run in the interpreter that runs this as well.
-    own = here() if platform_traits.runs_here or options.get("emulator") or options.get("endpoint") else None
+    own = here() if platform_traits.runs_here or options.get(platform_traits.emulated_by) else None
     if not python and own is None:
         match = _IN_IMAGE_NAME.search(options.get("image", "")) if platform_traits.chooses_image else None
         python = f"3.{match[1]}" if match else platform_traits.image_python

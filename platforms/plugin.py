@@ -30,22 +30,27 @@ CONTRACT = 1
 class Traits:
     """What is known of all pools of a platform before their adapters are made.
 
-    ``image_python`` is the Python of their images, empty where it differs. ``runs_here``: sessions run in the
-    interpreter of the daemon. ``chooses_image``: each launch may ask for another image, whose name may tell its Python.
-    ``tells_price``: the platform tells what an hour costs where no price is declared.
+    ``extra`` is the extra of ours that it needs. ``image_python`` is the Python of its images, empty where it differs.
+    ``runs_here``: sessions run in the interpreter of the daemon, as they do where the option ``emulated_by`` is set.
+    ``chooses_image``: each launch may ask for another image, whose name may tell its Python. ``tells_price``: the
+    platform tells what an hour costs where no price is declared. ``needs_person``: a person starts its sessions.
     """
 
+    extra: str = ""
     image_python: str = ""
     runs_here: bool = False
+    emulated_by: str = ""
     chooses_image: bool = False
     tells_price: bool = False
+    needs_person: bool = False
 
 
 _SHIPPED = {
     # What Kaggle's images ran in 2026.
-    "kaggle": Traits(image_python="3.12"),
+    "kaggle": Traits(extra="kaggle", image_python="3.12", emulated_by="emulator"),
     "local": Traits(runs_here=True),
-    "sagemaker": Traits(chooses_image=True),
+    "manual": Traits(needs_person=True),
+    "sagemaker": Traits(extra="aws", chooses_image=True, emulated_by="endpoint"),
     "skypilot": Traits(tells_price=True),
 }
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from platforms.base import Checked, Platform, Published
     from platforms.wrap import LatePlatform
 
-# name -> the functions that plug-ins bring as well (platforms.plugin.Plugin), each as "module:function", and two more:
+# name -> the functions that plug-ins bring as well (platforms.plugin.Plugin), each as "module:function", and more:
 # ``published`` opens what the platform holds of models and datasets; ``account_name`` returns the account of a pool
-# without asking the platform, where one owner may use one account. Adding one: docs/inside/adding-a-platform.md.
+# without asking the platform, where one owner may use one account; ``folders`` returns what the daemon writes to beside
+# its state. Adding one: docs/inside/adding-a-platform.md.
 _SHIPPED: Mapping[str, Mapping[str, str]] = {
     "kaggle": {
         "load": "platforms.kaggle.adapter:load",
@@ -40,7 +41,11 @@ _SHIPPED: Mapping[str, Mapping[str, str]] = {
         "secret_way": "platforms.sagemaker.settings:secret_way",
     },
     "skypilot": {"load": "platforms.skypilot.adapter:SkyPilotPlatform", "checkup": "platforms.skypilot.checkup:checks"},
-    "slurm": {"load": "platforms.slurm.adapter:SlurmPlatform", "checkup": "platforms.slurm.checkup:checks"},
+    "slurm": {
+        "load": "platforms.slurm.adapter:SlurmPlatform",
+        "checkup": "platforms.slurm.checkup:checks",
+        "folders": "platforms.slurm.settings:folders",
+    },
 }
 
 
@@ -122,6 +127,12 @@ def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]
     from platforms.record_file import fingerprint
 
     return fingerprint(files(settings, environ))
+
+
+def folders(platform: str, settings: Mapping[str, str]) -> list[Path]:
+    """Return the folders of this machine that the daemon writes to for a pool, beside its state."""
+    own = _function(platform, "folders", "load") if platform in _SHIPPED else None
+    return list(own(settings)) if own else []
 
 
 def publisher() -> str:

@@ -105,6 +105,12 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
     return replace(read, folder=folder, python=read.python or ("python3" if read.host else python))
 
 
+def folders(options: Mapping[str, str]) -> list[Path]:
+    """Return the folder that the cluster shares with this machine, if a person named one."""
+    folder = options.get("folder", "")
+    return [Path(folder)] if folder.startswith("/") and "host" not in options else []
+
+
 def _sockets() -> Path:
     """Return the folder of the connections' sockets, which no other user may use."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"uff-ssh-{os.geteuid()}"

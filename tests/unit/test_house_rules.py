@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from platforms import registry
+
 PACKAGES = ("scheduler", "platforms", "jobs", "config")
 LINES_LIMIT = 600
 
@@ -277,3 +279,22 @@ def test_scripts_install_nothing_that_is_not_pinned_and_hashed(repository: Path)
     ]
     assert lines
     assert [found for found in lines if "--require-hashes" not in found[1]] == []
+
+
+def test_no_platform_is_asked_for_its_name(repository: Path) -> None:
+    """What platforms differ in is declared (platforms.plugin.Traits, Capabilities); rehearsals name their emulators."""
+    names = set(registry.shipped())
+    compared = []
+    for package in ("scheduler", "config", "platforms"):
+        for file in sorted((repository / package).rglob("*.py")):
+            place = file.relative_to(repository).parts
+            if place[1] in {"rehearsal", "emulators", *names}:
+                continue
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Compare):
+                    inner = (one for side in (node.left, *node.comparators) for one in ast.walk(side))
+                    if names & {
+                        one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                    }:
+                        compared.append(f"{'/'.join(place)}:{node.lineno}")
+    assert compared == []

@@ -141,7 +141,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     for platform in plugin.offered():
         checks[f"plug-in {platform}"] = partial(machine.check_plugin, platform)
     checks["library versions"] = partial(machine.check_versions, _extras(app))
-    if any(pool.platform == "local" for pool in app.pools.values()):
+    if any(plugin.traits(pool.platform).runs_here for pool in app.pools.values()):
         checks["isolation"] = machine.check_isolation
     runner = os.environ.get("UFF_LOCAL_RUNNER")
     if runner:
@@ -154,8 +154,9 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
 
 def _extras(app: App) -> set[str]:
     """Return the extras that the settings need."""
-    platforms = {pool.platform for pool in app.pools.values()}
-    result = {extra for platform, extra in (("kaggle", "kaggle"), ("sagemaker", "aws")) if platform in platforms}
+    from platforms import plugin
+
+    result = {plugin.traits(pool.platform).extra for pool in app.pools.values()} - {""}
     if "s3" in {app.settings.artifacts.kind, *(target.kind for target in app.settings.targets)}:
         result.add("aws")
     if "slack" in app.channels:

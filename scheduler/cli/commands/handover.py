@@ -116,9 +116,10 @@ def release(
 def _desks(cli: Cli) -> Iterator[tuple[str, ManualPlatform]]:
     """Yield the pools that a person serves. Raises PlatformError."""
     from platforms.manual.adapter import ManualPlatform
+    from platforms.plugin import traits
 
     for name, pool in cli.app.pools.items():
-        if pool.platform == "manual" and isinstance(platform := cli.platform(name), ManualPlatform):
+        if traits(pool.platform).needs_person and isinstance(platform := cli.platform(name), ManualPlatform):
             yield name, platform
 
 

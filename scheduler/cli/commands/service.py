@@ -87,6 +87,7 @@ def status(cli: Cli, user: OwnOption = False) -> None:
 
 def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> Installation:
     """Return what is particular of this machine; settings that are there must be usable. Raises ConfigError."""
+    from platforms.registry import folders
     from scheduler.app import load_app
     from scheduler.host.installation import FOLDER, STATE, Installation
 
@@ -105,13 +106,7 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
             named.append(settings.artifacts.root)
         if settings.database_url.startswith("sqlite:///"):
             named.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
-        named += [
-            Path(pool.options["folder"])
-            for pool in settings.pools
-            if pool.platform == "slurm"
-            and pool.options.get("folder", "").startswith("/")
-            and "host" not in pool.options
-        ]
+        named += [folder for pool in settings.pools for folder in folders(pool.platform, pool.options)]
         writable = tuple(dict.fromkeys(path for path in named if not path.is_relative_to(STATE)))
     return Installation(
         # The environment's interpreter, not the one it was made from: that would not find our packages.

@@ -158,8 +158,10 @@ def _family(table: dict[str, Any], chosen: Sequence[dict[str, str]]) -> list[Job
 
 def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
     """Return steps an hour of the reference device, as far as this machine can tell; and say where it is from."""
+    from platforms.plugin import traits
+
     app = cli.app
-    here = [pool for pool in app.pools.values() if pool.platform == "local"]
+    here = [pool for pool in app.pools.values() if traits(pool.platform).runs_here]
     with app.database.read() as tx:
         busy = [
             run.key

@@ -35,6 +35,7 @@ from jobs.readers import is_remote
 from jobs.spec import JobSpec
 from jobs.toml_file import placed, read_toml
 from platforms.base import BadOption, Misconfigured, PlatformError
+from platforms.plugin import traits
 from platforms.registry import all_names
 from platforms.targets.base import BadTargetOption, TargetError
 from scheduler.service.outside.ports import ServedAt
@@ -139,7 +140,7 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
                 read_demands(Path(wanted.source))
             except RequirementsError as error:
                 result.append(_placed(where, f"{label}requirements", wanted.source, error.why, error.remedy))
-        here = any(pool.platform == "local" for pool in _eligible(settings, spec))
+        here = any(traits(pool.platform).runs_here for pool in _eligible(settings, spec))
         try:
             inside = names(spec.code) if spec.code is not None else None
         except CodeError as error:
