@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,27 +42,30 @@ def _books(bench: Bench, probe: Any) -> ProbeFinding:
     return _finding(probe, f"used: {used} s; unknown sessions: {live}", {"used": used, "live": live}, holds=not live)
 
 
-def _trained(bench: Bench, trial: Trial, act: str) -> dict[str, Any]:
-    """Let a session run to its end, ended in a way if one is meant, and return what it showed; times are in seconds."""
-    before = bench.used()
+def _trained(bench: Bench, probe: Any, act: str, **changes: Any) -> dict[str, Any]:
+    """Let a session run to its end, ended in a way if one is meant, and return what it showed; times are in seconds.
+
+    Raises ProbeTimeout when it does not start, and PlatformError. What does not come after that is ``missing``.
+    """
+    before, trial = bench.used(), replace(Trial(**probe.trial), **changes)
     bench.start(trial)
     launched = bench.now
     bench.until(bench.find, "the status")
     evidence: dict[str, Any] = {"visible": bench.now - launched}
     line = re.search(rf"^{JOB} (\{{.*)$", bench.output_with(f"{JOB} {{"), re.MULTILINE)
     evidence |= json.loads(line[1]) if line else {}
-    if act == "force":
-        bench.adapter.stop(bench.key, bench.now, force=True)
-    elif act == "ask":
-        evidence["asked"] = bench.ask()
-    elif act == "ask or wait":
-        with suppress(ProbeTimeout):
+    try:
+        if act == "ask":
             evidence["asked"] = bench.ask()
-    ended = bench.over(_STOP_SECONDS if act == "force" else trial.seconds)
-    over_at = bench.now
-    if act != "force":
-        evidence["bytes"] = len(text := bench.output_with(f"{JOB} ended"))
-        evidence["saved"] = int(re.findall(rf"^{JOB} ended (\d+)", text, re.MULTILINE)[-1])
+        elif act == "force":
+            bench.adapter.stop(bench.key, bench.now, force=True)
+        ended = bench.over(_STOP_SECONDS if act == "force" else trial.seconds)
+        over_at = bench.now
+        if act != "force":
+            text = bench.output_with(f"{JOB} ended")
+            evidence |= {"bytes": len(text), "saved": int(re.findall(rf"^{JOB} ended (\d+)", text, re.MULTILINE)[-1])}
+    except ProbeTimeout as error:
+        return evidence | {"missing": str(error)}
     began, used = ended.started or launched, bench.used()
     billed = None if used is None or before is None else used - before
     times = {"start": max(0, began - launched), "log": bench.now - over_at, "ran": (ended.ended or began) - began}
@@ -71,22 +73,17 @@ def _trained(bench: Bench, trial: Trial, act: str) -> dict[str, Any]:
 
 
 def _session(bench: Bench, probe: Any) -> ProbeFinding:
-    """Let a session run as the probe says; what it needs not to be as assumed is part of what it showed."""
-    try:
-        evidence = _trained(bench, Trial(**probe.trial), probe.act)
-    except ProbeTimeout as error:
-        return _finding(probe, str(error), {}, holds=False)
-    enough = evidence.get("bytes", 0) >= 1_000_000 * probe.trial.get("megabytes", 0)
-    holds = (
-        evidence["input"] and enough and probe.word in evidence["detail"] and (not probe.billed or _is_billed(evidence))
-    )
-    names = ("devices", "asked", "bytes", "ran", "billed", "detail")
+    """Let a session run and end as the probe says, and judge what it showed by the probe's own measure."""
+    evidence = _trained(bench, probe, probe.act)
+    names = ("missing", "devices", "asked", "bytes", "ran", "billed", "detail")
     answer = ", ".join(f"{name}: {evidence[name]}" for name in names if evidence.get(name) is not None)
-    return _finding(probe, answer, evidence, holds=holds)
+    enough = evidence.get("bytes", 0) >= 1_000_000 * probe.trial.get("megabytes", 0)
+    as_meant = probe.word in evidence.get("detail", "") and (not probe.billed or _is_billed(evidence))
+    return _finding(probe, answer, evidence, holds=not evidence.get("missing") and enough and as_meant)
 
 
 def _is_billed(evidence: Mapping[str, Any]) -> bool:
-    return evidence["billed"] is None or abs(evidence["billed"] - evidence["ran"]) <= _LATE_SECONDS
+    return evidence.get("billed") is None or abs(evidence["billed"] - evidence["ran"]) <= _LATE_SECONDS
 
 
 def _small_session(bench: Bench) -> dict[str, Any]:
@@ -110,17 +107,19 @@ def _mounts(bench: Bench, probe: Any) -> ProbeFinding:
 
 
 def _job(bench: Bench, probe: Any) -> ProbeFinding:
-    """Stop a job, bring home what it left, continue it in another session, and compare the bills of both."""
-    store, manifests = bench.base.artifacts, f"jobs/{JOB}/manifests/"
-    older = set(store.keys(manifests))
-    first = _trained(bench, Trial(**probe.trial), "ask or wait")
+    """Stop a job, bring home what it left, continue it in another session, and compare the bills of both.
+
+    Where sessions do not see that they are asked to stop, the first one ends by itself.
+    """
+    store, manifests, heard = bench.base.artifacts, f"jobs/{JOB}/manifests/", bench.state.findings.get("stop-flag")
+    older, deaf = set(store.keys(manifests)), heard is not None and heard.verdict == "differs"
+    first = _trained(bench, probe, "", steps=_MORE_STEPS) if deaf else _trained(bench, probe, "ask")
     bench.until(partial(_collect, bench), "what it left")
-    steps, restore = first["saved"] + _MORE_STEPS, max(set(store.keys(manifests)) - older)
-    second = _trained(bench, replace(Trial(**probe.trial), steps=steps, restore=restore), "")
-    holds = (
-        second["resumed"] == first["saved"] and second["saved"] == steps and _is_billed(first) and _is_billed(second)
-    )
-    answer = f"stopped at step {first['saved']}, resumed at {second['resumed']}, ended at {second['saved']}"
+    steps, restore = first.get("saved", 0) + _MORE_STEPS, max(set(store.keys(manifests)) - older, default="")
+    second = _trained(bench, probe, "", steps=steps, restore=restore)
+    resumed = first.get("saved") == second["resumed"] > 0 and second.get("saved") == steps
+    answer = f"saved step {first.get('saved')}, resumed at {second['resumed']}, ended at {second.get('saved')}"
+    holds = resumed and _is_billed(first) and _is_billed(second)
     return _finding(probe, answer, {"first": first, "second": second}, holds=holds)
 
 

@@ -173,6 +173,23 @@ def test_a_cancel_that_does_nothing_becomes_a_fact_of_the_pool(account: Account)
     assert "force_stop" not in app_of(account).pools["t4"].options
 
 
+def test_a_session_that_never_starts_says_nothing_of_its_stop(account: Account) -> None:
+    """The pool would delete kernels from then on, for no reason."""
+    account.place.rules.queue_seconds = 100_000
+    finding = tried(bench_of(account), "stop-session")["stop-session"]
+    assert (finding.verdict, finding.facts) == ("open", {})
+    assert_nothing_is_left(account)
+
+
+def test_a_job_that_cannot_be_asked_to_stop_is_resumed_all_the_same(account_at: Callable[..., Account]) -> None:
+    account = account_at(SCALE, lets_kernels_in=False)
+    bench = bench_of(account)
+    bench.state.findings["stop-flag"] = ProbeFinding("differs", "")
+    finding = tried(bench, "job")["job"]
+    assert finding.verdict == "as assumed", finding
+    assert finding.evidence["first"]["saved"] == 20
+
+
 def test_a_deletion_that_does_nothing_differs(account: Account) -> None:
     account.place.faults.add("DeleteKernel", Fault.FORBIDDEN)
     assert tried(bench_of(account), "stop-delete")["stop-delete"].verdict == "differs"
