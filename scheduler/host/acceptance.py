@@ -11,9 +11,9 @@ import secrets
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -294,39 +294,6 @@ def opened(app: App, pool: str, budget: tuple[int, int], say: Callable[[str], No
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with closing(FileLock(folder / "lock")):
         yield Bench(app, pool, budget, say)
-
-
-def run_probes(
-    bench: Bench,
-    probes: Sequence[Any],
-    runners: Mapping[str, Callable[[Bench, Any], ProbeFinding]],
-    *,
-    again: bool = False,
-) -> None:
-    """Run the probes that this run has not done yet, or all ``again``. Clean up after each, and before the first."""
-    state = bench.state
-    bench.clean()
-    if not state.run:
-        state.run, state.trials, state.done = bench.now, {}, []
-        bench.save()
-    for probe in probes:
-        if probe.name in state.done and not again:
-            continue
-        bench.say(f"{probe.name}: {probe.question}")
-        try:
-            finding = runners[probe.run](bench, probe)
-        except UserError as error:
-            finding = ProbeFinding("open", str(error))
-        finally:
-            bench.clean()
-        state.findings[probe.name] = replace(finding, at=bench.now)
-        state.done = [*{*state.done, probe.name}]
-        bench.save()
-        bench.say(f"  {finding.verdict}: {finding.answer}")
-        if probe.needed and finding.verdict != "as assumed":
-            break
-    if state.trials:
-        bench.sweep()
 
 
 def conclude(bench: Bench, state_dir: Path) -> dict[str, Any]:

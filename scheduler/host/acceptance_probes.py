@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jobs.problem import UserError
 from platforms.base import Checked
 from platforms.registry import checkup
 from scheduler.app import App
 from scheduler.clock import real_now
-from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, ProbeTimeout, Trial, opened, run_probes
+from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, ProbeTimeout, Trial, opened
 from scheduler.host.doctor import examine
 
 _LATE_SECONDS = 60  # of a log, and between a bill and our own count
@@ -128,7 +129,7 @@ def _collect(bench: Bench) -> bool:
     return True
 
 
-RUNNERS = {
+_RUNNERS = {
     "account": _account,
     "books": _books,
     "session": _session,
@@ -138,10 +139,37 @@ RUNNERS = {
 }
 
 
+def run_probes(bench: Bench, probes: Sequence[Any], *, again: bool = False) -> None:
+    """Run the probes that this run has not done yet, or all ``again``. Clean up after each, and before the first."""
+    state = bench.state
+    bench.clean()
+    if not state.run:
+        state.run, state.trials, state.done = bench.now, {}, []
+        bench.save()
+    for probe in probes:
+        if probe.name in state.done and not again:
+            continue
+        bench.say(f"{probe.name}: {probe.question}")
+        try:
+            finding = _RUNNERS[probe.run](bench, probe)
+        except UserError as error:
+            finding = ProbeFinding("open", str(error))
+        finally:
+            bench.clean()
+        state.findings[probe.name] = replace(finding, at=bench.now)
+        state.done = [*{*state.done, probe.name}]
+        bench.save()
+        bench.say(f"  {finding.verdict}: {finding.answer}")
+        if probe.needed and finding.verdict != "as assumed":
+            break
+    if state.trials:
+        bench.sweep()
+
+
 def try_session(app: App, pool: str) -> Checked:
     """Run a small session, and return what came of it."""
     with opened(app, pool, (3_600, 1_000_000), lambda _: None) as bench:
-        run_probes(bench, [probe for probe in PROBES if probe.name == "session"], RUNNERS, again=True)
+        run_probes(bench, [probe for probe in PROBES if probe.name == "session"], again=True)
         finding = bench.state.findings["session"]
     good = finding.verdict == "as assumed"
     return Checked("ok" if good else "bad", finding.answer, "" if good else f"See: schedctl acceptance {pool}")

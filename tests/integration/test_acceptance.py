@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler.app import load_app
-from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, run_probes
-from scheduler.host.acceptance_probes import RUNNERS
+from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding
+from scheduler.host.acceptance_probes import run_probes
 from scheduler.store.engine import open_database
 from tests.lab.clocks import starting_now
 from tests.lab.patience import until
@@ -51,7 +51,7 @@ def bench_of(folder: Path, platform: str, options: dict[str, str], *, scale: flo
 
 def tried(bench: Bench, *names: str) -> dict[str, ProbeFinding]:
     mine = [one for one in PROBES if not one.platforms or bench.pool.platform in one.platforms]
-    run_probes(bench, [one for one in mine if not names or one.name in names], RUNNERS)
+    run_probes(bench, [one for one in mine if not names or one.name in names])
     return bench.state.findings
 
 
@@ -70,7 +70,7 @@ def test_all_answers_of_this_machine_are_as_assumed(tmp_path: Path) -> None:
 
 def test_a_session_that_does_not_start_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(tmp_path, "local", {}, scale=200.0)
-    monkeypatch.setitem(RUNNERS["session"].__globals__, "JOB", "never printed")
+    monkeypatch.setitem(run_probes.__globals__, "JOB", "never printed")
     findings = tried(bench, "session", "visible")
     assert (findings["session"].verdict, "visible" in findings) == ("open", False)
 

@@ -50,8 +50,8 @@ def acceptance(
     open, with 7 when something may be left at the platform: call it again.
     """
     from platforms.registry import account_name
-    from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newest, opened, run_probes, shared
-    from scheduler.host.acceptance_probes import RUNNERS
+    from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newest, opened, shared
+    from scheduler.host.acceptance_probes import run_probes
 
     pool, state_dir = _pool(cli, platform, SITES), cli.app.settings.state_dir
     folder = state_dir / JOB / pool.name
@@ -73,7 +73,7 @@ def acceptance(
             cli.out.table(("probe", "~question", ">quota at most", ">cost at most", ">sessions"), rows)
         most = f"{hours(limits['seconds'])} of quota and {_dollars(limits['microdollars'])}"
         confirm(cli, f"Try {pool.name} for at most {most}? All that it creates is removed again.", yes=yes)
-        run_probes(bench, wanted, RUNNERS, again=bool(only))
+        run_probes(bench, wanted, again=bool(only))
         done, result = bench.state.done, conclude(bench, state_dir)
     cli.out.data(result)
     cli.out.listing(result["answers"], {name: itemgetter(name) for name in ("name", "verdict", "answer")})

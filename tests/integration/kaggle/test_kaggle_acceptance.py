@@ -13,8 +13,8 @@ import pytest
 from platforms.facts import FACTS
 from scheduler.app import App, load_app
 from scheduler.host import acceptance
-from scheduler.host.acceptance import PROBES, Bench, ProbeFinding, Trial, conclude, run_probes, shared
-from scheduler.host.acceptance_probes import RUNNERS
+from scheduler.host.acceptance import PROBES, Bench, ProbeFinding, Trial, conclude, shared
+from scheduler.host.acceptance_probes import run_probes
 from scheduler.store.engine import open_database
 from tests.lab.faults import Fault
 
@@ -77,7 +77,7 @@ def probes(*names: str) -> list[Any]:
 
 
 def tried(bench: Bench, *names: str) -> dict[str, ProbeFinding]:
-    run_probes(bench, probes(*names), RUNNERS)
+    run_probes(bench, probes(*names))
     return bench.state.findings
 
 
@@ -105,7 +105,7 @@ def test_all_answers_are_as_assumed_and_nothing_is_left(account: Account) -> Non
 def test_wrong_credentials_end_a_run_before_it_starts_anything(account: Account) -> None:
     (account.folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "canary"}))
     bench = bench_of(account)
-    run_probes(bench, probes(), RUNNERS)
+    run_probes(bench, probes())
     assert bench.state.done == ["account"]
     assert bench.state.findings["account"].verdict == "differs"
     assert "are refused" in bench.state.findings["account"].answer
@@ -241,8 +241,8 @@ import os, signal, sys
 from pathlib import Path
 from scheduler.app import load_app
 from scheduler.host import acceptance
-from scheduler.host.acceptance import PROBES, Bench, run_probes
-from scheduler.host.acceptance_probes import RUNNERS
+from scheduler.host.acceptance import PROBES, Bench
+from scheduler.host.acceptance_probes import run_probes
 write, number, moment, count = acceptance.write_whole, int(sys.argv[2]), sys.argv[3], 0
 def writing(*arguments, **options):
     global count
@@ -254,7 +254,7 @@ def writing(*arguments, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 acceptance.write_whole = writing
 bench = Bench(load_app(Path(sys.argv[1])), "t4", (3600, 0), print)
-run_probes(bench, [probe for probe in PROBES if probe.name == "session"], RUNNERS)
+run_probes(bench, [probe for probe in PROBES if probe.name == "session"])
 print("writes", count)
 """
 WRITES = 4

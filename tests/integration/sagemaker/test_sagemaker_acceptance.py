@@ -9,8 +9,8 @@ import pytest
 
 from jobs.payload.clock import Clock
 from scheduler.app import load_app
-from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, run_probes
-from scheduler.host.acceptance_probes import RUNNERS
+from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding
+from scheduler.host.acceptance_probes import run_probes
 from tests.lab.aws import FaultyPlace, FaultyServer, Shortages
 from tests.lab.clocks import starting_now
 from tests.lab.faults import Fault
@@ -62,7 +62,7 @@ class Account:
     def tried(self, bench: Bench, *names: str) -> dict[str, ProbeFinding]:
         """Run the probes named, or all."""
         mine = [probe for probe in PROBES if not probe.platforms or "sagemaker" in probe.platforms]
-        run_probes(bench, [probe for probe in mine if not names or probe.name in names], RUNNERS)
+        run_probes(bench, [probe for probe in mine if not names or probe.name in names])
         return bench.state.findings
 
     def assert_nothing_is_left(self, bench: Bench) -> None:
