@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn
 
 from jobs.payload.bounded_file import ODD, open_below
+from jobs.payload.whole_file import write_whole
 from jobs.problem import Refusal
 
 _PIECE_BYTES = 1 << 20
@@ -75,12 +76,7 @@ def build_bundle(payload: Path, folder: Path) -> Bundle:
     target = folder / f"payload-{digest}.tar.gz"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}"
-        try:
-            temporary.write_bytes(gzip.compress(buffer.getvalue(), mtime=0))
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(target, gzip.compress(buffer.getvalue(), mtime=0))
     return Bundle(target, digest, target.stat().st_size)
 
 

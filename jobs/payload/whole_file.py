@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeAlias
@@ -20,7 +20,8 @@ from .bounded_file import folder_below
 
 TEMPORARY = ".tmp-"
 """How names of files in the making begin; those of writers that were killed are swept."""
-Source: TypeAlias = "Path | bytes | BinaryIO"
+Source: TypeAlias = "Path | bytes | BinaryIO | Callable[[BinaryIO], object]"
+"""What a file is to hold; a function writes it itself."""
 _PIECE_BYTES = 1 << 20
 
 
@@ -84,6 +85,8 @@ def _written(folder: int, source: Source, *, durable: bool = True) -> Iterator[s
                 case Path():
                     with source.open("rb") as original:
                         shutil.copyfileobj(original, stream, _PIECE_BYTES)
+                case _ if callable(source):
+                    source(stream)
                 case _:
                     shutil.copyfileobj(source, stream, _PIECE_BYTES)
             if durable:

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Annotated, Any
 from jobs.inputs.folder import TreeError
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.tree import LIMITS, check_room
+from jobs.payload.whole_file import replace_below
 from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
 from platforms.artifacts.s3.client import CONTENDED, EXISTS, NO_UPLOAD, S3Options, code_of, connect, translated
 from platforms.options import Written, read_declared
@@ -119,8 +120,18 @@ class S3Store:
         check_key("fetch", key)
         with translated("fetch", key, self._bucket):
             head = self._client.head_object(Bucket=self._bucket, Key=self._name(key))
-            with _appearing(key, target) as descriptor:
-                download(self._client, self._bucket, self._name(key), head["ContentLength"], head["ETag"], descriptor)
+            size, tag = head["ContentLength"], head["ETag"]
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                replace_below(
+                    target.parent,
+                    target.name,
+                    lambda sink: download(self._client, self._bucket, self._name(key), size, tag, sink.fileno()),
+                )
+            except OSError as error:
+                if error.errno in _FULL:
+                    raise StoreError("fetch", key, str(error), "Make room on that disk") from error
+                raise
 
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None when there is none."""
@@ -209,24 +220,6 @@ class S3Store:
             ChecksumSHA256=sha256_base64(data),
             **(conditions or {}),
         )
-
-
-@contextmanager
-def _appearing(key: str, target: Path) -> Iterator[int]:
-    """Yield the descriptor of a temporary file, which becomes ``target`` when it was filled without an error."""
-    temporary = target.with_name(f".tmp-{os.getpid()}-{os.urandom(4).hex()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as stream:
-            yield stream.fileno()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        if error.errno in _FULL:
-            raise StoreError("fetch", key, str(error), "Make room on that disk") from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def presigned_address(
