@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 from ..deadline import Deadline, opener
 from .manifest import sha256_file
-from .transport import PIECE_BYTES
+from .transport import PIECE_BYTES, pour
 
 _Answer = TypeVar("_Answer")
 
@@ -102,15 +102,8 @@ class PresignedTransport:
         """See Transport. What cannot be read is not known to be good."""
         if key not in self._gets:
             return False
-
-        def hash_all(answer: HTTPResponse, deadline: Deadline) -> str:
-            digest = hashlib.sha256()
-            for piece in _pieces(answer, deadline):
-                digest.update(piece)
-            return digest.hexdigest()
-
         with suppress(FileNotFoundError):
-            return self._get(self._url(key), key, hash_all) == sha256
+            return self._get(self._url(key), key, lambda *answer: pour(_pieces(*answer))) == sha256
         return False
 
     def folder(self, prefix: str) -> Path:
@@ -142,15 +135,11 @@ class PresignedTransport:
         return url
 
     def _download(self, url: str, key: str, target: Path) -> str:
-        def pour(answer: HTTPResponse, deadline: Deadline) -> str:
-            digest = hashlib.sha256()
+        def take(answer: HTTPResponse, deadline: Deadline) -> str:
             with target.open("wb") as sink:
-                for piece in _pieces(answer, deadline):
-                    digest.update(piece)
-                    sink.write(piece)
-            return digest.hexdigest()
+                return pour(_pieces(answer, deadline), sink)
 
-        return self._get(url, key, pour)
+        return self._get(url, key, take)
 
     @staticmethod
     def _get(

@@ -6,14 +6,25 @@ Everything is asked for by key, nothing is listed, so that a transport made of p
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from ..whole_file import create_below, replace_below
 from .manifest import sha256_file
 
 PIECE_BYTES = 1 << 20
+
+
+def pour(pieces: Iterable[bytes], sink: BinaryIO | None = None) -> str:
+    """Write pieces to ``sink``, if there is one; return the sha256 (hex) of all of them."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+        if sink is not None:
+            sink.write(piece)
+    return digest.hexdigest()
 
 
 class Fetches(Protocol):
@@ -66,15 +77,11 @@ class DirectoryTransport:
 
     def fetch(self, key: str, target: Path) -> str:
         """See Transport."""
-        digest = hashlib.sha256()
         place = self._path(key)
         if self._beside is not None and not place.exists():
             place = self._beside.joinpath(*PurePosixPath(key).parts)
         with place.open("rb") as source, target.open("xb") as sink:
-            while piece := source.read(PIECE_BYTES):
-                digest.update(piece)
-                sink.write(piece)
-        return digest.hexdigest()
+            return pour(iter(lambda: source.read(PIECE_BYTES), b""), sink)
 
     def publish_new(self, key: str, source: Path | bytes) -> bool:
         """See Transport."""
