@@ -84,7 +84,8 @@ def preview(
 ) -> dict[str, Any]:
     """What the daemon would plan now, or what edits (hours of pools or "down", weights, jobs, a rule) would change."""
     hours = [f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in pools.items()]
-    words = [*_options(pool=hours, weight=[f"{name}={value!r}" for name, value in weights.items()], policy=policy)]
+    priorities = [f"{name}={weight!r}" for name, weight in weights.items()]
+    words = [*_options(pool=hours, priority=priorities, policy=policy)]
     if not words and not add:
         return surface.commands.run(["plan", "preview"])
     return surface.commands.run(["plan", "what-if", *words], tables=add, option="--add-job")
@@ -142,10 +143,10 @@ def submit(  # noqa: PLR0913 - what a job is made of
         raise BadRequest(f"there is no folder {folder}", "Give the whole path of the script")
     words = _options(
         target_step=target_step,
-        whole=whole,
+        max_time=whole,
         name=name,
         role=role,
-        weight=weight,
+        priority=weight,
         vram_gib=vram_gib,
         steps_per_hour=steps_per_hour,
         requirements=requirements,

@@ -68,6 +68,7 @@ def test_a_run_its_log_and_the_week_can_be_read(port: PortClient) -> None:
     assert port.ask("training")["jobs"]
     assert port.ask("plan.explain", job="m0001")["job"] == "m0001"
     assert "placements" in json.dumps(port.ask("plan.preview"))
+    assert port.ask("plan.preview", weights={"m0001": 2.0})["warnings"] == [], "of options that nobody typed"
 
 
 def test_jobs_are_changed_in_the_name_of_the_user(world: World, port: PortClient) -> None:
