@@ -251,7 +251,7 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
 NAME = ".schedignore"
 SECONDS_MAX = 60.0
 _TOKENS = re.compile(
-    r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|\[.*|.", re.DOTALL
+    r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|(?P<open>\[.*)|.", re.DOTALL
 )
 _FOLDERS = "(?:[^/]++/)*"  # any number of them
 
@@ -333,6 +333,8 @@ def _name(word: str) -> str:
             parts.append("")
         elif match["any"]:
             parts[-1] += "[^/]"
+        elif match["open"]:
+            parts[-1] += "(?!)"  # a set that is not closed matches nothing
         elif match["set"]:
             parts[-1] += f"(?!/)[{'^' if match['negated'] else ''}{_set(match['set'])}]"
         else:
