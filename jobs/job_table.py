@@ -8,9 +8,9 @@ from typing import Any
 
 from jobs.duration import show_duration
 from jobs.nouns.keys import keys_of
-from jobs.spec import Evaluation, JobSpec, Needs
+from jobs.spec import Evaluation, JobSpec, Needs, StartFrom
 
-_IN_FULL = (JobSpec, Needs, Evaluation)  # people want to see their values by default as well
+_IN_FULL = (JobSpec, Needs, Evaluation, StartFrom)  # people want to see their values by default as well
 
 
 def table_of(spec: JobSpec) -> dict[str, Any]:
@@ -20,6 +20,8 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         table["after"]["fraction"] = spec.gate.fraction
     if spec.mixture is not None and spec.mixture.domain is not None:
         table["mixture"]["extra_share"] = spec.mixture.extra_share
+    if spec.evaluation is not None and not spec.evaluation.votes:
+        del table["evaluation"]["usual"]
     if spec.start_from is not None:
         table.pop("after", None)
     if spec.whole:
@@ -36,6 +38,7 @@ def whole_of(spec: JobSpec) -> str:
 def written_table(record: Any) -> dict[str, Any]:
     """Return a dataclass with rules as the table that people write."""
     kind: Any = type(record)
+    empty: tuple[Any, ...] = ("", [], {}) if isinstance(record, JobSpec) else ("", {})
     table = {}
     for one in keys_of(kind):
         value = one.of(record)
@@ -45,7 +48,7 @@ def written_table(record: Any) -> dict[str, Any]:
             value = one.rule.show(value)
         elif value is not None:
             value = list(map(written_table, value)) if one.many else written_table(value)
-        if value is not None and (one.default is None or value not in ("", [], {})):
+        if value is not None and (one.default is None or value not in empty):
             table[one.key] = value
     return table
 

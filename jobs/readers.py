@@ -287,6 +287,7 @@ START = Rule(_start)
 STEPS = number(1, _STEP_MAX, "steps", whole=True)
 STRINGS = Rule(_strings)
 TEXT = matching(r"(?s).*\S.*", "this must be a text", "put it in quotation marks")
+PATH = replace(TEXT, place=True)
 VOTES = replace(
     matching(
         rf"(?s)(?!{_SCHEME}).*\S.*", "this must be a file of this machine", 'write it like votes = "votes/ufm.jsonl"'

@@ -156,7 +156,7 @@ class Code:
     the one it stood on (empty without git), from which a ``dirty`` one differs.
     """
 
-    source: Annotated[str, readers.TEXT, Key("repository")]
+    source: Annotated[str, readers.PATH, Key("repository")]
     revision: Annotated[str, readers.TEXT, Key("commit")] = ""
     digest: str = ""
     commit: str = ""

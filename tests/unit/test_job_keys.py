@@ -95,6 +95,29 @@ def test_zero_and_nothing_are_told_apart_in_a_table(spec: JobSpec) -> None:
     assert job_from_table(table_of(spec), "job.toml") == spec
 
 
+@pytest.mark.parametrize("code", ["trainer", {"repository": "trainer"}, {"repository": "trainer", "commit": "v2"}])
+def test_a_folder_of_code_is_relative_to_the_job_file(code: Any) -> None:
+    spec = job_from_table({**PLAIN, "code": code}, "/jobs/job.toml")
+    assert spec.code is not None
+    assert spec.code.source == "/jobs/trainer"
+
+
+def test_a_start_is_written_in_full() -> None:
+    spec = job_from_table({**PLAIN, "start_from": {"job": "b"}}, "job.toml")
+    assert table_of(spec)["start_from"] == {"job": "b", "at": "newest"}
+
+
+def test_an_evaluation_is_written_in_full() -> None:
+    """Programs read these keys of `--dry-run --json`."""
+    evaluation = {"command": ["score"], "set": "/items.jsonl"}
+    gates = [{"metric": "a", "kind": "better"}]
+    table = table_of(job_from_table({**PLAIN, "evaluation": evaluation, "gates": gates}, "job.toml"))
+    more = {"longest": "30m", "needs": {"devices": 1, "vram_gib": 0.0, "dtype": "fp32"}, "pools": []}
+    assert table["evaluation"] == evaluation | more | {"promote": "automatic", "at": [1.0], "within": "2d"}
+    assert table["gates"] == gates
+    assert "pools" not in table
+
+
 @pytest.mark.parametrize("key", ["after", "evaluation", "mixture", "share", "start_from", "stop"])
 def test_an_inherited_table_can_be_switched_off(key: str) -> None:
     assert job_from_table({**PLAIN, key: "off"}, "job.toml") == job_from_table(PLAIN, "job.toml")
