@@ -146,24 +146,30 @@ def run_probes(bench: Bench, probes: Sequence[Any], *, again: bool = False) -> N
     if not state.run:
         state.run, state.trials, state.done = bench.now, {}, []
         bench.save()
-    for probe in probes:
-        if probe.name in state.done and not again:
-            continue
-        bench.say(f"{probe.name}: {probe.question}")
-        try:
-            finding = _RUNNERS[probe.run](bench, probe)
-        except UserError as error:
-            finding = ProbeFinding("open", str(error))
-        finally:
-            bench.clean()
-        state.findings[probe.name] = replace(finding, at=bench.now)
-        state.done = [*{*state.done, probe.name}]
-        bench.save()
-        bench.say(f"  {finding.verdict}: {finding.answer}")
-        if probe.needed and finding.verdict != "as assumed":
-            break
-    if state.trials:
-        bench.sweep()
+    try:
+        for probe in probes:
+            if again or probe.name not in state.done:
+                finding = _run_probe(bench, probe)
+                if probe.needed and finding.verdict != "as assumed":
+                    break
+    finally:
+        if state.trials:
+            bench.sweep()
+
+
+def _run_probe(bench: Bench, probe: Any) -> ProbeFinding:
+    bench.say(f"{probe.name}: {probe.question}")
+    try:
+        finding = _RUNNERS[probe.run](bench, probe)
+    except UserError as error:
+        finding = ProbeFinding("open", str(error))
+    finally:
+        bench.clean()
+    bench.state.findings[probe.name] = replace(finding, at=bench.now)
+    bench.state.done = list(dict.fromkeys([*bench.state.done, probe.name]))
+    bench.save()
+    bench.say(f"  {finding.verdict}: {finding.answer}")
+    return finding
 
 
 def try_session(app: App, pool: str) -> Checked:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from scheduler.host.acceptance import SITES
+
 CALLS = re.compile(r"(?:_jobs|_client|_s3|\bclient|_client\(\w+, \"[a-z-]+\"\))\.([a-z_]+)\(")
 PAGED_CALLS = re.compile(r"get_paginator\(\"([a-z_0-9]+)\"\)")
 RIGHT_OF = {
@@ -91,3 +93,10 @@ def test_the_role_is_handed_to_sagemaker_only(repository: Path) -> None:
     (trust,) = statements(repository, "trust.json")
     assert trust["Principal"] == {"Service": "sagemaker.amazonaws.com"}
     assert trust["Action"] == "sts:AssumeRole"
+
+
+def test_the_daemon_may_launch_what_acceptance_launches(repository: Path) -> None:
+    policy = json.loads((repository / "docs" / "iam" / "daemon.json").read_text())
+    conditions = [statement.get("Condition", {}) for statement in policy["Statement"]]
+    allowed = [one["ForAllValues:StringEquals"]["sagemaker:InstanceTypes"] for one in conditions if len(one) == 2]
+    assert SITES["sagemaker"].small["instance_types"] in allowed[0]

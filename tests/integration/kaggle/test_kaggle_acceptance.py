@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from scheduler.host.acceptance import PROBES, Bench, ProbeFinding, Trial, conclu
 from scheduler.host.acceptance_probes import run_probes
 from scheduler.store.engine import open_database
 from tests.lab.faults import Fault
+from tests.lab.patience import until
 
 Account = Any
 SCALE = 20.0
@@ -314,3 +316,18 @@ def test_doctor_runs_a_small_session_when_it_is_asked_to(account: Account) -> No
     assert next(check["grade"] for check in checks if check["check"] == "t4: probe") == "ok", checks
     assert account.place.gpu_seconds_used(0, account.now()) == 0
     assert_nothing_is_left(account)
+
+
+def test_an_interrupted_run_leaves_nothing_and_the_next_one_continues(account: Account) -> None:
+    app_of(account)
+    words = ("acceptance", "t4", "--yes", "--json")
+    command = [sys.executable, "-m", "scheduler", "--config", str(account.folder / "settings.toml"), *words]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(account.folder)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until(lambda: any(session.status == "RUNNING" for session in account.place.sessions()), "a session")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert_nothing_is_left(account)
+    bench = bench_of(account)
+    assert (sorted(bench.state.done), bench.state.run > 0) == (["account", "books"], True)
+    assert set(tried(bench, "account", "session")) == {"account", "books", "session"}
