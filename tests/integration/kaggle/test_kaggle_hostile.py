@@ -12,7 +12,7 @@ from platforms.base import Refused, SessionState
 from platforms.kaggle import adapter
 from platforms.kaggle.api import wire
 from platforms.kaggle.kernel.bootstrap import _PRINTED_BYTES_MAX
-from platforms.kaggle.session import tail
+from platforms.kaggle.session import observer
 from tests.lab.faults import Fault
 from tests.lab.patience import until
 
@@ -132,7 +132,7 @@ def test_a_log_larger_than_an_answer_may_be_ends_the_session_all_the_same(
 
 
 def test_a_live_log_is_cut_like_a_finished_one(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_KEPT_BYTES", 2_000)
+    monkeypatch.setattr(observer, "_KEPT_BYTES", 2_000)
     flood = "print(*range(2_000), sep='\\n', flush=True); import signal; signal.pause()"
     account.adapter().launch(account.request(KEY, "wait", command=["{python}", "-c", flood]), account.now())
     until(lambda: "is dropped" in account.output(KEY), "is dropped to be printed")
