@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from config.layers import Layers
 from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds, at_most
@@ -330,7 +331,7 @@ class LoggingSettings(Section):
     file: Path | None = None
 
 
-class Settings(Section):
+class Settings(Section, BaseSettings):  # type: ignore[misc]  # the two libraries type `model_config` differently
     """All settings. ``database_url`` and ``artifacts.root`` follow from ``state_dir`` when left empty."""
 
     state_dir: Path
@@ -359,6 +360,18 @@ class Settings(Section):
         settings = cls(**layers.values)
         settings._layers = layers
         return settings
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the library's parameters, by their names
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - reads no TOML, and overlooks misspelt variables
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no such file here
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - looks at no file's rights
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the merged layers alone, in place of the sources that the library would read by itself."""
+        return (init_settings,)
 
     def origin(self, key: str) -> str:
         """Return the file or variable that set a dotted key, or the table or list around it."""

@@ -313,7 +313,8 @@ def _rule(line: str) -> _Rule | None:
     blocks: list[list[str]] = [[]] if "/" in line else [[], []]  # of names; any folders may lie between two
     for word in words:
         if len(words) > 1 and len(word) > 1 and not word.strip("*"):
-            blocks.append([])
+            if len(blocks) == 1 or blocks[-1]:  # several in a row say no more than one
+                blocks.append([])
         else:
             blocks[-1].append(_name(word))
     if len(blocks) > 1 and not blocks[-1]:

@@ -32,7 +32,7 @@ _KEPT = (*keyword.kwlist, "function", "let", "const", "new", "this", "null", "do
 _SIGN_OF = {word: chr(0x100 + place) for place, word in enumerate(_KEPT)}
 
 
-class _View(NamedTuple):
+class _ItemView(NamedTuple):
     """An item as words, or as the shape of code, and how long that is."""
 
     item: str
@@ -46,13 +46,13 @@ class ItemIndex:
     def __init__(self, items: Mapping[str, str], shared: float = SHARED) -> None:
         """Index the text of each item; one stands in a text that holds the share ``shared`` of its runs."""
         self._shared = shared
-        self._views: list[_View] = []
+        self._views: list[_ItemView] = []
         self._places: dict[int, list[tuple[int, int]]] = {}  # by run: in which view, as which of its runs
         for item, text in items.items():
             for is_shape, (length, runs) in enumerate(_views(text)):
                 for place, run in enumerate(islice(dict.fromkeys(runs), _RUNS_MAX // len(items))):
                     self._places.setdefault(run, []).append((len(self._views), place))
-                self._views.append(_View(item, bool(is_shape), length))
+                self._views.append(_ItemView(item, bool(is_shape), length))
         few, many = (max(count, _POPULAR_ITEMS * len(items)) for count in _ITEMS)
         for run in [run for run, places in self._places.items() if len(places) > many]:
             del self._places[run]  # to count it would take a step for each item and text

@@ -159,7 +159,8 @@ def _form(surface: Surface, verb: Verb, actors: Actors, log: EventLog) -> Callab
             actors.take(request, request.url.path, form.get("form", ""))
             fields = {name: text for name, text in form.items() if name in verb.takes.model_fields}
             verb.ask(surface, dict(checked(verb.takes, {**fields, **request.path_params}, texts=True)))
-            log.info("web.acted", verb=verb.name.rpartition(".")[2], **request.path_params)
+            facts = {name: request.path_params[name] for name in verb.takes.model_fields if name in request.path_params}
+            log.info("web.acted", verb=verb.name.rpartition(".")[2], **facts)
 
         await run_in_threadpool(act)
         return RedirectResponse(quote(page), 303)

@@ -14,7 +14,7 @@ from scheduler.notify.rules import NotificationRule, alerts_in, document, lines_
 from scheduler.store import due, events, jobs, runs
 from scheduler.store.events import Event
 from scheduler.views.needs import RAISED
-from tests.integration.test_webhooks import NOW, happen, ports_on
+from tests.lab.outbox import NOW, happen, ports_on
 
 if TYPE_CHECKING:
     from scheduler.store.engine import Database

@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,20 +18,18 @@ from pydantic import ValidationError
 from config.settings import RuleSettings, WebhookSettings
 from jobs.nouns.window import Calendar
 from jobs.payload.deadline import HttpAnswer
-from jobs.payload.redact import Redactor
-from scheduler.clock import system_clock
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import Mailing, mail
 from scheduler.notify.rules import RULES, NotificationRule
 from scheduler.notify.webhook import DELIVERY, SIGNATURE, WebhookChannel, rules_of, standard_signature, webhooks_of
-from scheduler.store import due, events, outbox
+from scheduler.store import due, outbox
+from tests.lab.outbox import NOW, happen, ports_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scheduler.store.engine import Database
 
-NOW = 1_795_000_000
 SECRET = "a-secret-of-the-webhook-0123456789"
 
 
@@ -80,28 +77,6 @@ def receiver() -> Iterator[Receiver]:
     server.server_close()
 
 
-class Log:
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def __getattr__(self, level: str) -> Any:
-        return lambda event, **fields: self.said.append(f"{level} {event} {fields}")
-
-
-def ports_on(database: Database, *secrets: str) -> Any:
-    return SimpleNamespace(
-        database=database,
-        epoch=0,
-        write=database.write,
-        log=Log(),
-        pools={},
-        clock=system_clock(),
-        redact=Redactor(secrets),
-    )
-
-
 def mailing(receiver: Receiver, *rules: NotificationRule, **channels: Any) -> Mailing:
     hooks = {"webhook-board": WebhookChannel(receiver.address, SECRET, 5)}
     return Mailing(channels, "UTC", Calendar("week", "UTC", 0, 0), 900, None, rules, hooks)
@@ -109,11 +84,6 @@ def mailing(receiver: Receiver, *rules: NotificationRule, **channels: Any) -> Ma
 
 def hook(*, kinds: tuple[str, ...] = ("*",), jobs: tuple[str, ...] = ("*",)) -> NotificationRule:
     return NotificationRule("board", kinds, jobs, ("webhook-board",), webhook=True)
-
-
-def happen(database: Database, kind: str, subject: str, at: int, **data: Any) -> int:
-    with database.write() as tx:
-        return events.append(tx, kind, subject, at, **data)
 
 
 def test_an_event_is_posted_once_as_json_with_a_signature_that_the_receiver_can_check(

@@ -95,8 +95,8 @@ def test_a_pattern_with_many_wildcards_is_matched_in_little_work(pattern: str, p
 @pytest.mark.parametrize("end", ["", "x", "]"])
 def test_a_long_pattern_is_read_in_time_that_grows_with_its_length(piece: str, end: str) -> None:
     begin = time.process_time()
-    rules = Ignore("x" + piece * 60_000 + end, "code")
-    assert time.process_time() - begin < 2
+    rules = Ignore("x" + piece * 200_000 + end, "code")
+    assert time.process_time() - begin < 60, "seconds; minutes when it grows with the square"
     assert not rules.leaves_out("file")
 
 

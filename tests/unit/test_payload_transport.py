@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_of_two_publishers_at_once_one_wins(
     """The name is taken between our look and our link; the link, not the look, decides."""
     link = os.link
 
-    def late_link(source: str, target: str, **folders: int) -> None:
+    def late_link(source: str, target: str, **folders: Any) -> None:
         (tmp_path / "store/a" / target).write_bytes(b"theirs")
         link(source, target, **folders)
 

@@ -19,6 +19,7 @@ TOO_HEAVY = {
     "matplotlib",
     "numpy",
     "pydantic",
+    "pydantic_settings",
     "rich",
     "sqlalchemy",
     "structlog",
