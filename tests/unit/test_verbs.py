@@ -68,7 +68,7 @@ def test_every_face_has_the_verbs_of_the_table(surface: Surface) -> None:
 
 def test_a_new_verb_is_on_every_face_at_once(surface: Surface, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("weather.show", "weather.change"):
-        monkeypatch.setitem(VERBS, name, VERBS["status"])  # is taken away afterwards
+        monkeypatch.setitem(VERBS, name, VERBS["status"])  # removed after the test
 
     @verb("weather.show")
     def weather(surface: Surface, day: int = 1) -> dict[str, int]:
