@@ -102,7 +102,7 @@ def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFail
             return StoreFailure("database is read-only", where, why, _READ_ONLY_REMEDY)
         case "CORRUPT" | "NOTADB":
             return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
-        case "ERROR" if str(error).startswith("no such table"):  # its revision is ours, so it had one
+        case "ERROR" if str(error).startswith(("no such table", "no such column")):  # its revision is ours: it had one
             return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
         case "CANTOPEN" | "PERM" | "AUTH":
             if path is not None and path.exists() and not os.access(path.parent, os.W_OK):
@@ -134,7 +134,7 @@ def _of_postgresql(error: Any, cause: BaseException | None, where: str) -> Store
             return StoreFailure("database is read-only", where, why, "Connect to the primary server")
         case "55P03" | "40001" | "40P01":
             return DatabaseBusy("database is locked", where, why, _BUSY_REMEDY)
-        case "XX001" | "XX002" | "42P01":
+        case "XX001" | "XX002" | "42P01" | "42703":
             return DatabaseCorrupt("database is damaged", where, why, "Restore the newest backup (docs/service.md)")
         case "3D000":
             return StoreFailure("no database", where, why, "Create it with `createdb`")

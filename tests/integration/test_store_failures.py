@@ -138,6 +138,14 @@ def test_a_schema_of_an_older_version(database_url: str) -> None:
     assert f"is at nothing, this version needs {REVISIONS[-1]}" in caught.value.why
 
 
+@pytest.mark.parametrize("damage", ["ALTER TABLE jobs RENAME TO lost", "ALTER TABLE jobs RENAME COLUMN name TO lost"])
+def test_a_schema_without_what_its_version_has_is_damaged(database: Database, damage: str) -> None:
+    with database.write() as tx:
+        tx.execute(text(damage))
+    with pytest.raises(DatabaseCorrupt, match="database is damaged"), database.read() as tx:
+        tx.execute(text("SELECT name FROM jobs"))
+
+
 def test_a_schema_of_a_newer_version(database: Database, database_url: str) -> None:
     with database.write() as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
