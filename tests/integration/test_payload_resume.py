@@ -27,7 +27,9 @@ wanted, left = os.environ.get("KILL_IN"), int(os.environ.get("KILL_AT") or 0)
 def hook(event, arguments):
     global left
     save = event in ("open", "os.rename") and "/.partial-" in str(arguments[0])
-    publish = event in ("os.link", "os.remove") and "/.tmp-" in str(arguments[0]) and "/jobs/" in str(arguments[0])
+    publish = event in ("os.link", "os.remove") and str(arguments[0]).startswith(".tmp-")
+    if publish:  # the folder is an open one: the third argument of a link, the second of a removal
+        publish = "/jobs/" in os.readlink(f"/proc/self/fd/{arguments[2 if event == 'os.link' else 1]}") + "/"
     if (save and wanted == "save") or (publish and wanted == "publish"):
         left -= 1
         if left == 0:

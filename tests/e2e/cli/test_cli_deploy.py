@@ -173,7 +173,10 @@ def test_the_doctor_asks_targets_and_tells_what_is_wrong_with_them(
     settings = (home / "config.toml").read_text()
     (home / "config.toml").write_text(settings.replace("health =", "helth ="))
     found = {one["check"]: one for one in schedctl("doctor", "--json").document["checks"]}
-    assert (found["target griffith"]["grade"], "no option helth" in found["target griffith"]["found"]) == ("bad", True)
+    assert (found["target griffith"]["grade"], "unknown setting helth" in found["target griffith"]["found"]) == (
+        "bad",
+        True,
+    )
 
 
 def test_an_automatic_target_takes_only_what_is_in_force(

@@ -285,7 +285,10 @@ def test_what_a_killed_run_leaves_the_next_one_removes(account: Account, number:
 
 
 def schedctl(account: Account, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scheduler", "--config", str(account.folder / "settings.toml"), *words]
+    # A shell lets the programs that it starts in the background ignore the signal.
+    heeding = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    started = f"{heeding}; runpy.run_module('scheduler', run_name='__main__', alter_sys=True)"
+    command = [sys.executable, "-c", started, "--config", str(account.folder / "settings.toml"), *words]
     environment = {"PATH": os.environ["PATH"], "HOME": str(account.folder)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
