@@ -30,13 +30,19 @@ def options_of(name: str, description: str | None, folder: str) -> argparse.Argu
     parser = argparse.ArgumentParser(prog=f"python -m platforms.emulators.{name}", description=description)
     parser.add_argument("folder", type=Path, help=folder)
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument(
-        "--epoch", type=parse_instant, help="what its clock shows at --origin; without it: that instant"
-    )
+    epoch = "what its clock shows at --origin, as UTC seconds or as a date; without it: that instant"
+    parser.add_argument("--epoch", type=_instant, help=epoch)
     parser.add_argument("--origin", type=float, help="real UTC seconds; without it: now")
     parser.add_argument("--scale", type=float, default=1.0, help="scheduled seconds in a real one")
     parser.add_argument("--idle-seconds", type=float, default=0.0, help="end when idle for so long")
     return parser
+
+
+def _instant(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return parse_instant(text)
 
 
 def clock_of(options: argparse.Namespace) -> Clock:
