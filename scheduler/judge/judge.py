@@ -38,7 +38,8 @@ def judge(
 
 def _unless_leaked(finding: Finding, leaks: Mapping[str, Any]) -> Finding:
     gate, share = finding.gate, leaks.get("share") or 0.0
-    if gate.leak == "report" or share <= gate.leak_limit or finding.outcome == "error":
+    leak = gate.leak or ("report" if leaks.get("held_out") else "refuse")
+    if leak == "report" or share <= gate.leak_limit or finding.outcome == "error":
         return finding
     limit = f"{share:.1%} of the test set was seen in training, at most {gate.leak_limit:.1%} may be"
     return finding.decided("failed", f"{gate.metric}: {limit}: {'; '.join(leaks['sentences'])}")

@@ -62,6 +62,19 @@ def test_sixty_items_in_ten_clusters_are_not_sixty() -> None:
     assert found.findings[0].low == pytest.approx(0.05 ** (1 / 10))
 
 
+@pytest.mark.parametrize(
+    ("leak", "held_out", "verdict"),
+    [("", False, "rejected"), ("", True, "accepted"), ("refuse", True, "rejected"), ("report", False, "accepted")],
+)
+def test_what_was_seen_of_a_set_refuses_unless_the_corpus_itself_held_it_out(
+    leak: Any, held_out: bool, verdict: str
+) -> None:
+    """A corpus keeps near duplicates of these apart itself; its rehearsed week was refused for what code shares."""
+    gate = QualityGate("pass", "threshold", minimum=0.5, leak=leak)
+    leaks = {"share": 0.06, "sentences": ["ufm@1 saw 5 of 78 items"], "held_out": held_out}
+    assert judge([gate], scored(ones(6, 10)), None, leaks).verdict == verdict
+
+
 def test_the_first_version_is_asked_thresholds_only() -> None:
     gates = [QualityGate("pass", "threshold", minimum=0.5), BETTER, GUARD]
     found = judge(gates, scored(ones(6, 10)), None)

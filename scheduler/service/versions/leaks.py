@@ -74,9 +74,11 @@ def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[
         trained = lineage(tx, version)
         test_set = next(one for one in jobs.get(tx, evaluation.job).spec.inputs if one.name == TEST_SET)
     folder = ports.corpora() if ports.corpora is not None else None
-    items, shared = items_of(ports, test_set).items, OF_EXCERPTS if test_set.source == HELD_OUT else SHARED
+    items = items_of(ports, test_set).items
     if not folder or {corpus for _, corpus in trained}.isdisjoint(folder.versions()):
         return leaks_of(items, trained, None)
+    held_out = test_set.source == HELD_OUT
+    shared = OF_EXCERPTS if held_out else SHARED
     child = ChildHost("leak check", (sys.executable, "-m", __name__))
     try:
         leaks: dict[str, Any] = child.ask((items, trained, folder, shared), _SECONDS_MAX)
@@ -84,7 +86,7 @@ def leaks_in(ports: Ports, evaluation: EvaluationJob, version: Version) -> dict[
         return leaks_of(items, trained, None, failed=str(error))
     finally:
         child.rest()
-    return leaks
+    return {**leaks, "held_out": held_out}
 
 
 def leaks_of(
