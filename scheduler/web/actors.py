@@ -12,6 +12,7 @@ import hmac
 import os
 import secrets
 import stat
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
@@ -23,7 +24,7 @@ from starlette.requests import Request
 
 from jobs.payload.bounded_file import read_bounded
 from jobs.problem import InvalidInput
-from scheduler.clock import real_now
+from scheduler.clock import real_now, stopwatch
 
 LENGTH_MIN = 32
 READERS, ACTIONS = "web", "web-actions"
@@ -34,6 +35,42 @@ SIGN_IN = "/sign-in/actions"
 PREFIX = "/actions/"
 SESSION_SECONDS = 12 * 3_600
 _FORM_SECONDS = 3_600
+TRIES_SECONDS, _TRIES, _TRIES_OF_ALL, _ADDRESSES_MAX = 60, 10, 100, 1_000
+
+
+class TooManyTries(Exception):
+    """There were too many wrong tokens within the last minute: this one was not looked at."""
+
+
+class Tries:
+    """Wrong tokens of the last minute, of each address and of all together.
+
+    Who guesses from many addresses is stopped by the limit for all. It does not count for addresses that were right
+    before: readers of other addresses are not shut out.
+    """
+
+    def __init__(self) -> None:
+        self._wrong: deque[tuple[float, str]] = deque()
+        self._right: dict[str, None] = {}
+
+    def check(self, guess: str, expected: str, address: str) -> bool:
+        """Return whether ``guess`` is what was expected. Raises TooManyTries; what is empty is no try."""
+        if not guess:
+            return False
+        now = stopwatch()
+        while self._wrong and self._wrong[0][0] <= now - TRIES_SECONDS:
+            self._wrong.popleft()
+        own = sum(each == address for _, each in self._wrong)
+        if own >= _TRIES or (len(self._wrong) >= _TRIES_OF_ALL and address not in self._right):
+            raise TooManyTries
+        if not hmac.compare_digest(guess.encode("utf-8", "replace"), expected.encode()):
+            self._wrong.append((now, address))
+            return False
+        self._right.pop(address, None)  # it goes to the end
+        self._right[address] = None
+        if len(self._right) > _ADDRESSES_MAX:
+            del self._right[next(iter(self._right))]
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +78,20 @@ class Bearer:
     """A token. It is never shown, and no answer tells how much of a guess was right."""
 
     token: str = field(repr=False)
+    _tries: Tries = field(default_factory=Tries, repr=False, compare=False)
 
-    def allows(self, token: str) -> bool:
-        """Return whether a reader showed the token."""
-        return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+    def allows(self, token: str, address: str = "") -> bool:
+        """Return whether a reader at ``address`` showed the token. Raises TooManyTries."""
+        return self._tries.check(token, self.token, address)
 
     @property
     def session(self) -> str:
         """What a browser keeps in place of the token: proof that it once had it, of no use anywhere else."""
         return hmac.new(self.token.encode(), b"status page session", hashlib.sha256).hexdigest()
 
-    def continues(self, cookie: str) -> bool:
-        """Return whether a cookie is this token's."""
-        return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.session.encode())
+    def continues(self, cookie: str, address: str = "") -> bool:
+        """Return whether a cookie is this token's; a guess at one is a guess at the token. Raises TooManyTries."""
+        return self._tries.check(cookie, self.session, address)
 
 
 def read_bearer(

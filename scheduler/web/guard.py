@@ -16,10 +16,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobs.payload.redact import Redact
-from scheduler.clock import real_now, stopwatch
+from scheduler.clock import real_now
 from scheduler.verbs.shapes import Fault
 from scheduler.web import actors as acting
-from scheduler.web.actors import Actors, Bearer, cookie_of
+from scheduler.web.actors import Actors, Bearer, TooManyTries, cookie_of
 
 COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"
@@ -90,8 +90,8 @@ class Guard:
             answer = _refusal(421, "unknown host", "this page has another name", "Add the name to web.names")
         elif scope["method"] != "GET" and not (scope["method"] == "POST" and takes_forms):
             answer = _refusal(405, "not allowed", "this page only reads", "Use schedctl", {"allow": "GET, HEAD"})
-        elif self.bearer is not None and not path.startswith(_OPEN) and not self._is_reader(headers):
-            answer = _challenge(scope)
+        elif self.bearer is not None and not path.startswith(_OPEN):
+            answer = self._reader(self.bearer, scope, headers)
         await answer(scope, receive, guarded)
 
     def _redacted(self, start: Message, message: Message) -> Message:
@@ -109,13 +109,30 @@ class Guard:
         start["headers"] = [*others, (b"content-length", str(len(body)).encode())]
         return {**message, "body": body}
 
-    def _is_reader(self, headers: MutableMapping[bytes, str]) -> bool:
-        if self.bearer is None:
-            return True
+    def _reader(self, bearer: Bearer, scope: Scope, headers: MutableMapping[bytes, str]) -> ASGIApp:
+        """Return the page for a reader, and for others a question or a refusal."""
         kind, _, token = headers.get(b"authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return self.bearer.allows(token.strip())
-        return self.bearer.continues(cookie_of(headers.get(b"cookie", ""), COOKIE))
+        cookie = cookie_of(headers.get(b"cookie", ""), COOKIE)
+        try:
+            if kind.lower() == "bearer":
+                right = bearer.allows(token.strip(), _peer(scope))
+            else:
+                right = bearer.continues(cookie, _peer(scope))
+        except TooManyTries:
+            why = "there were too many wrong tokens from your address, or from all"
+            return _refusal(429, "too many tries", why, "Wait a minute", _WAIT)
+        if right:
+            return self.inner
+        answer = _challenge(scope)
+        if cookie:
+            answer.delete_cookie(COOKIE)  # a browser would try it again with every page
+        return answer
+
+
+def _peer(scope: Scope) -> str:
+    """Return the address at the other end of the connection; headers about it can be forged."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _challenge(scope: Scope) -> Response:
@@ -146,7 +163,7 @@ _BODY_MAX_BYTES = 4_096
 _READER_SECONDS = 2_592_000
 _WRONG = "This is not the token."
 _TOO_MANY = "There were too many wrong tokens. Wait a minute, then try again."
-_TRIES, _TRIES_SECONDS, _ADDRESSES_MAX = 10, 60, 1_000
+_WAIT = {"retry-after": str(acting.TRIES_SECONDS)}
 _SETTINGS = {SIGN_IN: "web.bearer_file", acting.SIGN_IN: "web.actions_file"}
 
 
@@ -170,26 +187,6 @@ def sign_in_routes(bearer: Bearer | None, environment: Environment, actors: Acto
     return routes
 
 
-class _Tries:
-    """Wrong tokens by address: more than a few within a minute, and the next tries are refused unread."""
-
-    def __init__(self) -> None:
-        self._wrong: dict[str, list[float]] = {}
-
-    def record(self, address: str) -> None:
-        """Record a wrong token; of the addresses the one that tried longest ago is forgotten first."""
-        recent = self.recent(address)
-        self._wrong.pop(address, None)  # it goes to the end
-        self._wrong[address] = [*recent, stopwatch()]
-        while len(self._wrong) > _ADDRESSES_MAX:
-            del self._wrong[next(iter(self._wrong))]
-
-    def recent(self, address: str) -> list[float]:
-        """Return when an address sent a wrong token within the last minute; after a few it has to wait."""
-        since = stopwatch() - _TRIES_SECONDS
-        return [at for at in self._wrong.get(address, ()) if at > since]
-
-
 def _add(
     routes: APIRouter,
     path: str,
@@ -199,7 +196,6 @@ def _add(
 ) -> None:
     """Add a form at ``path`` that asks for ``bearer``'s token; ``accept`` gives who showed it a cookie."""
     template = environment.get_template("sign_in.html")
-    tries = _Tries()
     page = partial(template.render, action=path, setting=_SETTINGS[path])
 
     @routes.get(path, include_in_schema=False)
@@ -218,12 +214,11 @@ def _add(
         back = local_path(form.get("next", "/"))
         if bearer is None:
             return RedirectResponse(back, 303)
-        address = request.client.host if request.client else ""
-        if len(tries.recent(address)) >= _TRIES:
-            return HTMLResponse(page(next=back, wrong=_TOO_MANY), 429, {"retry-after": str(_TRIES_SECONDS)})
-        if not bearer.allows(form.get("token", "").strip()):
-            tries.record(address)
-            return HTMLResponse(page(next=back, wrong=_WRONG), 401)
+        try:
+            if not bearer.allows(form.get("token", "").strip(), _peer(request.scope)):
+                return HTMLResponse(page(next=back, wrong=_WRONG), 401)
+        except TooManyTries:
+            return HTMLResponse(page(next=back, wrong=_TOO_MANY), 429, _WAIT)
         response = RedirectResponse(back, 303)
         accept(response, request)
         return response
@@ -248,7 +243,8 @@ async def form_values(request: Request) -> dict[str, str]:
 def _keep(
     response: RedirectResponse, request: Request, name: str, value: str, seconds: int, site: Literal["lax", "strict"]
 ) -> None:
-    secure = request.url.scheme == "https"
+    # Whoever says so falsely gets a cookie that travels over less, so that this header needs no proof.
+    secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
     response.set_cookie(name, value, httponly=True, samesite=site, secure=secure, max_age=seconds)
 
 

@@ -116,6 +116,7 @@ def bounded(limits: ServerLimits) -> dict[str, Any]:
     return {
         "http": type("Bounded", (Connection,), {"limits": limits}),
         "h11_max_incomplete_event_size": limits.header_bytes_max,
+        "proxy_headers": False,  # or programs of this machine could name any address as their own
     }
 
 

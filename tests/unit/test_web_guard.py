@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -13,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from jobs.payload.redact import Redactor
 from jobs.problem import InvalidInput
-from scheduler.web.actors import Bearer, read_bearer
+from scheduler.web.actors import Bearer, TooManyTries, Tries, read_bearer
 from scheduler.web.guard import COOKIE, Guard, local_path, sign_in_routes
 
 if TYPE_CHECKING:
@@ -130,6 +131,49 @@ def test_how_the_word_before_the_token_is_written_does_not_matter(shown: str) ->
     assert asked("/metrics", token=TOKEN, authorization=shown).status_code == 200
 
 
+def test_guesses_from_many_addresses_have_one_limit_that_keeps_no_known_reader_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("scheduler.web.actors.stopwatch", lambda: now)
+    bearer = Bearer(TOKEN)
+    assert bearer.continues(bearer.session, "192.0.2.1")
+    assert [bearer.allows("guess", f"2001:db8::{each}") for each in range(100)] == [False] * 100
+    for address in ("2001:db8::ff00", "192.0.2.2"):
+        with pytest.raises(TooManyTries):
+            bearer.allows(TOKEN, address)
+    assert bearer.allows(TOKEN, "192.0.2.1"), "who was right before does not wait for guesses of others"
+    now = 60.0
+    assert bearer.allows(TOKEN, "192.0.2.2")
+
+
+def test_guesses_at_cookies_are_counted_with_those_at_the_token_and_nothing_shown_is_no_guess() -> None:
+    bearer = Bearer(TOKEN)
+    assert not any(bearer.continues("", "a") or bearer.allows("", "a") for _ in range(200))
+    assert [bearer.continues(f"guess {each}", "a") for each in range(5)] == [False] * 5
+    assert [bearer.allows(f"guess {each}", "a") for each in range(5)] == [False] * 5
+    with pytest.raises(TooManyTries):
+        bearer.continues(bearer.session, "a")
+
+
+def test_a_thousand_readers_and_a_flood_of_guesses_fill_no_memory() -> None:
+    tries = Tries()
+    for each in range(5_000):
+        assert tries.check("right", "right", f"reader {each}")
+    for each in range(5_000):
+        with suppress(TooManyTries):
+            tries.check("guess", "right", f"guesser {each}")
+    assert (len(tries._right), len(tries._wrong)) == (1_000, 100)
+
+
+def test_a_browser_is_asked_to_forget_a_cookie_that_is_no_longer_right() -> None:
+    answer = asked("/", token=TOKEN, cookie=f"{COOKIE}=of-the-token-before")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=%2F")
+    assert answer.headers["set-cookie"].startswith(f'{COOKIE}=""; ')
+    assert "max-age=0" in answer.headers["set-cookie"].lower()
+    assert "set-cookie" not in asked("/", token=TOKEN).headers
+
+
 def signed_in(
     method: str = "POST",
     path: str = "/sign-in",
@@ -137,15 +181,17 @@ def signed_in(
     body: str = "",
     scheme: str = "http",
     bearer: Bearer | None = TELLER,
+    headers: dict[str, str] | None = None,
 ) -> httpx.Response:
     """What the sign-in answers; its page shows where it leads and whether the token was wrong."""
     app = FastAPI()
     pages = DictLoader({"sign_in.html": "to {{ next }} {{ 'wrong' if wrong else 'new' }}"})
-    app.include_router(sign_in_routes(bearer, Environment(loader=pages, autoescape=True)))
+    fresh = bearer and Bearer(bearer.token)  # without the wrong tokens of other tests
+    app.include_router(sign_in_routes(fresh, Environment(loader=pages, autoescape=True)))
 
     async def ask() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"{scheme}://127.0.0.1") as client:
-            return await client.request(method, path, content=body)
+            return await client.request(method, path, content=body, headers=headers)
 
     return asyncio.run(ask())
 
@@ -154,6 +200,8 @@ def signed_in(
 def test_a_cookie_that_came_over_https_travels_over_nothing_else(scheme: str) -> None:
     cookie = signed_in(body=f"token={TOKEN}", scheme=scheme).headers["set-cookie"].lower()
     assert ("; secure" in cookie) == (scheme == "https")
+    said = {"x-forwarded-proto": "https"}
+    assert "; secure" in signed_in(body=f"token={TOKEN}", headers=said).headers["set-cookie"].lower()
 
 
 def test_the_token_gives_a_cookie_for_thirty_days_that_no_script_reads_and_leads_back() -> None:
@@ -173,10 +221,10 @@ def test_a_wrong_token_gives_no_cookie_and_may_be_tried_again(body: str) -> None
 
 def test_too_many_wrong_tokens_have_to_wait_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("scheduler.web.guard.stopwatch", lambda: now)
+    monkeypatch.setattr("scheduler.web.actors.stopwatch", lambda: now)
     app = FastAPI()
     pages = DictLoader({"sign_in.html": "{{ wrong }}"})
-    app.include_router(sign_in_routes(TELLER, Environment(loader=pages, autoescape=True)))
+    app.include_router(sign_in_routes(Bearer(TOKEN), Environment(loader=pages, autoescape=True)))
 
     async def answers(token: str, address: str, times: int) -> list[tuple[int, str]]:
         transport = httpx.ASGITransport(app, client=(address, 1))

@@ -33,10 +33,10 @@ def serve() -> Iterator[Callable[..., int]]:
     """Serves the page behind its guard with limits of the test's own; returns the port."""
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
 
-    def begin(app: Any = page, **limits: Any) -> int:
+    def begin(app: Any = page, bearer: Bearer | None = None, **limits: Any) -> int:
         listening = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(
-            Guard(app, frozenset(), None),
+            Guard(app, frozenset(), bearer),
             **bounded(ServerLimits(**limits)),
             log_config=None,
             lifespan="off",
@@ -151,7 +151,7 @@ def test_too_many_connections_do_not_keep_a_reader_out(serve: Callable[..., int]
         connection.close()
 
 
-def test_an_endless_sign_in_is_cut_off(serve: Callable[..., int]) -> None:
+def sign_in(bearer: Bearer | None = None) -> Any:
     from fastapi import FastAPI
     from jinja2 import DictLoader, Environment
 
@@ -159,8 +159,12 @@ def test_an_endless_sign_in_is_cut_off(serve: Callable[..., int]) -> None:
 
     site = FastAPI()
     environment = Environment(loader=DictLoader({"sign_in.html": "wrong: {{ wrong }}"}), autoescape=True)
-    site.include_router(sign_in_routes(Bearer("t" * 40), environment))
-    port = serve(site, request_seconds=0.5)
+    site.include_router(sign_in_routes(bearer or Bearer("t" * 40), environment))
+    return site
+
+
+def test_an_endless_sign_in_is_cut_off(serve: Callable[..., int]) -> None:
+    port = serve(sign_in(), request_seconds=0.5)
     head = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     with talk(port, head + (b"400\r\n" + b"a" * 1_024 + b"\r\n") * 5) as connection:
         assert everything(connection).startswith(b"HTTP/1.1 413")
@@ -169,17 +173,27 @@ def test_an_endless_sign_in_is_cut_off(serve: Callable[..., int]) -> None:
 
 
 def test_a_cookie_is_out_of_reach_for_scripts_and_for_other_sites(serve: Callable[..., int]) -> None:
-    from fastapi import FastAPI
-    from jinja2 import DictLoader, Environment
-
-    from scheduler.web.guard import sign_in_routes
-
-    site = FastAPI()
-    environment = Environment(loader=DictLoader({"sign_in.html": "wrong: {{ wrong }}"}), autoescape=True)
-    site.include_router(sign_in_routes(Bearer("t" * 40), environment))
     body = b"token=" + b"t" * 40
     head = b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-    with talk(serve(site), head + body) as connection:
+    with talk(serve(sign_in()), head + body) as connection:
         (cookie,) = [line for line in everything(connection).split(b"\r\n") if line.lower().startswith(b"set-cookie")]
     assert {b"httponly", b"samesite=lax"} <= {part.strip().lower() for part in cookie.split(b";")}
     assert b"t" * 40 not in cookie
+
+
+def test_guesses_are_counted_by_the_connection_whatever_their_headers_say(serve: Callable[..., int]) -> None:
+    bearer = Bearer("t" * 40)
+    port = serve(sign_in(bearer), bearer, connections_max=500)
+
+    def code(start: str, token: str, number: int) -> int:
+        headers = f"Host: 127.0.0.1\r\nX-Forwarded-For: 192.0.2.{number}\r\nForwarded: for=192.0.2.{number}\r\n"
+        body = f"token={token}" if start.startswith("POST") else ""
+        shown = "" if body else f"Authorization: Bearer {token}\r\n"
+        request = f"{start} HTTP/1.1\r\n{headers}{shown}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        with talk(port, request.encode()) as connection:
+            return int(everything(connection).split()[1])
+
+    assert [code("POST /sign-in", "guess", each) for each in range(5)] == [401] * 5
+    assert [code("GET /api/v1/status", "guess", each) for each in range(5)] == [401] * 5
+    for start in ("POST /sign-in", "GET /api/v1/status"):
+        assert [code(start, token, 99) for token in ("guess", "t" * 40)] == [429, 429]
