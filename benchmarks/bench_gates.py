@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scheduler.judge.binomial import ALPHA, mcnemar
-from scheduler.judge.pairs import POWER_80, clusters_of, spread_of
-from scheduler.judge.sign_flip import half_samples
-from scheduler.judge.watch import ALARM, log_evidence
+from scheduler.judge.evidence import ALARM, ALPHA, POWER_80, clusters_of, half_samples, log_evidence, mcnemar, spread_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.app import load_app
-from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding
-from scheduler.host.acceptance_probes import run_probes
+from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, run_probes
 from scheduler.store.engine import open_database
 from tests.lab.clocks import starting_now
 from tests.lab.patience import until

@@ -15,10 +15,17 @@ from aiosmtpd.smtp import AuthResult
 from config.errors import ConfigError
 from jobs.problem import Problem
 from platforms.base import Checked
-from scheduler.host import doctor_machine
-from scheduler.host.doctor import check_mail, check_slack, examine
-from scheduler.host.doctor_machine import check_runner, check_sandbox, check_service, check_versions
-from scheduler.host.systemd_status import UnitStatus
+from scheduler.host import doctor
+from scheduler.host.doctor import (
+    check_mail,
+    check_runner,
+    check_sandbox,
+    check_service,
+    check_slack,
+    check_versions,
+    examine,
+)
+from scheduler.host.installation import UnitStatus
 from scheduler.notify.deliver import EmailChannel, SlackChannel
 
 CANARY = "canary-password-77c1"
@@ -153,13 +160,13 @@ def test_slack_is_asked_whose_token_it_is(slack: str) -> None:
 
 def test_library_versions_are_held_to_what_the_release_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_versions({"kaggle", "aws", "report"}).grade == "ok"
-    monkeypatch.setattr(doctor_machine, "version_of", lambda name: "0.1.9" if name == "kagglesdk" else "2.40.0")
+    monkeypatch.setattr(doctor, "version_of", lambda name: "0.1.9" if name == "kagglesdk" else "2.40.0")
     lines = [
         "kagglesdk<0.2,>=0.1.37; extra == 'kaggle'",
         "requests<3,>=2.32; extra == 'kaggle'",
         "other>=9; extra == 'x'",
     ]
-    monkeypatch.setattr(doctor_machine, "requires", lambda _: lines)
+    monkeypatch.setattr(doctor, "requires", lambda _: lines)
     found = check_versions({"kaggle"})
     assert (found.grade, found.found) == ("bad", "kagglesdk 0.1.9 is not <0.2,>=0.1.37")
     assert "uff-scheduler[kaggle]" in found.remedy
@@ -167,7 +174,7 @@ def test_library_versions_are_held_to_what_the_release_names(monkeypatch: pytest
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_machine, "requires", lambda _: ["no-such-library>=1; extra == 'aws'"])
+    monkeypatch.setattr(doctor, "requires", lambda _: ["no-such-library>=1; extra == 'aws'"])
     found = check_versions({"aws"})
     assert (found.grade, found.found) == ("bad", "no-such-library is missing")
     assert "uff-scheduler[aws]" in found.remedy
@@ -178,7 +185,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.M
     [("1.10", "<2,>=1.9", True), ("2.0", "<2", False), ("1.9.9", ">=1.10", False), ("2.1.0rc1", "<2.2,>=2.1", True)],
 )
 def test_versions_are_compared_as_numbers(version: str, bounds: str, within: bool) -> None:
-    assert doctor_machine._within(version, bounds) is within
+    assert doctor._within(version, bounds) is within
 
 
 @pytest.mark.parametrize(
@@ -195,8 +202,8 @@ def test_the_service_is_well_when_it_runs_and_comes_back_at_boot(
     state: str, enabled: bool, grade: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     unit = UnitStatus("uff-scheduler.service", state, enabled, "", None, 0, "")
-    monkeypatch.setattr(doctor_machine, "_BOOTED", tmp_path)
-    monkeypatch.setattr(doctor_machine, "unit_statuses", lambda _: [unit])
+    monkeypatch.setattr(doctor, "_BOOTED", tmp_path)
+    monkeypatch.setattr(doctor, "unit_statuses", lambda _: [unit])
     found = check_service()
     assert found.grade == grade
     assert bool(found.remedy) == (grade != "ok")

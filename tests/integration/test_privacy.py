@@ -10,7 +10,7 @@ import pytest
 from config.errors import ConfigError
 from config.layers import exposed_secrets, read_layers
 from platforms.artifacts.directory import DirectoryStore
-from scheduler.host.doctor_machine import check_privacy
+from scheduler.host.doctor import check_privacy
 from scheduler.store.backup import backup, restore
 from scheduler.store.engine import Database, upgrade
 from scheduler.store.errors import DatabaseCorrupt

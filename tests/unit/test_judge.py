@@ -10,7 +10,7 @@ import pytest
 
 from jobs.scores import Score, Scores
 from jobs.spec import QualityGate
-from scheduler.judge.judge import judge
+from scheduler.judge.gates import judge
 
 BETTER = QualityGate("pass", "better")
 GUARD = QualityGate("pass", "no_harm")

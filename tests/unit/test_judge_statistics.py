@@ -8,10 +8,20 @@ import pytest
 
 from jobs.payload.scorers.kappa import kappa_of, table_of
 from jobs.votes import Vote
-from scheduler.judge.binomial import log_upper_tail, lower_bound, mcnemar, upper_tail
-from scheduler.judge.pairs import Cluster, clusters_of, spread_of
-from scheduler.judge.sign_flip import RESAMPLES, SINGLE_MAX, half_samples
-from scheduler.judge.watch import log_evidence, watch
+from scheduler.judge.evidence import (
+    RESAMPLES,
+    SINGLE_MAX,
+    Cluster,
+    clusters_of,
+    half_samples,
+    log_evidence,
+    log_upper_tail,
+    lower_bound,
+    mcnemar,
+    spread_of,
+    upper_tail,
+    watch,
+)
 
 
 @pytest.mark.parametrize("trials", [1, 7, 40])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.votes import LINE_BYTES_MAX, Vote, Votes, VotesError
-from scheduler.judge.watch import watch
+from scheduler.judge.evidence import watch
 
 
 def line(version: Any = "ufm@3", cluster: Any = "a", worse: Any = True, **more: Any) -> bytes:

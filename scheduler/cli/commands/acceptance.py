@@ -50,8 +50,7 @@ def acceptance(
     open, with 7 when something may be left at the platform: call it again.
     """
     from platforms.registry import account_name
-    from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newest, opened, shared
-    from scheduler.host.acceptance_probes import run_probes
+    from scheduler.host.acceptance import JOB, PROBES, SITES, Trial, conclude, newest, opened, run_probes, shared
 
     pool, state_dir = _pool(cli, platform, SITES), cli.app.settings.state_dir
     folder = state_dir / JOB / pool.name

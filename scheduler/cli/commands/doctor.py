@@ -102,52 +102,50 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     """Return the checks; when the settings cannot be used, those that need none."""
     from platforms import plugin
     from platforms.base import Checked
-    from scheduler.host import doctor as service
-    from scheduler.host import doctor_machine as machine
-    from scheduler.host.doctor import channel_check, check_secrets, no_channel
+    from scheduler.host import doctor as host
     from scheduler.service.requests import concerns
     from scheduler.service.requests.one_account import require_one_account
 
     always: dict[str, Callable[[], Checked]] = {
-        "service": machine.check_service,
-        "sandbox": machine.check_sandbox,
-        "package names": service.check_names,
+        "service": host.check_service,
+        "sandbox": host.check_sandbox,
+        "package names": host.check_names,
     }
     try:
         app = cli.app
         require_one_account(app.settings)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
-        wrong = service.finding_of(error, "Correct it, then: schedctl config check")
+        wrong = host.finding_of(error, "Correct it, then: schedctl config check")
         return {"settings": lambda: wrong, **always}
     checks: dict[str, Callable[[], Checked]] = {
         "settings": lambda: Checked("ok", f"pools: {', '.join(sorted(app.pools))}"),
         "models": lambda: Checked("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs) or 'none'}"),
-        "database": lambda: service.check_database(app.database),
-        "daemon": lambda: service.check_daemon(app.database),
-        "disk": lambda: service.check_disk(app.settings.state_dir),
-        "privacy": lambda: machine.check_privacy(
+        "database": lambda: host.check_database(app.database),
+        "daemon": lambda: host.check_daemon(app.database),
+        "disk": lambda: host.check_disk(app.settings.state_dir),
+        "privacy": lambda: host.check_privacy(
             app.settings.state_dir, app.database.path, concerns.of_privacy(cli.options.config)
         ),
-        "secrets of jobs": lambda: check_secrets(app),
-        "artifact store": lambda: service.check_store(app.artifacts),
-        "clock": lambda: service.check_clock(_disk_clock(app.settings.state_dir), real_now()),
+        "secrets of jobs": lambda: host.check_secrets(app),
+        "artifact store": lambda: host.check_store(app.artifacts),
+        "clock": lambda: host.check_clock(_disk_clock(app.settings.state_dir), real_now()),
     }
     for name, channel in sorted(app.channels.items()):
-        checks[f"letters by {name}"] = channel_check(channel)
+        checks[f"letters by {name}"] = host.channel_check(channel)
     if not app.channels:
-        checks["letters"] = no_channel
+        checks["letters"] = host.no_channel
     for name, at in sorted(app.targets.items()):
         checks[f"target {name}"] = partial(_target, app, at)
     for platform in plugin.offered():
-        checks[f"plug-in {platform}"] = partial(machine.check_plugin, platform)
-    checks["library versions"] = partial(machine.check_versions, _extras(app))
+        checks[f"plug-in {platform}"] = partial(host.check_plugin, platform)
+    checks["library versions"] = partial(host.check_versions, _extras(app))
     if any(plugin.traits(pool.platform).runs_here for pool in app.pools.values()):
-        checks["isolation"] = machine.check_isolation
+        checks["isolation"] = host.check_isolation
     runner = os.environ.get("UFF_LOCAL_RUNNER")
     if runner:
-        checks["local sessions"] = partial(machine.check_runner, runner)
+        checks["local sessions"] = partial(host.check_runner, runner)
     for name in sorted(app.pools):
-        checks[f"platform of {name}"] = partial(service.check_platform, partial(cli.platform, name), app.clock.now())
+        checks[f"platform of {name}"] = partial(host.check_platform, partial(cli.platform, name), app.clock.now())
     checks |= {f"acceptance of {name}": check for name, check in _acceptances(app).items()}
     return {**checks, **always}
 
@@ -194,7 +192,7 @@ def _acceptances(app: App) -> dict[str, Callable[[], Checked]]:
 
 def _tried(cli: Cli, platform: str) -> dict[str, Checked]:
     """Run a small session in each pool of a platform, which takes minutes; what it creates is removed."""
-    from scheduler.host.acceptance_probes import try_session
+    from scheduler.host.acceptance import try_session
 
     return {
         f"{name}: probe": try_session(cli.app, name)

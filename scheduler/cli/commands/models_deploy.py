@@ -14,7 +14,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, UsageFault, Violations
 from scheduler.cli.shell.names import meant as near
 from scheduler.core.deployment import Deployment
-from scheduler.judge.watch import ALARM
+from scheduler.judge.evidence import ALARM
 from scheduler.service.deploy.deployer import FOLDER, Deployer
 from scheduler.service.deploy.release_files import served_parts
 from scheduler.service.requests import models

@@ -67,7 +67,7 @@ def uninstall(cli: Cli, user: OwnOption = False, dry_run: DryOption = False, roo
 @command(app, "schedctl service status", "schedctl service status --json")
 def status(cli: Cli, user: OwnOption = False) -> None:
     """Show what systemd says of the daemon, sessions and page. Exits with 9 when one failed."""
-    from scheduler.host.systemd_status import running_sessions, unit_statuses
+    from scheduler.host.installation import running_sessions, unit_statuses
 
     systemctl = ("systemctl", "--user") if user else ("systemctl",)
     units = unit_statuses(systemctl)

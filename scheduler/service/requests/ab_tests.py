@@ -15,8 +15,7 @@ from jobs.nouns.window import DAY, Calendar
 from jobs.problem import Refusal
 from jobs.scores import Score, Scores
 from jobs.spec import JobSpec, QualityGate
-from scheduler.judge.comparison import comparison_finding
-from scheduler.judge.judgement import Finding
+from scheduler.judge.gates import Finding, comparison_finding
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.look import NoScores, scores_of
 from scheduler.store import evaluations, jobs, versions

@@ -12,9 +12,8 @@ from pathlib import Path
 from jobs.payload.scorers.items import BadItems, Item, read_items
 from jobs.readers import is_remote
 from jobs.spec import HELD_OUT, JobSpec, QualityGate
-from scheduler.judge.binomial import ALPHA
-from scheduler.judge.sign_flip import clusters_needed
-from scheduler.judge.threshold import surely_needed
+from scheduler.judge.evidence import ALPHA, clusters_needed
+from scheduler.judge.gates import surely_needed
 
 _REMEDY = "add items to the set, or ask for less"
 

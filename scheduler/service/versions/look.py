@@ -20,7 +20,7 @@ from jobs.spec import Evaluation as Wanted
 from platforms.artifacts.base import BlobStore, Missing, StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
 from scheduler.core.version import OF_VERDICT
-from scheduler.judge.judgement import Judgement
+from scheduler.judge.gates import Judgement, judge
 from scheduler.service.faults.isolation import apart, why
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.force import promote_by_itself
@@ -68,11 +68,11 @@ class ModelSync:
         if any(answers.get(job) is None for job in begin):
             self._looked_at = -1  # it failed or goes on: nothing else need happen before it is looked at again
         cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
-        judge = {
+        work = {
             name: partial(apart, ports, "verdict.waits", partial(_judged, ports, case), otherwise=False, version=name)
             for name, case in cases.items()
         }
-        done = ports.calls.gather("verdict", judge)
+        done = ports.calls.gather("verdict", work)
         self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
 
     def _trained(self, tx: Connection) -> list[str]:
@@ -264,8 +264,6 @@ def end_without_verdict(ports: Ports, evaluation: EvaluationJob, error: str) -> 
 
 def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
     """Return what the gates say; None of a version that was only scored to be compared with."""
-    from scheduler.judge.judge import judge  # only where there are scores: it costs a daemon's start
-
     scores = scores_of(ports, case.evaluation, case.version)
     if case.version.state != "evaluating":
         return None
@@ -275,7 +273,7 @@ def _judgement(ports: Ports, case: JudgedCase) -> Judgement | None:
             before = scores_of(ports, case.compared, case.in_force)
         except NoScores as error:
             raise NoScores(f"there is nothing to compare with, {case.in_force.name} is promoted: {error}") from None
-    from scheduler.service.versions.leaks import leaks_in  # likewise
+    from scheduler.service.versions.leaks import leaks_in  # only where there are scores: it costs a daemon's start
 
     return judge(case.spec.gates, scores, before, leaks_in(ports, case.evaluation, case.version))
 

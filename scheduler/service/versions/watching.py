@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from jobs.votes import Votes, VotesError
-from scheduler.judge.watch import WatchResult
+from scheduler.judge.evidence import WatchResult, watch
 from scheduler.service.faults.isolation import apart
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.force import rollback
@@ -70,8 +70,6 @@ _NEVER: _Mark = (0.0, 0, 0, 0)
 
 def read_watch(version: Version, path: Path, usual: float) -> Watch:
     """Return what a file of votes says of a version. Raises VotesError, ValueError for a bad ``usual``, OSError."""
-    from scheduler.judge.watch import watch  # with the statistics, only where there are votes
-
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # reading a pipe could block for ever

@@ -14,8 +14,7 @@ import pytest
 from platforms.facts import FACTS
 from scheduler.app import App, load_app
 from scheduler.host import acceptance
-from scheduler.host.acceptance import PROBES, Bench, ProbeFinding, Trial, conclude, shared
-from scheduler.host.acceptance_probes import run_probes
+from scheduler.host.acceptance import PROBES, Bench, ProbeFinding, Trial, conclude, run_probes, shared
 from scheduler.store.engine import open_database
 from tests.lab.faults import Fault
 from tests.lab.patience import until
@@ -244,7 +243,7 @@ from pathlib import Path
 from scheduler.app import load_app
 from scheduler.host import acceptance
 from scheduler.host.acceptance import PROBES, Bench
-from scheduler.host.acceptance_probes import run_probes
+from scheduler.host.acceptance import run_probes
 write, number, moment, count = acceptance.write_whole, int(sys.argv[2]), sys.argv[3], 0
 def writing(*arguments, **options):
     global count

@@ -15,8 +15,8 @@ from platforms.base import LaunchRequest, SessionState
 from platforms.local import adapter, keeper, spawn, view
 from platforms.local.records import VIEW
 from platforms.registry import PlatformContext, load
-from scheduler.host import doctor_machine
-from scheduler.host.doctor_machine import check_isolation
+from scheduler.host import doctor
+from scheduler.host.doctor import check_isolation
 
 Machine = Any  # see conftest.py
 CANARY = "canary-41f0-never-shown"
@@ -176,9 +176,9 @@ def test_root_and_machines_without_user_namespaces_are_told(monkeypatch: pytest.
 
 
 def test_doctor_says_whether_sessions_are_kept_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_machine, "obstacle", lambda: "")
+    monkeypatch.setattr(doctor, "obstacle", lambda: "")
     assert check_isolation().grade == "ok"
-    monkeypatch.setattr(doctor_machine, "obstacle", lambda: "unshare is refused here")
+    monkeypatch.setattr(doctor, "obstacle", lambda: "unshare is refused here")
     refused = check_isolation()
     assert refused.grade == "warning"
     assert "can read credentials and write the database" in refused.found

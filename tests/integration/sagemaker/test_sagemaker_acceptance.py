@@ -9,8 +9,7 @@ import pytest
 
 from jobs.payload.clock import Clock
 from scheduler.app import load_app
-from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding
-from scheduler.host.acceptance_probes import run_probes
+from scheduler.host.acceptance import JOB, PROBES, Bench, ProbeFinding, run_probes
 from tests.lab.aws import FaultyPlace, FaultyServer, Shortages
 from tests.lab.clocks import starting_now
 from tests.lab.faults import Fault

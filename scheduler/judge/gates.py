@@ -1,0 +1,397 @@
+"""Gates: scores in, one judgement out, with all that it rests on. The same input gives the same on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from jobs.job_table import written_table
+from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
+from jobs.plural import counted
+from jobs.scores import Score, Scores
+from jobs.spec import QualityGate
+from scheduler.judge.evidence import (
+    ALPHA,
+    Spread,
+    clusters_needed,
+    clusters_of,
+    differences,
+    half_samples,
+    lower_bound,
+    mcnemar,
+    spread_of,
+)
+
+Verdict = Literal["accepted", "rejected", "inconclusive", "error"]
+Unclear = Literal["", "not_enough_items", "harm_unclear"]
+Outcome = Literal["passed", "failed", "not_enough_items", "harm_unclear", "error", "not_asked"]
+Test = Literal["point", "bound", "sign-flip", "McNemar", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An item that counted against the version; ``before`` is its value in the promoted version."""
+
+    item: str
+    value: float
+    before: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one gate found, and what this set could have shown.
+
+    ``value`` is the version's mean, ``before`` of the promoted one, ``gain`` their difference, positive where good.
+    ``differing`` (p_d) is the share of items that differ at all, ``design_effect`` how many of the items are worth one
+    independent one. ``low`` and ``high`` are one-sided 95 % bounds of the gain, or of the value for a threshold.
+    ``smallest_effect`` would have shown in four of five such sets. ``not_asked``: no version is promoted.
+    """
+
+    gate: QualityGate
+    outcome: Outcome
+    reason: str
+    test: Test = ""
+    items: int = 0
+    clusters: int = 0
+    value: float | None = None
+    before: float | None = None
+    gain: float | None = None
+    differing: float | None = None
+    design_effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    smallest_effect: float | None = None
+    p_value: float | None = None
+    examples: tuple[Example, ...] = ()
+
+    def decided(self, outcome: Outcome, reason: str) -> Finding:
+        """Return it with its outcome."""
+        return replace(self, outcome=outcome, reason=reason)
+
+    def document(self) -> dict[str, Any]:
+        """Return it in plain JSON types."""
+        fields = asdict(self)
+        return fields | {"gate": written_table(self.gate), "examples": [asdict(example) for example in self.examples]}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One verdict. ``unclear`` says of an inconclusive one what it wants: more items, or a look at a guard."""
+
+    verdict: Verdict
+    unclear: Unclear
+    reason: str
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()  # how it was scored, as the scorer says
+    leaks: Mapping[str, Any] | None = None  # which items were seen in training, and by which ancestor
+
+    def document(self) -> dict[str, Any]:
+        """Return it in plain JSON types."""
+        findings = [finding.document() for finding in self.findings]
+        data = {"verdict": self.verdict, "unclear": self.unclear, "reason": self.reason, "findings": findings}
+        return {**data, "notes": list(self.notes), "leaks": self.leaks}
+
+
+# Hard thresholds: what a version must reach by itself, by its mean or by the cautious end of an interval.
+EXAMPLES = 5
+UNBOUNDED_CLUSTERS_MIN = 20  # of values that have no ends: fewer say too little of what their tails are like
+_ROUNDING = 1e-12
+
+
+def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding:
+    """Return whether ``gate``, a threshold, holds for the scores of its metric."""
+    sign = 1 if gate.minimum is not None else -1
+    wanted = gate.minimum if gate.minimum is not None else gate.maximum
+    assert wanted is not None  # noqa: S101 - the reader of gates has seen to it
+    values = [(score.cluster, score.value) for score in scores.values()]
+    spread = spread_of(values)
+    low, high = _bounds(values, spread)
+    finding = Finding(
+        gate,
+        "failed",
+        "",
+        test="point" if gate.by == "point" else "bound",
+        items=spread.items,
+        clusters=spread.clusters,
+        value=spread.mean,
+        design_effect=spread.design_effect,
+        low=low,
+        high=high,
+        smallest_effect=spread.smallest_effect,
+        examples=_lowest(scores, sign, wanted),
+    )
+    bound_text = f"{'at least' if sign > 0 else 'at most'} {wanted:g}"
+    if sign * (spread.mean - wanted) < -_ROUNDING:
+        return finding.decided("failed", f"{gate.metric} is {spread.mean:.4g}, where {bound_text} is asked")
+    if gate.by == "point":
+        return finding.decided("passed", f"{gate.metric} is {spread.mean:.4g}; {bound_text} is asked of the mean")
+    bound = low if sign > 0 else high
+    if bound is not None and sign * (bound - wanted) >= 0:
+        return finding.decided(
+            "passed", f"{gate.metric} is {bound:.4g} or better for sure; {bound_text} is asked of the bound"
+        )
+    certainty = "nothing can be said for sure" if bound is None else f"only {bound:.4g} is sure"
+    why = (
+        f"{gate.metric} is {spread.mean:.4g}, but from {spread.items:,} items {certainty}, where {bound_text} is asked"
+    )
+    return finding.decided("not_enough_items", why)
+
+
+def surely_needed(wanted: float) -> int:
+    """Return how many independent items a perfect version needs for a lower bound of ``wanted``."""
+    return math.ceil(math.log(ALPHA) / math.log(wanted) - 1e-9) if 0 < wanted < 1 else 1
+
+
+def _bounds(values: Sequence[tuple[str, float]], spread: Spread) -> tuple[float | None, float | None]:
+    """Return one-sided 95 % bounds of the mean.
+
+    Of values from 0 to 1 they are Clopper and Pearson's for as many items as the clustered ones are worth (never more
+    than there are; where nothing varies, one for each cluster). No such values vary more than passed and failed do,
+    so that the bounds hold for grades as well. Of any other values they are those of the half samples.
+    """
+    if all(0 <= value <= 1 for _, value in values):
+        worth = spread.clusters if spread.error is None else spread.items / max(1.0, spread.design_effect)
+        trials = max(1, math.floor(worth))
+        passed = math.floor(trials * spread.mean + 1e-9)
+        missed = math.floor(trials * (1 - spread.mean) + 1e-9)
+        return lower_bound(passed, trials), 1 - lower_bound(missed, trials)
+    if spread.clusters < UNBOUNDED_CLUSTERS_MIN:
+        return None, None
+    return half_samples(clusters_of(values)).interval() or (None, None)
+
+
+def _lowest(scores: Mapping[str, Score], sign: int, wanted: float) -> tuple[Example, ...]:
+    worst = sorted(scores.values(), key=lambda score: (sign * score.value, score.item))[:EXAMPLES]
+    return tuple(
+        Example(score.item, score.value, None, score.example) for score in worst if sign * (score.value - wanted) < 0
+    )
+
+
+# Gates that compare a version with the promoted one: shown to be better, no harm shown, not worse by a margin.
+def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapping[str, Score]) -> Finding:
+    """Return what ``gate`` finds on its own; a guard's outcome is final only with the others, see :func:`hold`."""
+    sign = 1 if gate.aim == "high" else -1
+    gains = differences(new, before, sign)
+    spread = spread_of(gains)
+    clusters = clusters_of(gains)
+    halves = half_samples(clusters)
+    low, high = halves.interval() or (None, None)
+    single = len(clusters) == len(gains) and all(
+        score.value in (0, 1) for scores in (new, before) for score in scores.values()
+    )
+    wins, losses = sum(1 for _, gain in gains if gain > 0), sum(1 for _, gain in gains if gain < 0)
+    exact = single and gate.kind != "not_worse"
+    if gate.kind == "better":
+        p_value = mcnemar(wins, losses) if exact else halves.p_above()
+    elif gate.kind == "no_harm":
+        p_value = mcnemar(losses, wins) if exact else halves.p_below()
+    else:
+        p_value = halves.p_above(-gate.margin)
+    result = Finding(
+        gate,
+        "failed",
+        "",
+        test="McNemar" if exact else "sign-flip",
+        items=spread.items,
+        clusters=spread.clusters,
+        value=_mean(new),
+        before=_mean(before),
+        gain=spread.mean,
+        differing=spread.differing,
+        design_effect=spread.design_effect,
+        low=low,
+        high=high,
+        smallest_effect=spread.smallest_effect,
+        p_value=p_value,
+        examples=_worst(new, before, sign),
+    )
+    changed = sum(1 for cluster in clusters if abs(cluster.total) > 1e-12)
+    if gate.kind == "better":
+        return _better(result, changed)
+    return result if gate.kind == "no_harm" else _not_worse(result)
+
+
+def hold(guards: Sequence[Finding]) -> list[Finding]:
+    """Return the guards with their outcomes, by Holm: together they refuse an equal version in one of twenty cases.
+
+    Guards ask for no proof that nothing is lost, which a set of our size could hardly ever give; they refuse what did
+    harm. One with a margin that its set could not have seen says so, and then nothing is promoted on its silence.
+    """
+    outcomes: dict[int, Finding] = {}
+    order = sorted(range(len(guards)), key=lambda place: _p(guards[place]))
+    harmed = True
+    for rank, place in enumerate(order):
+        level = ALPHA / (len(guards) - rank)
+        harmed = harmed and _p(guards[place]) <= level
+        outcomes[place] = _guard(guards[place], level, harmed=harmed)
+    return [outcomes[place] for place in range(len(guards))]
+
+
+def _better(result: Finding, changed: int) -> Finding:
+    metric, gain = result.gate.metric, _gain(result)
+    if _p(result) <= ALPHA:
+        return result.decided("passed", f"{metric} is better by {gain:.4g}, p {_p(result):.2g}")
+    if gain <= 0:
+        return result.decided("failed", f"{metric} is no better: {_diff(gain)}")
+    if changed < clusters_needed():
+        why = (
+            f"{metric} differs in {changed:,} of {result.clusters:,} clusters, and with fewer than {clusters_needed()} "
+        )
+        return result.decided("not_enough_items", why + "nothing can be shown")
+    observation = f"{metric} is better by {gain:.4g}, which may be chance (p {_p(result):.2g})"
+    if result.gate.margin and result.smallest_effect is not None and result.smallest_effect <= result.gate.margin:
+        return result.decided("failed", f"{observation}; {result.gate.margin:g} would most likely have shown")
+    return result.decided("not_enough_items", f"{observation}; this set shows {_effect(result)} or more")
+
+
+def _not_worse(result: Finding) -> Finding:
+    metric, gain, margin = result.gate.metric, _gain(result), result.gate.margin
+    if _p(result) <= ALPHA:
+        return result.decided("passed", f"{metric} is worse by less than {margin:g}, p {_p(result):.2g}: {_diff(gain)}")
+    unsure = f"{metric} is not shown to be worse by less than {margin:g} (p {_p(result):.2g}): {_diff(gain)}"
+    if gain <= -margin or (result.smallest_effect is not None and result.smallest_effect <= margin):
+        return result.decided("failed", unsure)
+    return result.decided("not_enough_items", f"{unsure}; this set shows {_effect(result)} or more")
+
+
+def _guard(result: Finding, level: float, *, harmed: bool) -> Finding:
+    metric, gain, margin = result.gate.metric, _gain(result), result.gate.margin
+    if harmed:
+        return result.decided("failed", f"{metric} was harmed: worse by {-gain:.4g}, p {_p(result):.2g}")
+    if gain < 0 and result.clusters < clusters_needed(level):
+        why = f"{metric} is worse by {-gain:.4g}; {result.clusters} clusters are too few to tell harm from chance"
+        return result.decided("harm_unclear", why)
+    if margin and result.smallest_effect is not None and result.smallest_effect > margin:
+        why = f"{metric}: {_diff(gain)}; this set shows {_effect(result)} or more, so harm of {margin:g} may hide in it"
+        return result.decided("harm_unclear", why)
+    return result.decided("passed", f"{metric} shows no harm: {_diff(gain)}, p {_p(result):.2g}")
+
+
+def _worst(new: Mapping[str, Score], before: Mapping[str, Score], sign: int) -> tuple[Example, ...]:
+    lost = [(sign * (score.value - before[item].value), item) for item, score in new.items()]
+    worst = sorted(pair for pair in lost if pair[0] < 0)[:EXAMPLES]
+    return tuple(Example(item, new[item].value, before[item].value, new[item].example) for _, item in worst)
+
+
+def _mean(scores: Mapping[str, Score]) -> float:
+    return math.fsum(score.value for score in scores.values()) / len(scores)
+
+
+def _p(result: Finding) -> float:
+    return 1.0 if result.p_value is None else result.p_value
+
+
+def _gain(result: Finding) -> float:
+    return result.gain or 0.0
+
+
+def _diff(gain: float) -> str:
+    return f"better by {gain:.4g}" if gain > 0 else f"worse by {-gain:.4g}" if gain < 0 else "the same"
+
+
+def _effect(result: Finding) -> str:
+    return "no difference at all" if result.smallest_effect is None else f"differences of {result.smallest_effect:.2g}"
+
+
+def judge(
+    gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None, leaks: Mapping[str, Any] | None = None
+) -> Judgement:
+    """Judge a version by its scores and, where there is one, by those of the promoted version.
+
+    Without a promoted version only thresholds are asked. Scores that cannot be compared (another test set, another
+    scorer, other items) or a metric that is missing are an error, which is never a pass; so is having no gate at all.
+    ``leaks`` says which share of the test set was seen in training, None where that is unknown.
+    """
+    if not gates:
+        return Judgement("error", "", "there is no gate to judge by; write [[gates]] in the model's definition", ())
+    if in_force is not None and (why := _incomparable(scores, in_force)):
+        return Judgement("error", "", why, ())
+    findings = [_finding(gate, scores, in_force) for gate in gates]
+    guards = [place for place, finding in enumerate(findings) if _is_guard(finding)]
+    for place, finding in zip(guards, hold([findings[place] for place in guards]), strict=True):
+        findings[place] = finding
+    findings = [_unless_leaked(finding, leaks or {}) for finding in findings]
+    return replace(_verdict(tuple(findings), scores), notes=scores.notes, leaks=leaks)
+
+
+def _unless_leaked(finding: Finding, leaks: Mapping[str, Any]) -> Finding:
+    gate, share = finding.gate, leaks.get("share") or 0.0
+    leak = gate.leak or ("report" if leaks.get("held_out") else "refuse")
+    if leak == "report" or share <= gate.leak_limit or finding.outcome == "error":
+        return finding
+    limit = f"{share:.1%} of the test set was seen in training, at most {gate.leak_limit:.1%} may be"
+    return finding.decided("failed", f"{gate.metric}: {limit}: {'; '.join(leaks['sentences'])}")
+
+
+def _finding(gate: QualityGate, scores: Scores, in_force: Scores | None) -> Finding:
+    new = scores.by_metric.get(gate.metric)
+    if new is None:
+        listing = ", ".join(sorted(scores.by_metric))
+        return Finding(gate, "error", f"there are no scores of {gate.metric}, only of {listing}")
+    if not gate.compares:
+        return threshold_finding(gate, new)
+    if in_force is None:
+        return Finding(gate, "not_asked", f"{gate.metric}: there is no promoted version to compare with")
+    before = in_force.by_metric.get(gate.metric)
+    if before is None or before.keys() != new.keys():
+        remedy = "evaluate the promoted version with the same scorer and set"
+        return Finding(
+            gate, "error", f"{gate.metric} was not scored on the same items of the promoted version; {remedy}"
+        )
+    return comparison_finding(gate, new, before)
+
+
+def _verdict(findings: tuple[Finding, ...], scores: Scores) -> Judgement:
+    def of(outcome: str) -> list[Finding]:
+        return [finding for finding in findings if finding.outcome == outcome]
+
+    if wrong := of("error"):
+        return Judgement("error", "", _all(wrong), findings)
+    if failed := of("failed"):
+        return Judgement("rejected", "", _all(failed), findings)
+    if few := of("not_enough_items"):
+        return Judgement("inconclusive", "not_enough_items", _all(few), findings)
+    if unclear := of("harm_unclear"):
+        return Judgement("inconclusive", "harm_unclear", _all(unclear), findings)
+    if why := _rests_on_a_doubtful_judge(findings, scores):
+        return Judgement("error", "", why, findings)
+    passed, skipped = of("passed"), of("not_asked")
+    reason = f"{counted(len(passed), 'gate')} passed"
+    if skipped:
+        reason += f"; {counted(len(skipped), 'gate')} skipped: no promoted version to compare with"
+    return Judgement("accepted", "", reason, findings)
+
+
+def _rests_on_a_doubtful_judge(findings: Sequence[Finding], scores: Scores) -> str:
+    """Say so if nothing but the word of models that agree too little with people speaks for a version."""
+    metrics = [finding.gate.metric for finding in findings if finding.outcome == "passed"]
+    doubtful = {metric for metric, table in scores.agreement.items() if not kappa_of(table).may_stand_alone}
+    if not metrics or not set(metrics) <= doubtful:
+        return ""
+    kappa = kappa_of(scores.agreement[metrics[0]])
+    lower = "unknown" if kappa.lower is None else f"{kappa.lower:.2f}"
+    return (
+        f"only {metrics[0]} speaks for this version, a judging model's word: it agrees with people by {lower} at least "
+        f"over {counted(kappa.labels, 'label')}, where {AGREEMENT_MIN} over {LABELS_MIN} are needed; add another gate"
+    )
+
+
+def _incomparable(scores: Scores, in_force: Scores) -> str:
+    if scores.model != in_force.model:
+        return f"these are scores of {scores.model}, and those of the promoted version of {in_force.model}"
+    if scores.test_set != in_force.test_set:
+        return "the promoted version was scored on another test set; evaluate it on this one"
+    if scores.scorer != in_force.scorer:
+        return "the promoted version was scored by another scorer; evaluate it again by this one"
+    return ""
+
+
+def _is_guard(finding: Finding) -> bool:
+    return finding.gate.kind == "no_harm" and finding.outcome not in ("error", "not_asked")
+
+
+def _all(findings: Sequence[Finding]) -> str:
+    return "; ".join(finding.reason for finding in findings)
