@@ -14,6 +14,7 @@ shape, to see that it runs. On one H100 or H200, with 17 GB of disk:
     python3 benchmarks/bench_trainer.py --cap 14.5 --shape 6.7b          (4 bits, rows of 1k to 16k, on so small a card)
     python3 benchmarks/bench_trainer.py --offload --shape 6.7b           (of checkpointed layers' inputs; 4 minutes)
     python3 benchmarks/bench_trainer.py --pair --shape 6.7b              (two devices; 4 minutes)
+    python3 benchmarks/bench_trainer.py --layers --shape 27b --batch 1 --cap 14.5 (two devices; 5 minutes, 60 GB)
     python3 benchmarks/bench_trainer.py --pause --shape 6.7b             (rows of several documents come; 2 minutes)
 """
 
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # started as a scr
 
 from benchmarks.trainer.baseline import baseline
 from benchmarks.trainer.cases import SHAPES, Case
-from benchmarks.trainer.pair import measure_pair
+from benchmarks.trainer.pair import measure_layers, measure_pair
 from benchmarks.trainer.pause import measure_pause
 from benchmarks.trainer.saves import measure_saves
 from benchmarks.trainer.speed import TABLE, compare, measure_lengths, measure_offload, measure_price, measure_rounding
@@ -58,6 +59,8 @@ def main() -> int:
             return measure_storm(options, folder)
         if options.pair:
             return measure_pair(options, folder)
+        if options.layers:
+            return measure_layers(options, folder)
         if options.pause:
             return measure_pause(options, folder)
         if options.saves:
@@ -89,7 +92,9 @@ def _options() -> argparse.Namespace:
     )
     what.add_argument("--start", action="store_true", help="seconds from the command to the first step")
     what.add_argument("--storm", action="store_true", help="a training that is killed --kills times")
-    what.add_argument("--cap", type=float, metavar="GIB", help="4 bits, by length, on a card of so much memory")
+    parser.add_argument("--cap", type=float, metavar="GIB", help="4 bits, by length, on a card of so much memory")
+    what.add_argument("--layers", action="store_true", help="4 bits, layers on two devices (with --cap: so small)")
+    parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto", help="of --layers")
     what.add_argument("--rounding", action="store_true", help="what an adapter learns on a base in fp8, beside bf16")
     what.add_argument(
         "--offload", action="store_true", help="checkpointing with layers' inputs in the machine's memory"

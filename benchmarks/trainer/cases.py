@@ -20,6 +20,7 @@ SHAPES = {  # hidden, layers, heads, intermediate, vocabulary
     "small": (512, 8, 8, 1376, 8192),
     "1.3b": (2048, 24, 16, 5504, 32256),
     "6.7b": (4096, 32, 32, 11008, 32256),
+    "27b": (5120, 48, 40, 27648, 152064),
 }
 WARMING = 5  # steps that are not counted
 RANK = 16

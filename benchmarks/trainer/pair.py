@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.trainer.cases import Case, data_of, measure_ours, ours_of, prepare
-from benchmarks.trainer.speed import told
+from benchmarks.trainer.speed import capped, told
 
 SAVE_AT, STOP_AT, END_AT = 4, 8, 14  # steps of the job that moves
+_APART_MAX = 0.01  # of losses, in nats a token, where only rounding differs
 
 
 def measure_pair(options: argparse.Namespace, folder: Path) -> int:
@@ -34,10 +36,39 @@ def measure_pair(options: argparse.Namespace, folder: Path) -> int:
         return _move(case, folder, Path(kept))
 
 
-def _move(case: Case, folder: Path, rest: Path) -> int:
+def measure_layers(options: argparse.Namespace, folder: Path) -> int:
+    """Print what a base in 4 bits takes whose layers lie on two devices, beside one, and let a job move to one.
+
+    Returns 1 if losses differ, or the job that moved did not go on as it should.
+
+    With ``--cap`` neither device has more than so many GiB, and one alone is not tried.
+    """
+    case = Case(options.shape, "qlora", options.length, options.batch, ours=True, deterministic=options.deterministic)
+    options.steps *= 2  # two batches each
+    prepare(case, options, folder)
+    options.steps //= 2
+    environment, ways = {"NCCL_P2P_DISABLE": "1"}, [("one device", 1), ("layers on two", 2)]
+    if options.cap:
+        environment, ways = {**environment, **capped(options.cap)}, ways[1:]
+    measured = []
+    for name, devices in ways:
+        more = ("--accumulate", "2", "--shard", "on", "--compile", options.compile)
+        measured.append(measure_ours(case, options.steps, folder, *more, devices=devices, environment=environment))
+        print(f"{case}\n{name:>16}: {told(case, options, measured[-1])}", flush=True)
+    losses = [[float(loss) for loss in re.findall(r"step \d+ loss ([\d.]+)", each.said)] for each in measured]
+    apart = max(abs(one - other) for one, other in zip(losses[0], losses[-1], strict=True))
+    print(f"{'losses':>16}: {losses[-1][0]} to {losses[-1][-1]}, {apart:.4f} from those of one device at most")
+    print(f"{'ratio':>16}: {measured[-1].speed / measured[0].speed:.2f}", flush=True)
+    if options.cap or apart > _APART_MAX:
+        return int(apart > _APART_MAX)
+    with tempfile.TemporaryDirectory(dir=folder) as kept:
+        return _move(case, folder, Path(kept), "--shard", "on")
+
+
+def _move(case: Case, folder: Path, rest: Path, *more: str) -> int:
     """Train on two devices, ask for a save, then to stop, and go on with one; beside it, all on one."""
     kept, beside = rest / "moved", rest / "stayed"
-    words = ours_of(case, folder, 2)
+    words = [*ours_of(case, folder, 2), *more]
     first = _session(words, case, folder, kept, {SAVE_AT: signal.SIGUSR1, STOP_AT: signal.SIGTERM})
     left = sorted(kept.glob("step-*"))
     print(f"    two devices: SIGUSR1 and SIGTERM left {', '.join(path.name for path in left)}", flush=True)

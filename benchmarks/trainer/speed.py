@@ -89,17 +89,19 @@ def measure_price(cases: list[Case], options: argparse.Namespace, folder: Path) 
 def measure_lengths(options: argparse.Namespace, folder: Path) -> None:
     """Print what a base in 4 bits takes by length of a row, where a card has no more than ``--cap`` GiB."""
     cases = [Case(options.shape, "qlora", length, 1, ours=True) for length in options.lengths or LENGTHS]
-    environment = {}
-    if not options.cpu:
-        import torch
-
-        share = (options.cap - CONTEXT) * 2**30 / torch.cuda.get_device_properties(0).total_memory
-        settings = f"expandable_segments:True,per_process_memory_fraction:{share:.4f}"
-        environment = {"PYTORCH_CUDA_ALLOC_CONF": settings}
+    environment = {} if options.cpu else capped(options.cap)
     for case in cases:
         prepare(case, options, folder, longest=max(each.length for each in cases))
         measured = measure_ours(case, options.steps, folder, "--precision", options.precision, environment=environment)
         print(f"{case}, {options.precision}, of {options.cap} GiB: {told(case, options, measured)}", flush=True)
+
+
+def capped(gib: float) -> dict[str, str]:
+    """Return variables under which a program finds no more memory on a device."""
+    import torch
+
+    share = (gib - CONTEXT) * 2**30 / torch.cuda.get_device_properties(0).total_memory
+    return {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:True,per_process_memory_fraction:{share:.4f}"}
 
 
 def told(case: Case, options: argparse.Namespace, measured: Measured) -> str:

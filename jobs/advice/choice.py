@@ -100,6 +100,7 @@ _LADDER = (
     _Rung("QLoRA", "qlora"),
     _Rung("LoRA", "lora"),
     _Rung("LoRA, base shared out", "lora", "fsdp", least=2),
+    _Rung("QLoRA, layers shared out", "qlora", "layers", least=2),
     _Rung("full, 8 bit Adam", "full", optimizer="adamw8bit", master=False),
     _Rung("full, 16 bit weights", "full", master=False),
     _Rung("full, AMP", "full"),
@@ -169,7 +170,7 @@ def _best(
 def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes) -> Iterator[Setup]:
     parallel: Parallel = rung.parallel if rung.parallel != "none" else "ddp" if devices > 1 else "none"
     stack = wishes.stack
-    if _is_ours(stack) and rung.parallel != "none":
+    if _is_ours(stack) and rung.parallel not in ("none", "layers"):
         stack = STACKS["transformers"]  # what ours takes when it shares out was not measured
     elif stack.compiled and not card.compiles:
         stack = STACKS["finetune"]

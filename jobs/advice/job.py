@@ -52,11 +52,13 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
         return None
     least = replace(setup, batch=1, checkpointing=True, precision="fp16", accumulate=max(2, setup.accumulate))
     gib = ceil(10 * memory_of(least).gib * (1 + MARGIN)) / 10
-    most = next(count for count in range(_DEVICES_MAX, 0, -1) if setup.rows % count == 0)
     card = cards()[REFERENCE]
-    shared = replace(setup, devices=most, parallel="ddp" if most > 1 else "none")
+    most, shared = setup.devices, setup
+    if most == 1:
+        most = next(count for count in range(_DEVICES_MAX, 0, -1) if setup.rows % count == 0)
+        shared = replace(setup, devices=most, parallel="ddp" if most > 1 else "none")
     gains = gains_of(priced("", shared, card, Wishes())) if most > 1 else [1.0]
-    needs = Needs(devices_min=1, devices_max=most, vram_gib=gib, dtype="fp16")
+    needs = Needs(devices_min=setup.devices, devices_max=most, vram_gib=gib, dtype="fp16")
     rounded = tuple(max(1.0, round(gain, 2)) for gain in gains)
     saving = max(_SAVED_SECONDS, ceil(storage_of(setup).checkpoint / _STORED_BYTES))
     return Advised(needs, round(3_600 / pace_of(on_card(setup, card), card).step, 3), rounded, saving)
@@ -141,13 +143,16 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
     ):
         return None
     shape = find_shape(model.partition("#")[0])
+    by_layers = "--use-4bit" in options and options.get("--shard") == "on"
     return Setup(
         shape=shape,
         image_tokens=min(image_tokens, seq) if shape.vision is not None else 0,
         method="qlora" if "--use-4bit" in options else "lora" if rank else "full",
         seq=seq,
         batch=batch,
-        accumulate=accumulate,
+        accumulate=ceil(accumulate / 2) if by_layers else accumulate,
+        devices=2 if by_layers else 1,
+        parallel="layers" if by_layers else "none",
         rank=rank or RANK,
         dropout=dropout,
         optimizer="adamw8bit" if options.get("--optimizer") == "adamw8bit" else "adamw",

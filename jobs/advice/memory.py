@@ -169,8 +169,11 @@ def _weights(setup: Setup) -> Part:
     if setup.method == "qlora":
         rest = total - shape.linear
         each = 4 if setup.stack.kbit_preparation else 2
-        size = _NF4 * shape.linear + each * rest
-        return Part("weights", size, f"{_NF4} x {shape.linear:,} in NF4 + {each} x {rest:,}: embedding, head, norms")
+        # Layers are laid so that devices hold the same, and one of them has the embedding, another the head.
+        size = (_NF4 * shape.linear + each * rest) / setup.shards
+        shared = f", / {setup.shards}" if setup.shards > 1 else ""
+        formula = f"{_NF4} x {shape.linear:,} in NF4 + {each} x {rest:,}: embedding, head, norms{shared}"
+        return Part("weights", size, formula)
     each = 4 if setup.method == "full" and setup.master and not setup.sharded else 2
     # While a layer is computed it and the next are there whole, and embedding and head stay.
     away = setup.offload != "none" and setup.parallel in ("zero3", "fsdp")
@@ -207,7 +210,7 @@ def _gradients(setup: Setup) -> Part:
     each = setup.stack.adapter_bytes if setup.method != "full" else 4 if setup.master and not setup.sharded else 2
     if setup.offload != "none" and setup.method == "full":
         return Part("gradients", 2.0 * _BUCKET, "two buckets; the rest goes to RAM")
-    shared = setup.shards if setup.parallel in ("zero2", "zero3", "fsdp") else 1
+    shared = setup.shards if setup.parallel in ("zero2", "zero3", "fsdp", "layers") else 1
     formula = f"{each} x {setup.trained:,}" + (f" / {shared}" if shared > 1 else "")
     return Part("gradients", each * setup.trained / shared, formula)
 

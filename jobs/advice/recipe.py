@@ -31,7 +31,7 @@ def command(choice: Choice, model: str) -> list[str]:
     words += ["--gradient-checkpointing"] if setup.checkpointing else []
     words += ["--image-tokens", str(setup.image_tokens)] if setup.image_tokens else []
     words += ["--optimizer", "adamw8bit"] if setup.optimizer == "adamw8bit" else []
-    words += ["--shard", "on"] if setup.parallel == "fsdp" else []
+    words += ["--shard", "on"] if setup.parallel in ("fsdp", "layers") else []
     if setup.parallel in _ZERO:
         words += ["--zero", str(_ZERO[setup.parallel]), *(["--offload"] if setup.offload == "cpu" else [])]
     return words
@@ -64,6 +64,8 @@ def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
 def gains_of(choice: Choice) -> list[float]:
     """Return how much quicker one device, two devices and so on are than one."""
     pace, setup = choice.pace, choice.setup
+    if setup.parallel == "layers":
+        return [1.0] * setup.devices
     alone = (pace.step - pace.link) * setup.devices
     return [1.0, *(alone / (alone / count + pace.link) for count in range(2, setup.devices + 1))]
 
@@ -102,7 +104,9 @@ def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]
             f"train.py {flags(setup)}"
         ),
     ]
-    if setup.sharded:
+    if setup.parallel == "layers":
+        launch = [f"# One process for all cards: device_map in the script.\npython train.py {flags(setup)}"]
+    elif setup.sharded:
         launch.append(f"deepspeed --num_gpus={setup.devices} train_ds.py {flags(setup)}")
     launch += ["# The flags of train_ds.py:", flags(setup)]
     written = {"launch.sh": "\n".join(launch) + "\n", "ds_config.json": json.dumps(deepspeed(setup), indent=2) + "\n"}

@@ -9,7 +9,7 @@ from jobs.advice.shape import Shape
 
 Method = Literal["full", "lora", "qlora"]
 Optimizer = Literal["adamw", "adamw8bit", "adafactor", "sgd", "adamw-foreach"]
-Parallel = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3"]
+Parallel = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3", "layers"]
 Offload = Literal["none", "cpu", "nvme"]
 METHODS: tuple[Method, ...] = get_args(Method)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
@@ -110,7 +110,7 @@ class Setup:
 
     @property
     def sharded(self) -> bool:
-        """Whether a library shares states out (DeepSpeed, FSDP), be it over one device."""
+        """Whether states are shared out by a library (DeepSpeed, FSDP), or by layers, be it over one device."""
         return self.parallel not in ("none", "ddp")
 
     @property
@@ -128,7 +128,7 @@ class Setup:
         if self.checkpointing:
             more.append("checkpointing")
         if self.parallel != "none":
-            more.append(self.parallel.upper())
+            more.append("by layers" if self.parallel == "layers" else self.parallel.upper())
         if self.offload != "none":
             more.append(f"offload to {'RAM' if self.offload == 'cpu' else 'NVMe'}")
         return ", ".join(more)

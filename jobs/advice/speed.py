@@ -89,7 +89,9 @@ def pace_of(setup: Setup, card: Card) -> Pace:
     micro = max(floor, fixed + (products + bandwidth) * tokens)
     states = {"adamw8bit": 12.0}.get(setup.optimizer, 28.0 if setup.master or setup.method != "full" else 16.0)
     update = states * setup.trained / setup.shards / (card.gb_s * 1e9)
-    link = _link(setup, card) + setup.accumulate * micro * _WAITING * log2(setup.devices)
+    # Where layers are shared out, the first and the last device wait while a step's batches reach and leave them.
+    waiting = 1 - 1 / setup.devices if setup.parallel == "layers" else _WAITING * log2(setup.devices)
+    link = _link(setup, card) + setup.accumulate * micro * waiting
     if setup.offload != "none":  # the processor steps: DeepSpeed's CPU Adam does about a billion values a second
         update = setup.trained / setup.shards / 1e9 * (1 if setup.offload == "cpu" else 3)
     step = setup.accumulate * micro + update + link
@@ -112,7 +114,7 @@ def pace_of(setup: Setup, card: Card) -> Pace:
 
 def _link(setup: Setup, card: Card) -> float:
     """Seconds a step that gradients, and gathered weights, travel between cards: an all-reduce each, in a ring."""
-    if setup.devices < 2:
+    if setup.devices < 2 or setup.parallel == "layers":
         return 0.0
     share = (setup.devices - 1) / setup.devices
     wide = 2 if setup.method == "full" and not setup.master else 4

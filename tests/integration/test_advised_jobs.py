@@ -57,6 +57,12 @@ def view(spec: JobSpec, measured: tuple[RateRecord, ...] = (), pools: dict[str, 
     return job_view(record, pools, Overheads(known), running=None)
 
 
+def test_a_base_in_4_bits_by_layers_needs_two_devices_with_half_of_it_each() -> None:
+    alone, both = job("--use-4bit"), job("--use-4bit", "--shard", "on")
+    assert (both.needs.devices_min, both.needs.devices_max, both.device_speedup) == (2, 2, (1.0, 1.0))
+    assert both.needs.vram_gib < alone.needs.vram_gib
+
+
 def test_images_of_a_model_that_sees_take_memory_of_a_job() -> None:
     seeing = {"base": "hf:Qwen/Qwen2-VL-2B-Instruct@main"}
     few, many = (job("--image-tokens", count, inputs=seeing).needs.vram_gib for count in ("64", "2048"))

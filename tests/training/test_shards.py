@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ import transformers
 from jobs.payload.trainers.tuning import shards
 from jobs.payload.trainers.tuning.card import Device
 from jobs.payload.trainers.tuning.group import Group
+from jobs.payload.trainers.tuning.memory import TooLargeForOneDevice
 from jobs.payload.trainers.tuning.options import read_options
 from tests.lab.desk import REPOSITORY, Desk, accelerators
 
@@ -119,11 +121,11 @@ def test_tied_weights_are_one_and_a_kill_at_any_moment_costs_steps_only(
         ((), 24 * 150_000, False),
         (("--lora", "4"), 2 * 150_000, True),
         (("--lora", "4"), 4 * 150_000, False),
-        (("--use-4bit",), 1, False),
+        (("--use-4bit",), 150_000, False),
         (("--optimizer", "adamw8bit"), 1, False),
         (("--shard", "off"), 1, False),
     ],
-    ids=["all", "all fit", "base", "base fits", "4 bits", "8 bits", "off"],
+    ids=["all", "all fit", "base", "base fits", "4 bits fit", "8 bits", "off"],
 )
 def test_weights_are_shared_out_where_they_do_not_fit_one_device(
     options: tuple[str, ...], memory: int, shared: bool, model: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,20 +134,29 @@ def test_weights_are_shared_out_where_they_do_not_fit_one_device(
     read = read_options(["--model", str(model), *options])
     card, group = Device("cuda:0", "a card", "bf16", compiles=False), Group("cpu")
 
-    class Properties:
-        total_memory = memory
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=memory))
     assert not shards.is_shared(read, str(model), card, group), "alone there is nobody to share with"
     group.size = 2
     monkeypatch.setattr(group, "any", lambda *wishes: wishes)
     assert shards.is_shared(read, str(model), card, group) == shared
 
 
+@pytest.mark.parametrize(("options", "memory"), [((), 1), (("--shard", "on"), 150_000)], ids=["does not fit", "asked"])
+def test_a_base_in_4_bits_needs_one_process_for_all_devices(
+    options: tuple[str, ...], memory: int, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = read_options(["--model", str(model), "--use-4bit", *options])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=memory))
+    group = Group("cpu")
+    group.size = 2
+    monkeypatch.setattr(group, "any", lambda *wishes: wishes)
+    with pytest.raises(TooLargeForOneDevice):
+        shards.is_shared(read, str(model), Device("cuda:0", "a card", "bf16", compiles=False), group)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--shard", "on", "--use-4bit"), "a base in 4 bits fits one device"),
         (("--shard", "on", "--optimizer", "adamw8bit"), "takes whole weights only"),
         (("--shard", "on", "--stage", "dpo"), "it is for --stage sft"),
     ],

@@ -301,6 +301,19 @@ def test_a_choice_that_shares_weights_out_is_a_job_of_so_many_devices() -> None:
     assert taken.memory.gib < spec.needs.vram_gib < 15.5
 
 
+def test_a_base_in_4_bits_that_fits_no_card_lies_on_two_by_layers() -> None:
+    large = replace(BIG, layers=130)
+    taken = advise(large, cards()["t4"], 2, Wishes(rows=16)).best
+    assert taken is not None
+    assert (taken.setup.method, taken.setup.parallel) == ("qlora", "layers")
+    job = tomllib.loads(files(taken, "big", "hf:owner/big", 100)["job.toml"])
+    assert job["command"][-2:] == ["--shard", "on"]
+    assert (job["needs"]["devices"], job["device_speedup"]) == (2, [1.0, 1.0])
+    assert "--use-4bit" in job["command"]
+    alone = advise(large, cards()["t4"], 1, Wishes(rows=16))
+    assert alone.best is None
+
+
 @pytest.mark.parametrize(
     ("parallel", "offload", "words"),
     [

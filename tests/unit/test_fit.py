@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.payload.trainers import finetune
-from jobs.payload.trainers.tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller
+from jobs.payload.trainers.tuning.memory import CHANGES, STATUS, STATUS_BY_LAYERS, Fit, is_too_small, smaller
 from jobs.payload.trainers.tuning.options import read_options
 
 
@@ -14,10 +14,12 @@ class Processes:
 
     def __init__(self, *statuses: int, stop: bool = False) -> None:
         self.statuses, self.told_to_stop, self.ran = list(statuses), stop, list[list[str]]()
+        self.counts: list[int] = []
 
     def run(self, words: list[str], count: int, more: Any) -> int:
         """Note what was asked for."""
         self.ran.append(words[words.index("--model") + 2 :])
+        self.counts.append(count)
         return self.statuses.pop(0)
 
 
@@ -50,6 +52,32 @@ def test_on_several_devices_weights_are_then_shared_out(monkeypatch: pytest.Monk
     status, ran = tried(monkeypatch, Processes(*[STATUS] * 6, 0), devices=2)
     assert (status, len(ran)) == (0, 7)
     assert ran[-1] == ["--rows-at-once", "1", "--gradient-checkpointing", "offload", "--shard", "on"]
+
+
+def test_a_base_in_4_bits_that_does_not_fit_one_device_gets_one_process_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes = Processes(STATUS_BY_LAYERS, STATUS, 0)
+    status, ran = tried(monkeypatch, processes, 2, "--use-4bit")
+    assert (status, processes.counts) == (0, [2, 1, 1])
+    assert ran[1:] == [
+        ["--use-4bit", "--rows-at-once", "4", "--shard", "on"],
+        ["--use-4bit", "--rows-at-once", "2", "--shard", "on"],
+    ]
+
+
+def test_a_base_in_4_bits_is_laid_on_all_devices_by_one_process_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(0)
+    tried(monkeypatch, processes, 2, "--use-4bit", "--shard", "on")
+    assert processes.counts == [1]
+
+
+def test_layers_are_laid_on_the_devices_of_one_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCHED_NODES", "2")
+    assert tried(monkeypatch, Processes(), 2, "--use-4bit", "--shard", "on") == (2, [])
+    assert "devices of one node: leave one of both out" in capsys.readouterr().err
 
 
 def test_what_then_goes_well_went_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

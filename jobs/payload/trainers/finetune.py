@@ -24,8 +24,17 @@ from .ranks import NodeRanks, Ranks, devices_visible
 from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
 from .tuning.base import find_base
 from .tuning.errors import TrainingRefused, UnreadableData
-from .tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
-from .tuning.options import read_options, rows_at_once, unfit_devices, unshared
+from .tuning.memory import (
+    CHANGES,
+    STATUS,
+    STATUS_BY_LAYERS,
+    Fit,
+    TooLargeForOneDevice,
+    is_too_small,
+    smaller,
+    words_for,
+)
+from .tuning.options import by_layers, read_options, rows_at_once, unfit_devices, unshared
 from .tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 
 _ENVIRONMENT = {
@@ -43,11 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _process(options)
     devices = options.devices or devices_visible(os.environ)
     try:
-        rows_at_once(options, devices * NodeRanks(os.environ).nodes)
+        if by_layers(options) and NodeRanks(os.environ).nodes > 1:
+            raise ValueError("--shard on with --use-4bit lays layers on the devices of one node: leave one of both out")
+        rows_at_once(options, 1 if by_layers(options) else devices * NodeRanks(os.environ).nodes)
     except ValueError as error:
         print(f"finetune: {error}", file=sys.stderr)
         return 2
-    if unfit := unfit_devices(options):
+    if not by_layers(options) and (unfit := unfit_devices(options)):
         listed = ", ".join(map(str, unfit))
         print(f"finetune: a session with {listed} devices could not go on with this job (--batch x --accumulate)")
     words = [sys.executable, str(Path(__file__).resolve()), *(sys.argv[1:] if arguments is None else arguments)]
@@ -61,7 +72,7 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     nodes = NodeRanks(os.environ).nodes
     settled = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
     wanted = Fit(
-        rows_at_once(options, devices * nodes),
+        rows_at_once(options, 1 if by_layers(options) else devices * nodes),
         options.gradient_checkpointing,
         options.shard == "on",
         options.optimizer,
@@ -69,9 +80,15 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     )
     ranks, fit = Ranks(), wanted
     lowered: list[str] = []
-    while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:
+    while True:
+        count = 1 if fit.shared and options.bits == 4 else devices
+        status = ranks.run([*words, *lowered], count, more)
+        if ranks.told_to_stop or status not in (STATUS, STATUS_BY_LAYERS):
+            return status
         by_halves = options.stage in ("sft", "selftrain")  # what TRL trains is checkpointed as a whole
         less = smaller(fit, by_halves=by_halves, shareable=not settled, may_change=_may_change(options, fit))
+        if status == STATUS_BY_LAYERS:
+            less = fit._replace(shared=True)
         if nodes > 1:  # who starts the processes of the other nodes does not know
             print(
                 "finetune: out of memory; choose a smaller --rows-at-once or --gradient-checkpointing", file=sys.stderr
@@ -83,7 +100,6 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
         fit = less
         lowered = words_for(fit, wanted)
         print(f"finetune: the memory did not hold a step; once more with {' '.join(lowered)}", file=sys.stderr)
-    return status
 
 
 def _may_change(options: argparse.Namespace, fit: Fit) -> set[str]:
@@ -133,7 +149,7 @@ def _process(options: argparse.Namespace) -> int:
         if not is_too_small(error):
             raise
         # At once: the process that started this one says what it means, and must hear it before the others miss us.
-        os._exit(STATUS)
+        os._exit(STATUS_BY_LAYERS if isinstance(error, TooLargeForOneDevice) else STATUS)
     return 0
 
 

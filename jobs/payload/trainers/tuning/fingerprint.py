@@ -65,6 +65,7 @@ def place(options: argparse.Namespace, card: Device, devices: int, rows_at_once:
         "deterministic": options.deterministic,
         # Not named where they are not, as before there were any.
         **({"shared out": _shared(options)} if options.shared else {}),
+        **({"layers apart": True} if options.spread > 1 else {}),
         **({"documents apart": "always"} if options.apart else {}),
         **({CHANGED: sorted(options.changed)} if options.changed else {}),
         "python": platform.python_version(),

@@ -106,12 +106,18 @@ class Loop:
         share = len(indexes) // self._group.size
         start = self._group.rank * share
         loss = torch.zeros((), device=self._card.device)
-        for first in range(start, start + share, self._work.rows_at_once):
-            torch.manual_seed(draw_seed(self._training.seed, self.step, first))
-            part = self._loss(self._work.rows, indexes[first : first + self._work.rows_at_once]) / targets
-            # Gradients of what is shared out are averaged over the processes, and a step's is their sum.
-            self._optimizer.backward(part * self._group.size if self._optimizer.averaged else part)
-            loss += part.detach()
+        batches = range(start, start + share, self._work.rows_at_once)
+        # Where layers lie on several devices, each has a batch to compute while the others compute theirs.
+        for beginning in range(0, len(batches), self._options.spread):
+            parts = []
+            for first in batches[beginning : beginning + self._options.spread]:
+                torch.manual_seed(draw_seed(self._training.seed, self.step, first))
+                some = indexes[first : first + self._work.rows_at_once]
+                parts.append(self._loss(self._work.rows, some) / targets)
+            for part in parts:
+                # Gradients of what is shared out are averaged over the processes, and a step's is their sum.
+                self._optimizer.backward(part * self._group.size if self._optimizer.averaged else part)
+                loss += part.detach()
         rate = self._options.rate * rate_at(self._options, self.step, self._training.target_step)
         value, self._norm = self._optimizer.step(loss, rate)
         self.step += 1
@@ -166,7 +172,8 @@ class Loop:
         if math.isfinite(self._norm):
             values["gradient_norm"] = self._norm
         if self._card.accelerated:
-            values["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+            devices = range(self._options.spread) if self._options.spread > 1 else (None,)
+            values["gpu_memory_bytes"] = max(map(torch.cuda.max_memory_allocated, devices))
         return values
 
     def _report(self, step: int, **values: float) -> None:

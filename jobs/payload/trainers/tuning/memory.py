@@ -11,6 +11,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 STATUS = 77  # with which a process ends whose memory was too small
+STATUS_BY_LAYERS = 78  # with which processes end whose base in 4 bits must lie on all their devices
+_FOUR_BITS = 0.6  # bytes of a weight in 4 bits, with its scales and its share of embeddings in 16
 ALL, HALF, OFFLOAD = "all", "half", "offload"  # the layers whose activations are computed again
 LEVELS: tuple[bool | str, ...] = (False, HALF, True, OFFLOAD)
 """Of gradient checkpointing, each with less memory: of no layer, of half, of all, of all with inputs in host memory."""
@@ -73,8 +75,12 @@ def kept_bytes(parameters: int, options: argparse.Namespace, itemsize: int) -> i
     ``itemsize`` is that of a frozen weight. What an adapter takes is left out: a hundredth of its base.
     """
     if options.lora:
-        return itemsize * parameters
+        return int((_FOUR_BITS if options.bits == 4 else itemsize) * parameters)
     return (10 if options.optimizer == "adamw8bit" else 16) * parameters
+
+
+class TooLargeForOneDevice(MemoryError):
+    """A base in 4 bits does not fit one device: one process must lay its layers on all."""
 
 
 def is_too_small(error: BaseException) -> bool:

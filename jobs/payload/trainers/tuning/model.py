@@ -24,6 +24,7 @@ from .errors import TrainingRefused
 from .fp8 import use_fp8
 from .images import KINDS, PREPROCESSOR, preprocessor
 from .independence import ALONE, MASK, separation
+from .layers import connect, device_map
 from .memory import HALF, OFFLOAD
 from .offload import OffloadedInputs
 
@@ -126,7 +127,7 @@ class CausalLM:
         head, flat = self._causal.get_output_embeddings(), targets.flatten()
         total = torch.zeros((), device=tokens.device)
         for some, wanted in zip(hidden.split(_TOKENS_AT_ONCE), flat.split(_TOKENS_AT_ONCE), strict=True):
-            total = total + checkpoint(_piece, head, some, wanted, use_reentrant=False)
+            total = total + checkpoint(_piece, head, some, wanted, use_reentrant=False).to(total.device)
         return total
 
     def _mask(self, documents: Any) -> Any:
@@ -141,7 +142,8 @@ class CausalLM:
 
 
 def _piece(head: Any, hidden: Any, targets: Any) -> Any:
-    return functional.cross_entropy(head(hidden).float(), targets, reduction="sum")
+    logits = head(hidden).float()
+    return functional.cross_entropy(logits, targets.to(logits.device), reduction="sum")
 
 
 def load_libraries(options: argparse.Namespace, card: Device) -> None:
@@ -177,17 +179,14 @@ def make_model(
     start = resume or parent
     if options.lora and start is not None:
         _check_adapter(start, options, resumed=resume is not None)
-    held = card.dtype if options.lora or options.zero else torch.float32
-    loading: dict[str, Any] = {"dtype": held, "attn_implementation": attention_kind(source)}
-    if options.bits == 4:
-        loading["quantization_config"] = _four_bits(held, AutoConfig.from_pretrained(source).model_type)
-    if (card.accelerated and not options.shared) or options.bits == 4:
-        loading["device_map"] = {"": card.device}
     sees = AutoConfig.from_pretrained(source).model_type in KINDS
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     origin = start if start and not options.lora else source
+    loading = _loading(options, source, kind, card)
     whole, loading_info = kind.from_pretrained(origin, output_loading_info=True, **loading)
     check_loaded(str(origin), loading_info["missing_keys"])
+    if options.spread > 1:
+        connect(whole, loading["device_map"])
     _keep_gradients(whole)
     whole.config.use_cache = False
     if sees:
@@ -198,7 +197,7 @@ def make_model(
     model = CausalLM(whole, adapter=bool(options.lora))
     if options.gradient_checkpointing:
         _compute_again(model, half=options.gradient_checkpointing == HALF)
-    if options.gradient_checkpointing == OFFLOAD and card.accelerated:
+    if options.gradient_checkpointing == OFFLOAD and card.accelerated and options.spread == 1:
         model.inputs = OffloadedInputs(model.root.config.get_text_config().hidden_size)
     if sees:
         model.beside[PREPROCESSOR] = preprocessor(source)
@@ -213,6 +212,25 @@ def make_model(
         print(f"finetune: peft's adapter of all linear layers does not reach {left}: they stay as they are", flush=True)
     _make_faster(model, options, card)
     return model
+
+
+def _loading(options: argparse.Namespace, source: str, kind: Any, card: Device) -> dict[str, Any]:
+    """Return how a model is read: in which numbers, to which devices, and with which attention."""
+    from transformers import AutoConfig
+
+    held = card.dtype if options.lora or options.zero else torch.float32
+    loading: dict[str, Any] = {"dtype": held, "attn_implementation": attention_kind(source)}
+    if (card.accelerated and not options.shared) or options.bits == 4:
+        loading["device_map"] = {"": card.device}
+    config = AutoConfig.from_pretrained(source)
+    if options.bits == 4:
+        loading["quantization_config"] = _four_bits(held, config.model_type)
+    if options.spread > 1:
+        tokens = options.length * (options.rows_at_once or options.batch)
+        with torch.device("meta"):
+            empty = kind.from_config(config)
+        loading["device_map"] = device_map(empty, options.spread, options.lora, tokens, min(tokens, _TOKENS_AT_ONCE))
+    return loading
 
 
 def _make_faster(model: CausalLM, options: argparse.Namespace, card: Device) -> None:

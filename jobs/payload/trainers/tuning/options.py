@@ -71,9 +71,10 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     _read_zero(options, parser)
-    options.shared = False  # whether weights are, is known with the model and the device
-    options.apart = False  # and so is whether documents of a row are, by their ends
-    options.alone = False  # or whether each document has rows of its own
+    # Known with the model and the device: whether weights are shared out, documents of a row are kept apart by their
+    # ends, or each has rows of its own; and on how many devices the layers of a base in 4 bits lie.
+    options.shared = options.apart = options.alone = False
+    options.spread = 1
     if options.shard == "on" and (why := unshared(options)):
         parser.error(f"--shard on: {why}")
     if options.precision == "fp8" and (not options.lora or options.bits == 4 or options.zero):
@@ -262,10 +263,13 @@ def unzeroed(options: argparse.Namespace) -> str:
     return ""
 
 
+def by_layers(options: argparse.Namespace) -> bool:
+    """Return whether one process computes on all devices, each of which has some layers of a base in 4 bits."""
+    return bool(options.bits == 4 and options.shard == "on")
+
+
 def unshared(options: argparse.Namespace) -> str:
     """Return why weights cannot be shared out, whatever their size, or ""."""
-    if options.bits == 4:
-        return "a base in 4 bits fits one device, and is not shared out. Leave one of both out"
     if options.precision == "fp8":
         return "products in fp8 need whole weights. Leave one of both out"
     if options.optimizer == "adamw8bit" and not options.lora:

@@ -60,7 +60,7 @@ def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: in
         "facts": facts,
         "rows at once": rows_at_once,
         "gradient checkpointing": options.gradient_checkpointing,
-        "shared out": options.shared and not options.zero,
+        "shared out": (options.shared and not options.zero) or options.spread > 1,
         "changed": {name: getattr(options, name) for name in options.changed},
     }
     path = _path(options.cache, facts)
@@ -77,7 +77,7 @@ def _take(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
     options.rows_at_once = min(values["rows at once"], options.rows_at_once or options.batch)
     both = (options.gradient_checkpointing, values["gradient checkpointing"])
     options.gradient_checkpointing = max(both, key=LEVELS.index)
-    options.shard = "on" if values.get("shared out") is True else options.shard
+    options.shard = "on" if values.get("shared out") is True or values.get("layers apart") else options.shard
     for name, value in values.get("changed", {}).items():
         if name in options.may_change and name not in options.changed:
             options.changed[name] = getattr(options, name)

@@ -23,7 +23,7 @@ from .images import KINDS, Sight, find_sight, image_digest, lay
 from .independence import ALONE, separation
 from .loop import Loop, LoopWork
 from .model import CausalLM, base_digest, load_libraries, make_model
-from .options import rows_at_once
+from .options import by_layers, rows_at_once
 from .remembered import facts_of, keep, recall
 from .rounds import Rounds
 from .rows import RowOrder, Rows, pack
@@ -58,7 +58,8 @@ def _train(
         None if folder is None else checkpoint.read_fingerprint(folder) for folder in (resume, training.parent_dir)
     )
     digests = {"model": base_digest(source)}
-    facts = facts_of(options, digests["model"], card, group.size)
+    devices = _devices(options, group, card)
+    facts = facts_of(options, digests["model"], card, devices)
     recall(options, facts, before, parent)
     options.apart = is_apart(options, source, card)
     options.alone = _is_alone(options, source, group)
@@ -76,7 +77,7 @@ def _train(
         raise UnreadableData(
             f"{data_folder(options, training)} has nothing to learn for a row of {options.length} tokens. {no_corpus}"
         )
-    place = fingerprint.place(options, card, group.size, at_once)
+    place = fingerprint.place(options, card, devices, at_once)
     now = _fingerprint(options, training, digests, place, rows, seeing=sight is not None)
     group.same("fingerprint", json.dumps(now, sort_keys=True))
     start.passed("rows")
@@ -107,6 +108,14 @@ def _train(
         if group.first:
             print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.text()}", flush=True)
     loop.run()
+
+
+def _devices(options: argparse.Namespace, group: Group, card: Device) -> int:
+    """Return how many devices compute a step: one for each process, or several for one by ``options.spread``."""
+    if by_layers(options) and group.size == 1 and card.accelerated:
+        options.spread = options.devices or torch.cuda.device_count()
+        print(f"finetune: the layers of the base lie on {options.spread} devices", flush=True)
+    return group.size * int(options.spread)
 
 
 def _check_data(

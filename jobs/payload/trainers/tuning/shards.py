@@ -19,9 +19,9 @@ import torch
 from .card import Device
 from .errors import TrainingRefused
 from .group import Group, is_part
-from .memory import kept_bytes
+from .memory import TooLargeForOneDevice, kept_bytes
 from .model import CausalLM
-from .options import unshared
+from .options import by_layers, unshared
 from .snapshot import free_memory
 
 _HELD = 0.85  # of a device's memory; the rest is for activations, logits and what libraries take
@@ -29,9 +29,14 @@ _COPIES = 1.25  # of the weights, while they are read
 
 
 def is_shared(options: argparse.Namespace, source: str, card: Device, group: Group) -> bool:
-    """Whether weights are shared out: as told, else where what is kept of them does not fit one device of the group."""
+    """Whether weights are shared out: as told, else where what is kept of them does not fit one device of the group.
+
+    Raises TooLargeForOneDevice where one process must have all devices instead.
+    """
     if group.size == 1 or options.shard == "off":
         return False
+    if by_layers(options):  # as it is remembered of this machine
+        raise TooLargeForOneDevice
     if options.shard == "on":
         return True
     if unshared(options) or not card.accelerated:
@@ -40,7 +45,10 @@ def is_shared(options: argparse.Namespace, source: str, card: Device, group: Gro
     # Files of 16 bits a weight or more: by their size most models are known to fit, and nothing need be counted.
     most = sum(path.stat().st_size for kind in ("safetensors", "bin") for path in Path(source).glob(f"*.{kind}")) // 2
     fits = most and kept_bytes(most, options, card.dtype.itemsize) <= room
-    return group.any(not fits and kept_bytes(parameters(source), options, card.dtype.itemsize) > room)[0]
+    large = group.any(not fits and kept_bytes(parameters(source), options, card.dtype.itemsize) > room)[0]
+    if large and options.bits == 4:
+        raise TooLargeForOneDevice
+    return large
 
 
 @functools.cache

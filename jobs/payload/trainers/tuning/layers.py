@@ -1,0 +1,76 @@
+"""A base in 4 bits that lies on several devices, some layers on each: one process computes on one after the other.
+
+What is computed does not depend on where a layer lies, so a job moves to one device and back (E1). All rows of a step
+pass through all devices; as many batches as there are devices are on their way at a time, so that none waits for long.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from .errors import TrainingRefused
+
+_QUANTIZED_BYTES = 0.53  # of a weight of a layer: 4 bits, and scales that are quantized themselves
+_ADAPTER_BYTES = 16  # of its weight: itself, its gradient and the optimiser's two states
+_HEAD_BYTES = 2
+_LOGIT_BYTES = 12  # with its loss and gradient
+
+
+def device_map(model: Any, devices: int, rank: int, tokens: int, logits: int) -> dict[str, int]:
+    """Return on which device each part of a causal language model lies, by the parts' names.
+
+    ``model`` has no values (device meta). Devices get equal bytes: of layers with adapters of a ``rank`` and inputs of
+    so many ``tokens`` a batch, of embeddings on the first, and on the last of the head and the logits of ``logits``
+    tokens. Raises TrainingRefused for fewer layers than devices.
+    """
+    names = {id(part): name for name, part in model.named_modules()}
+    parts = list(getattr(model, model.base_model_prefix).children())
+    at = next((at for at, part in enumerate(parts) if isinstance(part, torch.nn.ModuleList)), None)
+    if at is None or len(parts[at]) < devices:
+        what = "its layers are not known" if at is None else f"it has {len(parts[at])} layers"
+        raise TrainingRefused(f"--shard on with --use-4bit: the model cannot lie on {devices} devices, {what}")
+    layers, head, embeddings = parts[at], model.get_output_embeddings(), model.get_input_embeddings()
+    tied = head.weight is embeddings.weight
+    weights = list(layers[0].parameters())
+    layer = _QUANTIZED_BYTES * sum(weight.numel() for weight in weights)
+    layer += _ADAPTER_BYTES * rank * sum(sum(weight.shape) for weight in weights if weight.ndim == 2)
+    layer += 2 * devices * tokens * head.weight.shape[1]
+    of_logits = _LOGIT_BYTES * logits * head.weight.shape[0]
+    first = _HEAD_BYTES * embeddings.weight.numel() + (of_logits if tied else 0)
+    last = 0 if tied else _HEAD_BYTES * head.weight.numel() + of_logits
+    each = (first + len(layers) * layer + last) / devices
+    end = 0 if tied else devices - 1
+    places = {names[id(part)]: 0 if [*part.parameters()] == [] else end for part in parts[at + 1 :]}
+    places |= {names[id(part)]: 0 for part in parts[:at]} | {names[id(head)]: end}
+    for number, part in enumerate(layers):
+        middle = first + (number + 0.5) * layer
+        # Each device has at least one layer.
+        least, most = number + devices - len(layers), min(number, devices - 1)
+        places[names[id(part)]] = max(least, min(int(middle / each), most))
+    return places
+
+
+def connect(model: Any, places: dict[str, int]) -> None:
+    """Let each part of a loaded model get what it computes from on its own device, in place of accelerate's hooks.
+
+    Those change the method that a layer computes by, and layers are then compiled again and again.
+    """
+    from accelerate.hooks import remove_hook_from_module
+
+    remove_hook_from_module(model, recurse=True)
+    for name, place in places.items():
+        bring = functools.partial(_brought, torch.device("cuda", place))
+        model.get_submodule(name).register_forward_pre_hook(bring, with_kwargs=True)
+
+
+def _brought(device: Any, _: Any, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return _moved(values, device), {name: _moved(value, device) for name, value in named.items()}
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_moved(part, device) for part in value)
+    return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
