@@ -77,7 +77,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     optimizer: Annotated[
         str, typer.Option("--optimizer", help="adamw, adamw8bit, adamw-foreach, adafactor or sgd. Default: any.")
     ] = "",
-    parallel: Annotated[str, typer.Option("--parallel", help="ddp, fsdp, layers or zero1 to zero3. Default: any.")] = "",
+    parallel: Annotated[str, typer.Option("--parallel", help="ddp, fsdp, layers, zero1 to zero3. Default: any.")] = "",
     offload: Annotated[str, typer.Option("--offload", help="none, cpu or nvme. Default: any.")] = "",
     ram: Annotated[float, typer.Option("--ram-gib", min=1, help="Memory of the machine.")] = 128.0,
     price: Annotated[
