@@ -54,6 +54,7 @@ class Definition:
             values |= {"steps_per_hour": 3_600 / (values["whole"] or 3_600), "whole": True}
         self._check_together(values, table)
         self._check_inputs(values)
+        self._check_halving(values)
         if values["start_from"] is not None:
             values["gate"] = values["start_from"].gate
         return JobSpec(**values) if len(self.problems) == before else None
@@ -136,6 +137,17 @@ class Definition:
         ):
             if other and other == values["name"]:
                 self._wrong(key, other, why, remedy)
+
+    def _check_halving(self, values: Mapping[str, Any]) -> None:
+        halving, target = values["halving"], values["target_step"]
+        if halving is None:
+            return
+        if not values["sweep"] or values["whole"] or values["stop"] or values["evaluation"]:
+            why = "a candidate is a job of a sweep that saves checkpoints, without stop and evaluation"
+            self._wrong("halving", None, why, "add sweep, or remove what contradicts it")
+        elif target not in halving.rungs:
+            rungs = ", ".join(map(str, halving.rungs))
+            self._wrong("target_step", target, "it is no rung of halving", f"write one of {rungs}")
 
     def _check_inputs(self, values: Mapping[str, Any]) -> None:
         """Note the inputs that a command names and that the job does not have."""

@@ -219,6 +219,13 @@ def _patience(value: Any) -> int:
     return count
 
 
+def _rungs(value: Any) -> tuple[int, ...]:
+    rungs = tuple(map(STEPS.read, value)) if isinstance(value, list) else ()
+    if len(rungs) < 2 or sorted(set(rungs)) != list(rungs):
+        raise Wrong("this must be a list of at least two steps that go up", "write it like [100, 300, 900]")
+    return rungs
+
+
 def _usual(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 0.999:
         raise Wrong("this must be a share from 0.001 to 0.999", "write 0.5 where votes compare two versions")
@@ -278,6 +285,7 @@ NAME = matching(
 )
 PARTS = Rule(_parts)
 PATIENCE = Rule(_patience, kind=int)
+RUNGS = Rule(_rungs)
 SECRETS = Rule(_secrets)
 SEED = number(0, 2**63 - 1, whole=True)
 SESSION = span(60, 100 * 3_600)  # no platform has longer sessions

@@ -148,6 +148,24 @@ class StopRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Halving:
+    """How a sweep is narrowed down: ``candidates`` jobs train to the first of ``rungs``, which are steps.
+
+    One in ``factor``, the best by ``metric``, trains on to the next, and so on. The device seconds of all jobs of the
+    sweep stay within ``budget_seconds``; where these differ, the largest counts. ``left_at`` is the rung, from 0, at
+    which a job left the comparison: others were better, or a person lets it train to the end.
+    """
+
+    metric: Annotated[str, readers.TEXT]
+    budget_seconds: Annotated[int, span(60, 10 * 365 * 86_400)]
+    candidates: Annotated[int, number(2, 1_000, "jobs", whole=True)]
+    rungs: Annotated[tuple[int, ...], readers.RUNGS]
+    factor: Annotated[int, number(2, 100, whole=True)] = 3
+    aim: Annotated[Literal["high", "low"], _AIM] = "low"
+    left_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """The folder in which a job's command runs.
 
@@ -392,6 +410,7 @@ class JobSpec:
     secrets: Annotated[  # names of variables; the values are the daemon's or the platform's to give
         tuple[str, ...], readers.SECRETS, Option("A secret that its sessions get; may be repeated.", "--secret", "NAME")
     ] = ()
+    halving: Halving | None = None  # None: it trains to its target step whatever others of its sweep come to
     sweep: Annotated[str, readers.NAME] = ""  # what jobs that differ in a few values share; a list shows them as one
     expects: Annotated[str, readers.CYCLE] = ""  # when the next generation comes; empty: learned from the queue
     whole: Annotated[  # it knows nothing of checkpoints: its one step is the whole run, in one session

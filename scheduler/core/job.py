@@ -14,6 +14,8 @@
     Active with a wish --release--> Active                the hold or cancel that was only wished for is withdrawn
     Done --reopen--> Queued                               the checkpoint of its target step was lost
     Done, stopped early --release--> Queued               a person wants the steps that were left
+    Done, stopped early --promote--> Queued               the candidate of a sweep is one of the best of its rung
+    Done, stopped early --drop-----> Done                 others of its rung were better
     Failed | Queued after a failure --retry--> Queued     at once, with a fresh count of failures
     Queued | Held | Done | Failed | Cancelled --remove--> Cancelled, and out of the queue: its name is free
     Cancelled --add_again--> Queued                       a new job takes the name of a removed one
@@ -69,7 +71,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Reached its target step, or stopped early for ``why``, where ``full_target_step`` is what it was to reach."""
+    """Reached its target step, or stopped early for ``why``, where ``full_target_step`` is what it was to reach.
+
+    The candidate of a sweep is stopped early at each rung but the last.
+    """
 
     at: int
     why: str = ""
@@ -119,7 +124,7 @@ def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | 
 def finish(state: JobState, now: int, why: str = "", full_target_step: int | None = None) -> Done:
     """Active -> Done: a verified checkpoint at the target step exists. Other states: it was found late.
 
-    ``why`` and ``full_target_step`` are given when the job has learned enough before that.
+    ``why`` and ``full_target_step`` are given when the job has learned enough before that, or is at a rung.
     """
     if isinstance(state, Active | Queued | Held | Failed):
         return Done(now, why, full_target_step)
@@ -178,6 +183,20 @@ def release(state: JobState, now: int) -> Queued | Active:
             return replace(state, wish=None, by="", why="")
         case _:
             raise IllegalArrow("release", state)
+
+
+def promote(state: JobState, now: int) -> Queued:
+    """Done at a rung -> Queued: the candidate trains on."""
+    if isinstance(state, Done) and state.full_target_step is not None:
+        return Queued(now)
+    raise IllegalArrow("promote", state)
+
+
+def drop(state: JobState, why: str) -> Done:
+    """Done at a rung -> Done for good, for this reason."""
+    if isinstance(state, Done) and state.full_target_step is not None:
+        return replace(state, why=why)
+    raise IllegalArrow("drop", state)
 
 
 def reopen(state: JobState, now: int) -> Queued:

@@ -28,6 +28,7 @@ class Precondition(StrEnum):
     QUOTA_READING = "quota_reading", "the quota of the pool has not been read", True
     PARENT = "parent", "no checkpoint is left that it can start from"
     ROOM = "room", "the pool has less room than was planned"
+    BUDGET = "budget", "the budget of its sweep leaves less than a session needs"
     TIME = "time", "less than half of the planned session was left"
     CLEANING = "cleaning", "old checkpoints of it are being deleted", True
     REQUEST = "request", "a secret or the artifact store failed when the launch was prepared"

@@ -106,6 +106,20 @@ class ParentUnusable(Reason):
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetSpent(Reason):
+    """The budget of the job's sweep, in device hours, leaves no useful session; what running sessions hold counts."""
+
+    code: ClassVar[str] = "budget"
+    words: ClassVar[str] = (
+        "the budget of its sweep {0.sweep} leaves {0.left_hours:.2f} device hours, less than a session needs. To allow "
+        "more: schedctl queue edit {0.job} --set halving.budget=TIME"
+    )
+    job: str
+    sweep: str
+    left_hours: float
+
+
+@dataclass(frozen=True, slots=True)
 class CannotLaunch(Reason):
     """Plans placed the job, and it could not be launched; they leave it out until ``until``, then it is tried again."""
 

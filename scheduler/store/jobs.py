@@ -83,6 +83,7 @@ _JUDGED = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
     jobs.c.state.in_(("queued", "active", "held", "done")),
     jobs.c.spec.not_like('%"evaluation":null%'),
 )
+_CANDIDATES = select(jobs).where(jobs.c.spec.like('%"halving":{%')).order_by(jobs.c.name)
 _BY_AGE = select(jobs.c.name).where(jobs.c.removed_at.is_(None)).order_by(jobs.c.created_at, jobs.c.name)
 _FIRST_ADDED = select(func.min(jobs.c.created_at))
 _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
@@ -179,6 +180,15 @@ def everything(tx: Connection, states: Collection[str] | None = None) -> list[Jo
 def judged(tx: Connection) -> list[JobRecord]:
     """Return the jobs with an evaluation, neither failed nor cancelled, whose newest checkpoint is good."""
     return [record for row in tx.execute(_JUDGED) if (record := _record(row)).spec.evaluation is not None]
+
+
+def candidates(tx: Connection) -> dict[str, list[JobRecord]]:
+    """Return by sweep the jobs of those that are halved, by name; also those that were removed from the queue."""
+    sweeps: dict[str, list[JobRecord]] = {}
+    for record in map(_record, tx.execute(_CANDIDATES)):
+        if record.spec.halving is not None:
+            sweeps.setdefault(record.spec.sweep, []).append(record)
+    return sweeps
 
 
 def page(

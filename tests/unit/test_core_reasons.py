@@ -11,6 +11,7 @@ from scheduler.core.precondition import Precondition
 from scheduler.core.reasons import (
     AwaitsVerdict,
     BadDefinition,
+    BudgetSpent,
     CannotLaunch,
     ConcurrencyFull,
     DeadlineUnreachable,
@@ -78,6 +79,7 @@ CASES: list[tuple[Reason, list[str]]] = [
         NotItsTurn("ufm", 0.3, 0.34, planned_start=AT),
         ["ufm goes first", "30 %", "34 % so far; planned Sat 21 Nov 14:05"],
     ),
+    (BudgetSpent("lr-a", "lr", 0.25), ["sweep lr", "0.25 device hours", "queue edit lr-a --set halving.budget"]),
     (NotItsTurn("ufm", 0.3, 0.34), ["ufm goes first", "30 %", "34 % so far"]),
     (QuotaEmpty("kaggle", "week", None, unplanned_until=AT), ["kaggle", "cannot be planned before Sat 21 Nov 14:05"]),
 ]

@@ -29,6 +29,7 @@ from scheduler.service.cycle.after_restore import catch_up
 from scheduler.service.cycle.late_sessions import LateSessions
 from scheduler.service.cycle.stops import Stops, StuckLanes
 from scheduler.service.deploy.look import Deployments
+from scheduler.service.facts import halvings
 from scheduler.service.facts.apply import apply, extend
 from scheduler.service.facts.observation import LiveJobs, Observation, declared
 from scheduler.service.facts.observe import Homecoming, observe
@@ -143,6 +144,7 @@ class Cycle:
         may_plan = self._may_plan(now)
         if may_plan:  # first: sessions that have no work wait for it
             continue_sessions(self._ports, self._incumbent, now, self._places.unopened, news=False)
+        apart(self._ports, "cycle.step_failed", partial(halvings.look, self._ports, now), None, step="halvings.look")
         for look in (self._suspects.look, self._models.look, self._watches.look, self._deployments.look):
             apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
         if may_plan:

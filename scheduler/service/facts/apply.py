@@ -25,7 +25,7 @@ from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceSt
 from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.spans import Begin, Postpone
 from scheduler.core.throughput import PRIOR_SIGMA, Sample, learn, one_device_speed
-from scheduler.service.facts import early_stops
+from scheduler.service.facts import early_stops, halvings
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.places import NEVER_BEGAN, rest
@@ -154,7 +154,9 @@ def close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -
     if failures != record.failures:
         jobs.note_failures(tx, end.job, failures)
     if record.done_step >= record.spec.target_step:
-        jobs.change_state(tx, end.job, state, arrows.finish(state, now), "finish", now, run=run.key)
+        jobs.change_state(
+            tx, end.job, state, arrows.finish(state, now, *halvings.pause(record.spec)), "finish", now, run=run.key
+        )
     elif state.wish == "finish":
         early_stops.finish(ports, tx, record, state.why, now)
     elif why := _needs_person(ports, tx, record, run, end, failures, now):
@@ -172,6 +174,7 @@ def close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -
             retry_at = now + retry_delay(end.job, failures, policy.retry_base_seconds, policy.retry_cap_seconds)
         requeued = arrows.requeue(state, now, retry_at)
         jobs.change_state(tx, end.job, state, requeued, "requeue", now, run=run.key, outcome=end.outcome)
+    halvings.consider(ports, tx, record.spec.sweep, now)
 
 
 def _report_crashes(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
@@ -380,6 +383,7 @@ def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
         return
     starts = now, step.deadline - step.length_seconds
     why = "" if pool is None else _no_room(tx, run, pool, step.length_seconds, starts)
+    why = why or halvings.overdrawn(tx, run, step.deadline + run.held_until - run.deadline, now)
     if why and isinstance(run.state, Running):
         why = f"it waited in its platform's queue past its hours, and {why} leaves no more: its job waits again"
         runs.change_state(tx, run.key, run.state, run_arrows.stop(run.state, why, now), "stop", now)

@@ -8,6 +8,7 @@ from jobs.spec import JobSpec
 from scheduler.core import job as arrows
 from scheduler.core.early_stop import Progress, Scored, progress
 from scheduler.core.job import Active, Done, Queued
+from scheduler.service.facts import halvings
 from scheduler.service.outside.ports import Ports
 from scheduler.store import checkpoints, jobs
 from scheduler.store.jobs import JobRecord
@@ -53,9 +54,13 @@ def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) 
 
 
 def undo(tx: Connection, record: JobRecord, now: int, by: str) -> None:
-    """Let a job that was stopped early go on to its full target from its newest checkpoint, without its stop rule."""
+    """Let a job that was stopped early go on to its full target from its newest checkpoint, without its stop rule.
+
+    The candidate of a sweep is no longer compared; the budget of the sweep still holds.
+    """
     if isinstance(record.state, Done) and record.state.full_target_step is not None:
-        jobs.change_spec(tx, record.spec.name, now, by, target_step=record.state.full_target_step, stop=None)
+        rules = {"stop": None, "halving": halvings.left(record.spec)}
+        jobs.change_spec(tx, record.spec.name, now, by, target_step=record.state.full_target_step, **rules)
         if newest := checkpoints.newest(tx, record.spec.name, 1):
             jobs.note_progress(tx, record.spec.name, newest[0].manifest.step, newest[0].manifest.key, fork=True)
     elif isinstance(record.state, Active) and record.state.wish == "finish":

@@ -19,6 +19,7 @@ from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.reconcile import Sighting, SightingState, StopWay
 from scheduler.core.run import Lane, Reserved, Run, Running, Submitting, Wait, stop
 from scheduler.service.facts.apply import apply
+from scheduler.service.facts.halvings import pause
 from scheduler.service.facts.observation import REFUSED_AT_ONCE, LiveJobs, Observation
 from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
@@ -412,7 +413,7 @@ def _finish_late(tx: Connection, name: str, now: int) -> None:
     if job is None or job.done_step < job.spec.target_step:
         return
     if isinstance(job.state, Queued | Held | Failed):
-        jobs.change_state(tx, name, job.state, arrows.finish(job.state, now), "finish", now)
+        jobs.change_state(tx, name, job.state, arrows.finish(job.state, now, *pause(job.spec)), "finish", now)
     elif isinstance(job.state, Active):
         run = runs.get(tx, job.state.run)
         if isinstance(run.state, Running) and all(lane.job == name or lane.outcome for lane in run.lanes):

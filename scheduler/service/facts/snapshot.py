@@ -22,6 +22,7 @@ from scheduler.core.quota import current_quotas
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, ParentUnusable, Reason, SecretMissing
 from scheduler.core.run import Ended, Run, Running, Stopping
 from scheduler.core.snapshot import Arrivals, HourShare, JobView, LiveRun, PoolView, Rate, Snapshot
+from scheduler.service.facts import halvings
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated
@@ -82,6 +83,7 @@ def gather(
     ends = {name: now + DAY if until is None else until for name, (until, _) in closures.items()}
     closed_until = {name: until for name, until in ends.items() if until > now}
     planned_lanes = {lane.job: run.key for run in live for lane in run.lanes if lane.outcome is None}
+    budgets = halvings.budgets(tx)
     views = []
     finished: dict[str, float] = {}
     for record in records:
@@ -91,6 +93,7 @@ def gather(
                 with isolated(faults, name):
                     view = job_view(record, pools, overheads, planned_lanes.get(name), read_secret, priors)
                     waits = view.blocked or _awaits_verdict(tx, record, gated) or lacks_parent(tx, record)
+                    waits = waits or halvings.budget_spent(record, budgets)
                     if view.retry_at is not None and (ended := runs.ended_lanes(tx, name, 1)):
                         view = replace(view, last_error=last_line(ended[0].message))
                     views.append(replace(view, blocked=waits))

@@ -27,6 +27,7 @@ from scheduler.core.plan import Placement, Plan
 from scheduler.core.reconcile import LaneEnd
 from scheduler.core.run import Lane, Outcome, Run, Running
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
+from scheduler.service.facts import halvings
 from scheduler.service.facts.apply import close_lane
 from scheduler.service.facts.snapshot import gives_secrets, load_snapshot
 from scheduler.service.faults.isolation import apart
@@ -207,6 +208,10 @@ def _reserve(ports: Ports, run: Run, before: Lane, placement: Placement, now: in
             return None
         if planned.job in ports.calls.under_way("components") or not pin_parent(ports, tx, record, now):
             return None
+        budget = halvings.longest(tx, [(record.spec, planned.devices)])
+        one_sweep = before.job and jobs.get(tx, before.job, removed=True).spec.sweep == record.spec.sweep
+        if budget is not None and budget < (0 if one_sweep else run.held_until - now):
+            return None  # a lane of the same sweep holds these hours already
         index = 1 + max(lane.index for lane in (*run.lanes, *_free_lanes(tx, run)))
         lane = new_lane(tx, record, pool, index, before.devices[: planned.devices], inputs)
         lane = replace(lane, begun_at=now)

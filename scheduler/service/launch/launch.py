@@ -27,6 +27,7 @@ from scheduler.core.precondition import Precondition
 from scheduler.core.reasons import ParentUnusable
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.core.throughput import PRIOR_SIGMA
+from scheduler.service.facts import halvings
 from scheduler.service.facts.apply import reject
 from scheduler.service.facts.overheads import Overheads, patience, quiet_seconds
 from scheduler.service.facts.snapshot import choose_parent, gives_secrets, pinned_parent
@@ -57,6 +58,8 @@ _CHECKS: tuple[tuple[Precondition, Callable[[Ports, Sequence[Placement]], list[P
 )
 # Beyond what is held for the session: clocks that disagree, and a last report that is repeated.
 _SLACK_SECONDS = 900
+_NEVER = 1 << 62
+_SPARE = 4  # a session with a budget may take longer than planned by one part in this many
 _GAP_SECONDS = 900  # between planned sessions that may become one
 
 
@@ -129,6 +132,10 @@ def _reserve_one(
     if 2 * (placement.end - now) < placement.end - placement.start:
         return kept_back(Precondition.TIME)
     placement = of_one_image(tx, placement, pool)
+    budgeted = _within_budgets(tx, placement, pool, now)
+    if budgeted is None:
+        return kept_back(Precondition.BUDGET)
+    placement, latest = budgeted
     booked = ledger.charges(tx, now - ledger.LOOK_BACK_SECONDS).get(pool.name, ())
     charges = (*booked, *watched.possible_charges(tx).get(pool.name, ()))
     ours = [run for run in runs.live(tx) if run.pool == pool.name]
@@ -162,10 +169,9 @@ def _reserve_one(
     if lacking:
         return lacking
     spare = room(pool, (*charges, *planned), live_ends, now, observed, placement.devices).seconds - wanted
-    slack = _slack(tx, placement, records, now)
-    if slack and plan and able.takes_orders:
-        slack = max(slack, _following(plan, placement))
-    deadline = placement.end + max(0, min(spare, slack))
+    # With a budget, what follows would be held for the job's sweep.
+    slack = _slack(tx, placement, records, now, plan if able.takes_orders and latest == _NEVER else None)
+    deadline = min(latest, placement.end + max(0, min(spare, slack)))
     if any(record.spec.whole for record in records) and deadline - now < _WHOLE * (placement.end - placement.start):
         return kept_back(Precondition.TIME)  # a whole job would not be through
     lanes: list[Lane] = []
@@ -192,6 +198,22 @@ def _reserve_one(
     return run
 
 
+def _within_budgets(tx: Connection, placement: Placement, pool: Pool, now: int) -> tuple[Placement, int] | None:
+    """Return a placement that the budgets of its jobs' sweeps allow, and its latest deadline by them.
+
+    It may be shorter than planned; None where too little is left for a useful session.
+    """
+    lanes = [(jobs.get(tx, lane.job).spec, lane.devices) for lane in placement.lanes]
+    seconds = halvings.longest(tx, lanes)
+    if seconds is None:
+        return placement, _NEVER
+    latest = now + seconds - pool.overrun_seconds
+    if placement.end <= latest:  # what is held for slowness keeps others of the sweep from starting
+        return placement, min(latest, placement.end + (placement.end - now) // _SPARE)
+    enough = latest - now >= max(halvings.least_seconds(spec) for spec, _ in lanes)
+    return (replace(placement, end=latest), latest) if enough else None
+
+
 def new_lane(
     tx: Connection, record: JobRecord, pool: Pool, index: int, devices: tuple[int, ...], inputs: Mapping[str, str]
 ) -> Lane:
@@ -207,8 +229,12 @@ def new_lane(
     )
 
 
-def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], now: int) -> int:
+def _slack(
+    tx: Connection, placement: Placement, records: Sequence[JobRecord], now: int, plan: Plan | None = None
+) -> int:
     """Return how much longer than planned a session that should finish its jobs may hold its pool.
+
+    With a ``plan`` whose next sessions may continue in it, at least until their end.
 
     A session whose jobs reach their targets ends by itself and gives the rest back, so it is cheap to allow for a
     speed below the estimate; cutting it off just before the end costs a whole further session.
@@ -220,7 +246,7 @@ def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], n
             sigma = rate.sigma if rate else PRIOR_SIGMA
             setup = rate.setup_seconds if rate else 0
             slack = max(slack, round(2 * sigma * (placement.end - now)) + setup)
-    return slack
+    return max(slack, _following(plan, placement)) if slack and plan else slack
 
 
 def _following(plan: Plan, placement: Placement) -> int:

@@ -146,7 +146,7 @@ def change(database: Database, name: str, now: int, by: str, **fields: Any) -> J
 _OF_SESSION = {"command", "environment", "mixture", "needs", "role", "seed", "target_step", "whole"}
 
 
-_OF_JUDGING = {"evaluation", "gates"}  # what a trained model is held to may change
+_OF_JUDGING = {"evaluation", "gates", "halving"}  # what a trained model is held to may change
 
 
 def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tuple[JobRecord, list[str]]:

@@ -1,0 +1,158 @@
+"""Halvings: promote the best candidates of sweeps from rung to rung, and keep sweeps within their budgets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from sqlalchemy import Connection
+
+from jobs.nouns.window import HOUR
+from jobs.spec import Halving, JobSpec
+from scheduler.core import job as arrows
+from scheduler.core.halving import Candidate, Decision, decide, rung_of
+from scheduler.core.job import Active, Queued
+from scheduler.core.reasons import BudgetSpent
+from scheduler.core.run import Run
+from scheduler.service.outside.ports import Ports
+from scheduler.store import checkpoints, jobs, ledger, watched
+from scheduler.store.jobs import JobRecord
+
+
+def pause(spec: JobSpec) -> tuple[str, int | None]:
+    """Return why a job that reached its target is done, and its full target; "" and None where that is its target."""
+    rule = spec.halving
+    if rule is None or rule.left_at is not None or spec.target_step >= rule.rungs[-1]:
+        return "", None
+    rung = rung_of(rule, spec.target_step)
+    here, next_ = (rule.candidates // rule.factor**level for level in (rung, rung + 1))
+    return f"rung {rung + 1} of {len(rule.rungs)} is trained; the best {next_} of {here} train on", rule.rungs[-1]
+
+
+def left(spec: JobSpec) -> Halving | None:
+    """Return the rule of a job that leaves the comparison at its present rung."""
+    return spec.halving and replace(spec.halving, left_at=rung_of(spec.halving, spec.target_step))
+
+
+def look(ports: Ports, now: int) -> None:
+    """Decide all sweeps. Most decisions are made as a session ends; some follow from what people do."""
+    with ports.database.read() as tx:
+        due = [sweep for sweep, members in jobs.candidates(tx).items() if _decision(tx, members) != Decision()]
+    for sweep in due:
+        with ports.write() as tx:
+            consider(ports, tx, sweep, now)
+
+
+def consider(ports: Ports, tx: Connection, sweep: str, now: int) -> None:
+    """Promote the candidates of a sweep that are among the best of their rung, and end those that are not."""
+    members = jobs.candidates(tx).get(sweep, []) if sweep else []
+    decision = _decision(tx, members)
+    for record in members:
+        name, rule, state = record.spec.name, record.spec.halving, record.state
+        if rule is None or name not in {*decision.promoted, *decision.dropped}:
+            continue
+        rung, value = rung_of(rule, record.spec.target_step), _value(tx, record)
+        place = f"rung {rung + 1} of {len(rule.rungs)}, {rule.metric} {'missing' if value is None else f'{value:.6g}'}"
+        if name in decision.promoted:
+            queued, step = arrows.promote(state, now), rule.rungs[rung + 1]
+            jobs.change_state(tx, name, state, queued, "promote", now, why=f"among the best at {place}", step=step)
+            jobs.change_spec(tx, name, now, "daemon", target_step=step)
+        else:
+            done = arrows.drop(state, f"not among the best 1 in {rule.factor} at {place}")
+            jobs.change_state(tx, name, state, done, "drop", now, why=done.why)
+            jobs.change_spec(tx, name, now, "daemon", halving=left(record.spec))
+        ports.log.info("job.compared", job=name, sweep=sweep, promoted=name in decision.promoted, at=place)
+
+
+def _decision(tx: Connection, members: Sequence[JobRecord]) -> Decision:
+    """Return which jobs to promote and to drop: none while the budget leaves no useful session."""
+    present = [(record, record.spec.halving) for record in members if record.removed_at is None]
+    candidates = [
+        Candidate(record.spec.name, rung_of(rule, record.spec.target_step), state, value)
+        for record, rule in present
+        if rule is not None and (state := _state(record))
+        for value in [_value(tx, record) if state == "waits" else None]
+    ]
+    rule = next((rule for _, rule in present if rule is not None), None)
+    if rule is None or all(one.state != "waits" for one in candidates):
+        return Decision()
+    decision = decide(rule, candidates)
+    if decision.promoted and any(
+        budget_spent(record, budgets(tx)) for record, _ in present if _state(record) == "waits"
+    ):
+        return Decision()
+    return decision
+
+
+def _state(record: JobRecord) -> Literal["trains", "waits", "out"]:
+    if record.spec.halving is None or record.spec.halving.left_at is not None:
+        return "out"
+    if isinstance(record.state, Queued | Active):
+        return "trains"
+    return "waits" if record.stopped_early else "out"
+
+
+def _value(tx: Connection, record: JobRecord) -> float | None:
+    """Return the metric of a job at its target step, None where its checkpoint has none or is no longer good."""
+    saved = checkpoints.find(tx, record.checkpoint) if record.checkpoint and not record.result_lost else None
+    rule = record.spec.halving
+    return saved.manifest.metrics.get(rule.metric) if rule is not None and saved is not None else None
+
+
+# Budgets: what sessions were charged, hold and may still be charged counts, on each device.
+def budgets(tx: Connection) -> dict[str, int]:
+    """Return by sweep the device seconds that its budget leaves."""
+    return {sweep: _left_seconds(tx, members) for sweep, members in jobs.candidates(tx).items()}
+
+
+def _left_seconds(tx: Connection, members: Sequence[JobRecord]) -> int:
+    present = [record for record in members if record.removed_at is None]
+    if not present:
+        return 0
+    names = {record.spec.name for record in members}
+    used = sum(ledger.device_seconds(tx, names, min(record.created_at for record in present)).values())
+    unproved = sum(
+        len(lane.devices) * (one.run.held_until - one.run.planned_start)
+        for one in watched.everything(tx)
+        for lane in one.run.lanes
+        if one.booked is None and lane.job in names
+    )
+    return max(record.spec.halving.budget_seconds for record in present if record.spec.halving) - used - unproved
+
+
+def least_seconds(spec: JobSpec) -> int:
+    """Return the shortest session that is useful to a job: its set-up and a save."""
+    return spec.setup_seconds + spec.checkpoint_seconds
+
+
+def budget_spent(record: JobRecord, left_by_sweep: Mapping[str, int]) -> BudgetSpent | None:
+    """Return why a job without a session waits for a larger budget; None where enough is left for a session."""
+    spec, left_seconds = record.spec, left_by_sweep.get(record.spec.sweep, 0)
+    enough = left_seconds // spec.needs.devices_min >= least_seconds(spec)
+    if spec.halving is None or isinstance(record.state, Active) or enough:
+        return None
+    return BudgetSpent(spec.name, spec.sweep, left_seconds / HOUR)
+
+
+def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
+    """Return for how many seconds the budgets of their sweeps let jobs have so many devices each; None: no budget."""
+    devices: Counter[str] = Counter()
+    for spec, count in lanes:
+        if spec.halving is not None:
+            devices[spec.sweep] += count
+    if not devices:
+        return None
+    left_by_sweep = budgets(tx)
+    return min(left_by_sweep[sweep] // count for sweep, count in devices.items())
+
+
+def overdrawn(tx: Connection, run: Run, until: int, now: int) -> str:
+    """Return which limit a run would pass that were held from now ``until`` then; "" when there is room."""
+    lanes = [(jobs.get(tx, lane.job, removed=True).spec, len(lane.devices)) for lane in run.lanes]
+    left_for_more = longest(tx, lanes)
+    if left_for_more is None:
+        return ""
+    held = max(ledger.of_runs(tx, [run.key]), key=lambda entry: entry.at)
+    return "the budget of its sweep" if until - now - (held.end - held.start) > left_for_more else ""
