@@ -234,8 +234,10 @@ def _faults(record: Any, table: Mapping[str, Any]) -> Iterator[tuple[str, str, s
             yield "fraction", "is missing", "add it"
         case Mixture() if len(lacking := {"domain", "extra_share"} - set(table)) == 1:
             yield lacking.pop(), "is missing", "add it"
-        case StopRule(patience=0, value=None):
-            yield "", "it never stops the job without patience or value", 'add patience = "3 checkpoints"'
+        case StopRule(value=None) if record.forecast or not record.patience:
+            never = "", "it never stops the job without patience or value", 'add patience = "3 checkpoints"'
+            missing = "value", "is missing: the forecast is whether it will be reached", "add it"
+            yield missing if record.forecast else never
         case QualityGate(kind="threshold", metric=metric):
             if (record.minimum is None) == (record.maximum is None):
                 yield "", f"the threshold on {metric} needs a minimum or a maximum", "write one of them"

@@ -129,7 +129,8 @@ class StopRule:
     """When the job has learned enough: it then ends as done at its best checkpoint, before its target step.
 
     ``metric`` is one that its checkpoints carry, and ``aim`` says where good is. Training ends when ``patience``
-    checkpoints in a row did not improve it by at least ``least``, or when it reaches ``value``; 0 and None: never.
+    checkpoints in a row did not improve it by at least ``least``, or when it reaches ``value``; 0 and None: never. It
+    also ends when two forecasts in a row say with the certainty ``forecast`` that the target step will not reach it.
     """
 
     metric: Annotated[
@@ -145,6 +146,7 @@ class StopRule:
     least: Annotated[float, number(0, 10**9)] = 0.0
     value: Annotated[float | None, number(-(10**9), 10**9)] = None
     aim: Annotated[Literal["high", "low"], _AIM] = "low"
+    forecast: Annotated[float | None, number(0.5, 0.999)] = None
 
 
 @dataclass(frozen=True, slots=True)

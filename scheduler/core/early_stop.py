@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 from jobs.plural import counted
 from jobs.spec import StopRule
+from scheduler.core.learning_curve import REACH, forecast_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,13 @@ class Progress:
     why: str = ""
 
 
-def progress(rule: StopRule, history: Iterable[Scored]) -> Progress:
-    """Return how a job stands by its rule, given its checkpoints in the order of their steps.
+def progress(rule: StopRule, history: Iterable[Scored], target_step: int = 0) -> Progress:
+    """Return how a job stands by its rule, given its checkpoints in the order of their steps and its target step.
 
     A checkpoint is an improvement when it is better than the best before it by at least ``rule.least``, or by
     anything where that is 0. A value that is no finite number counts as no improvement.
     """
+    history = list(history)
     best: Scored | None = None
     mark: float | None = None  # what the next improvement is measured from
     since = 0
@@ -59,7 +61,22 @@ def progress(rule: StopRule, history: Iterable[Scored]) -> Progress:
             f"{rule.metric} has not improved{least} for {counted(since, 'checkpoint')}; the best is {best.value:.6g} "
             f"at step {best.step}"
         )
+    if not why and rule.forecast is not None and rule.value is not None:
+        points = [(one.step, one.value) for one in history]
+        if all(_chance(rule, each, target_step) < 1 - rule.forecast for each in (points, points[:-1])):
+            sure = f"{rule.forecast:.0%}".replace("%", " %")
+            why = f"{rule.metric} will not be {rule.value:.6g} at step {target_step:,}, with {sure} certainty"
     return Progress(best, since, why if best is not None else "")
+
+
+def _chance(rule: StopRule, points: Sequence[tuple[int, float]], target_step: int) -> float:
+    """Return the probability that the value is reached by the target step; 1 where no forecast reaches that far."""
+    newest = points[-1][0] if points else 0
+    curve = forecast_of(points, rule.aim) if newest < target_step <= REACH * newest else None
+    if curve is None or rule.value is None:
+        return 1.0
+    later = (newest + (target_step - newest) * quarter // 4 for quarter in range(1, 5))
+    return max(curve.chance(rule.value, step) for step in later)
 
 
 def _loss(rule: StopRule, value: float) -> float:

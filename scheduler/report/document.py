@@ -139,7 +139,7 @@ def _models(report: Report) -> ReportSection:
     for job in trained:
         gained = f" {counted(job.steps, 'step')}" if job.steps and job.step < job.target_step else ""
         if job.state == "done" and job.why:
-            what, gained = "Stopped early", f" at step {job.step:,}"
+            what, gained = "Stopped early", f" at step {job.step:,} ({_clean(job.why.removeprefix('stopped early: '))})"
         elif job.steps and job.step >= job.target_step:
             what = "Finished"
         elif job.state == "failed":

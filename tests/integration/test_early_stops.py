@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import HOUR
@@ -15,12 +16,14 @@ from jobs.spec import Gate, JobSpec, StopRule
 from scheduler.core.job import Active, Done, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.run import Stopping
+from scheduler.report.facts import JobFacts
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.service.upkeep.retention import judge
 from scheduler.store import checkpoints, events, jobs, runs
+from scheduler.views.weekly_report import facts_within
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 
 KEY = "uff-ufm-0001"
@@ -172,6 +175,33 @@ def test_a_value_ends_it_at_once(make_ports: Callable[..., Ports]) -> None:
     world.save(20, 0.91, "accuracy")
     world.end()
     assert (world.record.done_step, isinstance(world.record.state, Done)) == (20, True)
+
+
+def test_a_forecast_ends_it_at_its_best_and_the_hours_go_back(make_ports: Callable[..., Ports]) -> None:
+    world = World(make_ports, StopRule("held_out_loss", value=0.5, forecast=0.95))
+    best = [world.save(100 * number, 2 + 1 / number) for number in range(1, 6)][-1]
+    state = world.record.state
+    assert isinstance(state, Active)
+    assert (state.wish, state.why) == ("finish", "held_out_loss will not be 0.5 at step 1,000, with 95 % certainty")
+    world.end()
+    record = world.record
+    assert isinstance(record.state, Done)
+    assert (record.checkpoint, record.done_step, record.state.full_target_step) == (best, 500, 1_000)
+    assert record.state.why.endswith("about 5.0 h of sessions that were left went back to the plan")
+    with world.database.read() as tx:
+        (event,) = events.tail(tx, kinds=["job.finish"], subject="ufm")
+        week = facts_of(tx, world)
+    assert event.data["spared_seconds"] == 5 * HOUR
+    assert "about 5.0 h" in week.why
+    released = queue.release(world.database, "ufm", world.clock.now(), "ann")
+    assert (released.done_step, released.spec.target_step, released.spec.stop) == (500, 1_000, None)
+
+
+def facts_of(tx: Connection, world: World) -> JobFacts:
+    """What the week's report is told about the job."""
+    now = world.clock.now()
+    facts = facts_within(tx, world.ports.pools, now - HOUR, now, 1.0, [], [], jobs.everything(tx))
+    return next(job for job in facts.jobs if job.name == "ufm")
 
 
 def test_the_best_checkpoint_is_kept_and_a_damaged_one_is_no_result(world: World) -> None:

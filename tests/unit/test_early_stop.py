@@ -36,6 +36,19 @@ def test_a_value_ends_training_at_once_in_the_direction_of_the_aim() -> None:
     assert (found.best, bool(found.why)) == (Scored("key-2", 2, 0.91), True)
 
 
+def test_a_forecast_ends_training_that_will_miss_its_value_once_two_agree() -> None:
+    rule = StopRule("loss", value=0.1, forecast=0.95)
+    curve = history(*(1 + 1 / step for step in range(1, 13)))
+    assert not progress(rule, curve[:4], 16).why  # one forecast
+    assert not progress(rule, curve, 45).why  # too far
+    assert not progress(rule, curve, 0).why
+    found = progress(rule, curve, 44)
+    assert found.why == "loss will not be 0.1 at step 44, with 95 % certainty"
+    assert found.best == curve[-1]
+    assert not progress(StopRule("loss", value=0.1), curve, 44).why
+    assert not progress(rule, [Scored("", step, 1 / step) for step in range(1, 9)], 16).why
+
+
 def test_what_was_deleted_counts_and_is_no_result() -> None:
     saved = [Scored("gone", 1, 0.5, good=False), *history(9.0, 1.0, 1.1, 1.2)[1:]]
     found = progress(RULE, saved)
@@ -71,6 +84,8 @@ def test_it_ends_when_the_last_checkpoints_gained_nothing_and_only_then(
         ({"metric": "loss", "patience": 3, "least": -1}, "out of range"),
         ({"metric": "loss", "value": 1.0, "aim": "down"}, "whether a lower or a higher metric is better"),
         ({"metric": "loss", "patience": 3, "pateince": 3}, "there is no such key"),
+        ({"metric": "loss", "patience": 3, "forecast": 0.95}, "stop.value"),
+        ({"metric": "loss", "value": 1.0, "forecast": 95}, "out of range"),
     ],
 )
 def test_a_rule_that_means_nothing_is_refused(rule: dict[str, object], why: str) -> None:

@@ -109,10 +109,12 @@ def stop_line(rule: StopRule, gained: Progress) -> str:
     value = f"when {rule.metric} reaches {rule.value:g}" if rule.value is not None else ""
     best = "highest" if rule.aim == "high" else "lowest"
     rest = f"{counted(rule.patience, 'checkpoint')} after its {best} {rule.metric}" if rule.patience else ""
+    hopeless = f"when it will miss that with {rule.forecast:.0%} certainty".replace("%", " %") if rule.forecast else ""
+    when = " or ".join(filter(None, (value, hopeless, rest)))
     if gained.best is None:
-        return f"{' or '.join(filter(None, (value, rest)))}; no checkpoint has {rule.metric} yet"
+        return f"{when}; no checkpoint has {rule.metric} yet"
     so_far = f"{gained.best.value:.6g} at step {gained.best.step:,}, {counted(gained.since, 'checkpoint')} ago"
-    return f"{' or '.join(filter(None, (value, rest)))}; so far {so_far}"
+    return f"{when}; so far {so_far}"
 
 
 def _facts(

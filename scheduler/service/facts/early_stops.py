@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from jobs.nouns.window import HOUR
 from jobs.spec import JobSpec
 from scheduler.core import job as arrows
 from scheduler.core.early_stop import Progress, Scored, progress
 from scheduler.core.job import Active, Done, Queued
 from scheduler.service.facts import halvings
 from scheduler.service.outside.ports import Ports
-from scheduler.store import checkpoints, jobs
+from scheduler.store import checkpoints, jobs, rates
 from scheduler.store.jobs import JobRecord
 
 
@@ -24,7 +25,7 @@ def standing(tx: Connection, spec: JobSpec, fenced_attempt: int = 0) -> Progress
         value = saved.metrics.get(spec.stop.metric)
         if value is not None and saved.attempt > fenced_attempt and record.state != "quarantined":
             history[saved.step] = Scored(saved.key, saved.step, value, good=record.state == "good")
-    return progress(spec.stop, (history[step] for step in sorted(history)))
+    return progress(spec.stop, (history[step] for step in sorted(history)), spec.target_step)
 
 
 def consider(ports: Ports, tx: Connection, name: str, now: int) -> None:
@@ -46,11 +47,31 @@ def finish(ports: Ports, tx: Connection, record: JobRecord, why: str, now: int) 
     if best is None:  # found damaged since
         newest = checkpoints.newest(tx, name, 1)[0].manifest
         best = Scored(newest.key, newest.step, 0.0)
+    spared = round((full - record.done_step) / _steps_per_second(tx, record))
+    why = f"{why}; about {spared / HOUR:.1f} h of sessions that were left went back to the plan"
     done = arrows.finish(record.state, now, why, full)
-    jobs.change_state(tx, name, record.state, done, "finish", now, why=why, step=best.step, full_target_step=full)
+    jobs.change_state(
+        tx,
+        name,
+        record.state,
+        done,
+        "finish",
+        now,
+        why=why,
+        step=best.step,
+        full_target_step=full,
+        spared_seconds=spared,
+    )
     jobs.change_spec(tx, name, now, "daemon", target_step=best.step)
     jobs.note_progress(tx, name, best.step, best.key, fork=True)
     ports.log.info("job.stopped_early", job=name, step=best.step, left_steps=full - record.done_step, why=why)
+
+
+def _steps_per_second(tx: Connection, record: JobRecord) -> float:
+    """Return the measured speed on the job's last pool, else its best one, else what its definition says."""
+    measured = {rate.pool: rate.steps_per_second for rate in rates.of_job(tx, record.spec.name) if rate.samples}
+    guess = max(measured.values(), default=record.spec.steps_per_hour / HOUR)
+    return measured.get(record.last_pool or "", guess)
 
 
 def undo(tx: Connection, record: JobRecord, now: int, by: str) -> None:
