@@ -1,4 +1,4 @@
-"""The statistics of verdicts: exact binomials, clustered pairs, the sign-flip test and the watch for harm. Pure."""
+"""Statistics of verdicts: exact binomials, clustered pairs, the sign-flip test and the rollback watch. Pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from itertools import compress
 from jobs.scores import Score
 from jobs.votes import Vote
 
-# Exact binomial probabilities by summing terms, in logarithms, so that neither many items nor tiny chances matter.
+# Exact binomial probabilities. The terms are summed as logarithms: no overflow with many items or small probabilities.
 #
-# Sums of a thousand terms are all that verdicts need of a statistics library, which would be 200 MB in every daemon.
-# Tests hold them to SciPy's.
-ALPHA = 0.05  # one-sided, of every decision here
+# Written here because verdicts need only these sums, and SciPy would add 200 MB to every daemon. Tests compare the
+# results with SciPy's.
+ALPHA = 0.05  # significance level, one-sided, of all tests here
 _NEGLIGIBLE = 1e-17
 _HALVINGS = 60
 
 
 def log_upper_tail(count: int, trials: int, chance: float) -> float:
-    """Return ln P(X >= count) of ``trials`` independent ones of ``chance``."""
+    """Return ln P(X >= count) for X ~ Binomial(``trials``, ``chance``)."""
     if count <= 0:
         return 0.0
     if count > trials or chance <= 0:
         return -math.inf
     if chance >= 1:
         return 0.0
-    if count > trials * chance:  # the terms fall from here on
+    if count > trials * chance:  # above the mean each term is smaller than the one before
         return _log_sum(count, trials, chance)
-    below = math.exp(_log_sum(trials - count + 1, trials, 1 - chance))  # P(X <= count - 1), counted from the other end
+    below = math.exp(
+        _log_sum(trials - count + 1, trials, 1 - chance)
+    )  # P(X <= count - 1) = P(failures > trials - count)
     return math.log1p(-below) if below < 1 else -math.inf
 
 
 def upper_tail(count: int, trials: int, chance: float) -> float:
-    """Return P(X >= count)."""
+    """Return P(X >= count) for X ~ Binomial(``trials``, ``chance``)."""
     return math.exp(log_upper_tail(count, trials, chance))
 
 
 def lower_bound(passed: int, trials: int) -> float:
-    """Return Clopper and Pearson's one-sided 95 % lower bound of the chance behind ``passed`` of ``trials``."""
+    """Return the Clopper-Pearson one-sided 95 % lower bound of the probability, from ``passed`` of ``trials``."""
     if passed <= 0:
         return 0.0
     low, high = 0.0, passed / trials
@@ -55,12 +57,12 @@ def lower_bound(passed: int, trials: int) -> float:
 
 
 def mcnemar(wins: int, losses: int) -> float:
-    """Return the exact one-sided p-value that wins are no likelier than losses; 1 when there are neither."""
+    """Return the exact one-sided p-value of "wins are not likelier than losses"; 1.0 if there are neither."""
     return upper_tail(wins, wins + losses, 0.5)
 
 
 def _log_sum(count: int, trials: int, chance: float) -> float:
-    """Return ln of the sum of terms from ``count`` on, which must lie above the mean: there each is smaller."""
+    """Return ln P(X >= count); ``count`` is above the mean, so that terms decrease and the sum can stop early."""
     log_first = (
         math.lgamma(trials + 1)
         - math.lgamma(count + 1)
@@ -78,17 +80,17 @@ def _log_sum(count: int, trials: int, chance: float) -> float:
     return log_first + math.log(total)
 
 
-# Pairs: what a version did better or worse than another, item by item, summed by cluster.
+# Paired differences between two versions, item by item, summed by cluster.
 #
-# The two saw the same items, so that only their differences count; items of one cluster are not independent, so that
-# clusters are what there is to count. Both halve the number of items that it takes to see anything, or double the
-# error.
-POWER_80 = 2.4864748605243863  # standard errors: 1.645 for 5 % one-sided, and 0.842 for a power of 80 %
+# Both versions are scored on the same items, so the analysis uses differences per item: it needs about half as many
+# items as two separate samples. Items of one cluster are not independent, so the cluster is the unit of analysis;
+# treating items as independent could double the error.
+POWER_80 = 2.4864748605243863  # standard errors: 1.645 for 5 % one-sided plus 0.842 for a power of 80 %
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Sum of the values of a cluster, and of how many items."""
+    """A group of dependent items: the sum of their values, and how many items there are."""
 
     total: float
     items: int
@@ -96,12 +98,12 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What a mean over clustered items rests on.
+    """The mean of clustered values and its precision.
 
-    ``differing`` is the share of items with a value other than 0, of differences p_d. ``design_effect`` says how many
-    clustered items are worth as much as one independent one. ``error`` is the standard error of the mean over clusters,
-    and ``smallest_effect`` the smallest difference that would show in four of five such sets; both are None when
-    nothing varies, as then there is nothing to tell them from.
+    ``differing`` is the share of items with a value other than 0. ``design_effect`` is the number of clustered items
+    that carry as much information as one independent item. ``error`` is the standard error of the mean, computed over
+    clusters; ``smallest_effect`` is the smallest difference detected with a power of 80 %. Both are None if the values
+    do not vary.
     """
 
     items: int
@@ -114,7 +116,7 @@ class Spread:
 
 
 def clusters_of(values: Iterable[tuple[str, float]]) -> tuple[Cluster, ...]:
-    """Return the clusters of (cluster, value) pairs, in the order of their names."""
+    """Return the clusters of (cluster, value) pairs, sorted by name."""
     clusters: dict[str, list[float]] = {}
     for name, value in values:
         clusters.setdefault(name, []).append(value)
@@ -122,12 +124,12 @@ def clusters_of(values: Iterable[tuple[str, float]]) -> tuple[Cluster, ...]:
 
 
 def differences(new: Mapping[str, Score], before: Mapping[str, Score], sign: int) -> list[tuple[str, float]]:
-    """Return (cluster, gain) of each item, where a gain is good; both must have scored the same items."""
+    """Return (cluster, gain) for each item; positive is better. Both mappings must have the same items."""
     return [(score.cluster, sign * (score.value - before[item].value)) for item, score in sorted(new.items())]
 
 
 def spread_of(values: Sequence[tuple[str, float]]) -> Spread:
-    """Return what the mean of (cluster, value) pairs rests on."""
+    """Return the mean of (cluster, value) pairs with its standard error and design effect."""
     clusters = clusters_of(values)
     items = len(values)
     mean = math.fsum(value for _, value in values) / items
@@ -143,24 +145,24 @@ def spread_of(values: Sequence[tuple[str, float]]) -> Spread:
     )
 
 
-# The default test: signs of whole clusters are flipped, and what comes about so is held against what was seen.
+# The default test: a sign-flip (randomization) test over clusters.
 #
-# If neither version is better, each cluster's sum might as well have had the other sign. Flipping some of the signs
-# gives a smaller or equal sum exactly where the mean over the flipped clusters is not below zero. So the whole test is
-# a sorted list of means over random halves of the clusters: the share of them at or below d is the p-value of "no more
-# than d", for any d, and the 5 % smallest of them is where the interval begins. Test, margin and interval never
-# disagree.
+# Under the null hypothesis the sign of each cluster's sum is arbitrary. Flipping the signs of a random subset gives a
+# sum that is not larger exactly if the mean over the subset is not negative. So the test needs one sorted list: the
+# means over random subsets of the clusters. The share of means at or below d is the p-value of "the true mean is at
+# most d" for any d, and the 5 % quantile is the lower end of the interval. Test, margin and interval therefore always
+# agree.
 RESAMPLES = 9_999
-SINGLE_MAX = 4_096  # clusters that are flipped one by one; more are joined, which costs a little power and no validity
-_EXACT_MAX = 13  # clusters: all 2^13 choices are fewer than the resamples
+SINGLE_MAX = 4_096  # clusters flipped one by one; more are joined, which costs a little power but stays valid
+_EXACT_MAX = 13  # with at most this many clusters all 2^n subsets are used: fewer than the resamples
 _SEED = 20_261_123
 _SELECTORS = bytes.maketrans(b"01", b"\0\1")
-_EQUAL = 1e-12  # of two means that differ by rounding alone
+_EQUAL = 1e-12  # relative difference of two means below which they differ by rounding only
 
 
 @dataclass(frozen=True, slots=True)
 class HalfSamples:
-    """Sorted means over half of the clusters; ``choices`` counts the empty half too."""
+    """Sorted means over subsets of the clusters; ``choices`` is the number of subsets, with the empty one."""
 
     means: tuple[float, ...]
     choices: int
@@ -175,7 +177,7 @@ class HalfSamples:
         return (1 + len(self.means) - below) / self.choices
 
     def interval(self) -> tuple[float, float] | None:
-        """Return where 5 % lie outside on either side; None when there are too few clusters to tell."""
+        """Return the 5 % and 95 % quantiles of the mean; None if there are too few clusters."""
         place = int(ALPHA * self.choices + 1e-9)
         if place < 1 or place > len(self.means):
             return None
@@ -183,7 +185,7 @@ class HalfSamples:
 
 
 def half_samples(clusters: Sequence[Cluster]) -> HalfSamples:
-    """Return the means over all halves of few clusters, else over 9,999 drawn with a fixed seed."""
+    """Return the means over all subsets of at most 13 clusters, otherwise over 9,999 random subsets (fixed seed)."""
     if len(clusters) > SINGLE_MAX:
         clusters = _joined(clusters)
     totals = [cluster.total for cluster in clusters]
@@ -204,7 +206,7 @@ def half_samples(clusters: Sequence[Cluster]) -> HalfSamples:
 
 
 def clusters_needed(alpha: float = ALPHA) -> int:
-    """Return how many clusters there must be for anything to be significant at ``alpha``."""
+    """Return the smallest number of clusters with which any result can be significant at ``alpha``."""
     count = 1
     while 0.5**count > alpha:
         count += 1
@@ -224,20 +226,21 @@ def _rounding(shift: float) -> float:
     return _EQUAL * max(1.0, abs(shift))
 
 
-# The rollback watch: evidence of harm that may be looked at after every request, and still errs in 1 of 20 cases.
+# The rollback watch: a sequential test of harm. It may be evaluated after every vote, with at most 5 % false alarms.
 #
-# A plain test that is looked at again and again will alarm some day. Here evidence is a bet against "no harm": on
-# average the bet wins nothing, so that the stake ever grows to 20 times its size in one of twenty cases at most,
-# however often one looks. It holds for independent votes only, hence one vote a cluster: the first that its cluster
-# gave.
+# A fixed-sample test that is repeated after every vote raises a false alarm sooner or later. This test is an e-process:
+# a bet against "no harm" whose expected gain is zero if there is no harm. The probability that the stake ever grows to
+# 20 times its size is then at most 1 in 20, however often it is evaluated. The votes must be independent, so only the
+# first vote of each cluster is counted.
 ALARM = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """``votes`` counted, one a cluster, and how many of them were ``worse``; ``log_evidence`` is ln E now.
+    """The state of a rollback watch: ``votes`` counted (one per cluster), and how many of them were ``worse``.
 
-    ``alarm_at`` is the number of the vote with which E passed 20 first, None if it never did: an alarm stands.
+    ``log_evidence`` is ln E now. ``alarm_at`` is the number of the vote at which E first exceeded 20, None if it never
+    did. An alarm is not withdrawn by later votes.
     """
 
     votes: int
@@ -247,10 +250,10 @@ class WatchResult:
 
 
 def watch(stream: Iterable[Vote], usual: float = 0.5) -> WatchResult:
-    """Return the evidence in a stream of votes, in its order; the same stream gives the same evidence.
+    """Return the evidence of harm in a stream of votes, in order; deterministic.
 
-    ``usual`` is the share of worse votes that is no harm: a half for pairs in which one of two versions did worse, the
-    known rate of failures for single requests. Raises ValueError when it is no share.
+    ``usual`` is the share of worse votes without harm: 0.5 for comparisons of two versions, the known failure rate for
+    single requests. Raises ValueError if it is not between 0 and 1.
     """
     if not 0 < usual < 1:
         raise ValueError(f"a usual share of {usual} leaves nothing to watch for")
@@ -263,7 +266,7 @@ def watch(stream: Iterable[Vote], usual: float = 0.5) -> WatchResult:
         users.add(vote.cluster)
         votes += 1
         worse += vote.worse
-        # Evidence rises with worse votes alone, and is below 1 while these are no more than usual.
+        # Only a worse vote increases the evidence, which is below 1 while the share of worse votes is at most usual.
         may_alarm = alarm_at is None and vote.worse and worse > usual * votes
         if may_alarm and log_evidence(worse, votes, usual) > math.log(ALARM):
             alarm_at = votes
@@ -271,9 +274,9 @@ def watch(stream: Iterable[Vote], usual: float = 0.5) -> WatchResult:
 
 
 def log_evidence(worse: int, votes: int, usual: float = 0.5) -> float:
-    """Return ln E of ``worse`` among ``votes``: a bet spread evenly over all shares above the usual one."""
+    """Return ln E for ``worse`` of ``votes``: the bet is spread evenly over all shares above ``usual``."""
     log_beta = math.lgamma(worse + 1) + math.lgamma(votes - worse + 1) - math.lgamma(votes + 2)
-    # The incomplete beta integral from `usual` to 1 is a binomial's lower tail.
+    # The incomplete beta integral from ``usual`` to 1 equals the lower tail of a binomial.
     log_above = log_upper_tail(votes + 1 - worse, votes + 1, 1 - usual)
     log_bet = log_beta + log_above - math.log1p(-usual)
     return log_bet - worse * math.log(usual) - (votes - worse) * math.log1p(-usual)

@@ -1,4 +1,4 @@
-"""Gates: scores in, one judgement out, with all that it rests on. The same input gives the same on every machine."""
+"""Quality gates: judge a version by its scores. Pure and deterministic: the same input gives the same judgement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Test = Literal["point", "bound", "sign-flip", "McNemar", ""]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An item that counted against the version; ``before`` is its value in the promoted version."""
+    """An item on which the version was worse; ``before`` is the value of the promoted version."""
 
     item: str
     value: float
@@ -42,12 +42,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one gate found, and what this set could have shown.
+    """The result of one gate, with its statistics.
 
-    ``value`` is the version's mean, ``before`` of the promoted one, ``gain`` their difference, positive where good.
-    ``differing`` (p_d) is the share of items that differ at all, ``design_effect`` how many of the items are worth one
-    independent one. ``low`` and ``high`` are one-sided 95 % bounds of the gain, or of the value for a threshold.
-    ``smallest_effect`` would have shown in four of five such sets. ``not_asked``: no version is promoted.
+    ``value`` is the mean of the version, ``before`` that of the promoted version, ``gain`` their difference (positive
+    is better). ``differing``, ``design_effect`` and ``smallest_effect`` are those of :class:`evidence.Spread`. ``low``
+    and ``high`` are one-sided 95 % bounds of the gain, for a threshold of the value. The outcome ``not_asked`` means
+    that no version is promoted.
     """
 
     gate: QualityGate
@@ -68,7 +68,7 @@ class Finding:
     examples: tuple[Example, ...] = ()
 
     def decided(self, outcome: Outcome, reason: str) -> Finding:
-        """Return it with its outcome."""
+        """Return this finding with an outcome and its reason."""
         return replace(self, outcome=outcome, reason=reason)
 
     def document(self) -> dict[str, Any]:
@@ -79,14 +79,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One verdict. ``unclear`` says of an inconclusive one what it wants: more items, or a look at a guard."""
+    """The verdict on a version. ``unclear`` is why it is inconclusive: too few items, or a guard that cannot decide."""
 
     verdict: Verdict
     unclear: Unclear
     reason: str
     findings: tuple[Finding, ...]
-    notes: tuple[str, ...] = ()  # how it was scored, as the scorer says
-    leaks: Mapping[str, Any] | None = None  # which items were seen in training, and by which ancestor
+    notes: tuple[str, ...] = ()  # remarks of the scorer on how it scored
+    leaks: Mapping[str, Any] | None = None  # items seen in training, and by which ancestor
 
     def document(self) -> dict[str, Any]:
         """Return it in plain JSON types."""
@@ -95,9 +95,9 @@ class Judgement:
         return {**data, "notes": list(self.notes), "leaks": self.leaks}
 
 
-# Hard thresholds: what a version must reach by itself, by its mean or by the cautious end of an interval.
+# Thresholds: a value that the version must reach by itself, either its mean or the cautious end of an interval.
 EXAMPLES = 5
-UNBOUNDED_CLUSTERS_MIN = 20  # of values that have no ends: fewer say too little of what their tails are like
+UNBOUNDED_CLUSTERS_MIN = 20  # for values without limits: fewer clusters say too little about the tails
 _ROUNDING = 1e-12
 
 
@@ -105,7 +105,7 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
     """Return whether ``gate``, a threshold, holds for the scores of its metric."""
     sign = 1 if gate.minimum is not None else -1
     wanted = gate.minimum if gate.minimum is not None else gate.maximum
-    assert wanted is not None  # noqa: S101 - the reader of gates has seen to it
+    assert wanted is not None  # noqa: S101 - the reader of gates guarantees it
     values = [(score.cluster, score.value) for score in scores.values()]
     spread = spread_of(values)
     low, high = _bounds(values, spread)
@@ -141,16 +141,16 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
 
 
 def surely_needed(wanted: float) -> int:
-    """Return how many independent items a perfect version needs for a lower bound of ``wanted``."""
+    """Return the number of independent items that a version without a failure needs for a lower bound of ``wanted``."""
     return math.ceil(math.log(ALPHA) / math.log(wanted) - 1e-9) if 0 < wanted < 1 else 1
 
 
 def _bounds(values: Sequence[tuple[str, float]], spread: Spread) -> tuple[float | None, float | None]:
-    """Return one-sided 95 % bounds of the mean.
+    """Return one-sided 95 % bounds of the mean; None for both if there are too few clusters.
 
-    Of values from 0 to 1 they are Clopper and Pearson's for as many items as the clustered ones are worth (never more
-    than there are; where nothing varies, one for each cluster). No such values vary more than passed and failed do,
-    so that the bounds hold for grades as well. Of any other values they are those of the half samples.
+    For values from 0 to 1 these are Clopper-Pearson bounds with the effective number of items: items divided by the
+    design effect, or the number of clusters if the values do not vary. Passed and failed vary most among such values,
+    so the bounds also hold for grades. For other values the bounds are those of the sign-flip test.
     """
     if all(0 <= value <= 1 for _, value in values):
         worth = spread.clusters if spread.error is None else spread.items / max(1.0, spread.design_effect)
@@ -170,9 +170,9 @@ def _lowest(scores: Mapping[str, Score], sign: int, wanted: float) -> tuple[Exam
     )
 
 
-# Gates that compare a version with the promoted one: shown to be better, no harm shown, not worse by a margin.
+# Comparisons with the promoted version: proven better, no harm proven, or proven not worse by more than a margin.
 def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapping[str, Score]) -> Finding:
-    """Return what ``gate`` finds on its own; a guard's outcome is final only with the others, see :func:`hold`."""
+    """Return the finding of a comparing gate; the outcome of a guard is decided later, by :func:`hold`."""
     sign = 1 if gate.aim == "high" else -1
     gains = differences(new, before, sign)
     spread = spread_of(gains)
@@ -215,10 +215,10 @@ def comparison_finding(gate: QualityGate, new: Mapping[str, Score], before: Mapp
 
 
 def hold(guards: Sequence[Finding]) -> list[Finding]:
-    """Return the guards with their outcomes, by Holm: together they refuse an equal version in one of twenty cases.
+    """Return the guards with their outcomes, by Holm's method: together they refuse an equal version in 5 % of cases.
 
-    Guards ask for no proof that nothing is lost, which a set of our size could hardly ever give; they refuse what did
-    harm. One with a margin that its set could not have seen says so, and then nothing is promoted on its silence.
+    A guard fails if harm is proven. It does not ask for a proof of no harm, which sets of usual size cannot give. If
+    the set is too small to detect harm of the guard's margin, its outcome is ``harm_unclear`` and nothing is promoted.
     """
     outcomes: dict[int, Finding] = {}
     order = sorted(range(len(guards)), key=lambda place: _p(guards[place]))
@@ -299,11 +299,11 @@ def _effect(result: Finding) -> str:
 def judge(
     gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None, leaks: Mapping[str, Any] | None = None
 ) -> Judgement:
-    """Judge a version by its scores and, where there is one, by those of the promoted version.
+    """Return the judgement of a version by its scores and those of the promoted version, if there is one.
 
-    Without a promoted version only thresholds are asked. Scores that cannot be compared (another test set, another
-    scorer, other items) or a metric that is missing are an error, which is never a pass; so is having no gate at all.
-    ``leaks`` says which share of the test set was seen in training, None where that is unknown.
+    Without a promoted version only thresholds are evaluated. The verdict is ``error``, never a pass, if scores cannot
+    be compared (another test set, scorer or items), if a metric is missing, or if there is no gate. ``leaks`` is the
+    share of the test set that was seen in training, None if unknown.
     """
     if not gates:
         return Judgement("error", "", "there is no gate to judge by; write [[gates]] in the model's definition", ())
@@ -366,7 +366,7 @@ def _verdict(findings: tuple[Finding, ...], scores: Scores) -> Judgement:
 
 
 def _rests_on_a_doubtful_judge(findings: Sequence[Finding], scores: Scores) -> str:
-    """Say so if nothing but the word of models that agree too little with people speaks for a version."""
+    """Return why the pass is doubtful if it rests only on judging models that agree too little with people, else ""."""
     metrics = [finding.gate.metric for finding in findings if finding.outcome == "passed"]
     doubtful = {metric for metric, table in scores.agreement.items() if not kappa_of(table).may_stand_alone}
     if not metrics or not set(metrics) <= doubtful:
