@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jobs.payload.trainers.tuning import independence
+from jobs.payload.trainers.tuning import model
 
 VOCABULARY = 97
 # Layers of these families carry a state from one document of a row to the next.
@@ -13,7 +13,7 @@ RECURRENT = [
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "mamba", "mamba2", "minimax",
     "nemotron_h", "olmo_hybrid", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv",
 ]  # fmt: skip
-PACKED = sorted(independence._OBEY_MASKS)
+PACKED = sorted(model._OBEY_MASKS)
 NAMED = sorted({*PACKED, *RECURRENT})
 _SHAPE = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from jobs.payload.trainers.tuning.documents import documents, files
 from jobs.payload.trainers.tuning.errors import UnreadableData
 from jobs.payload.trainers.tuning.options import read_options, rows_at_once, unfit_devices
-from jobs.payload.trainers.tuning.packing import place_pieces
-from jobs.payload.trainers.tuning.rows import RowOrder, Rows, pack
+from jobs.payload.trainers.tuning.rows import RowOrder, Rows, pack, place_pieces
 from jobs.payload.trainers.tuning.tally import Tally
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 pytest.importorskip("trl")
 from jobs.payload.bounds import training_data as read_data
 from jobs.payload.trainers.tuning.options import STAGES
-from jobs.payload.trainers.tuning.samples import describe
+from jobs.payload.trainers.tuning.rows import describe
 from jobs.payload.trainers.tuning.tokenizer import load_tokenizer
 from tests.lab.desk import Desk
 

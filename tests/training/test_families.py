@@ -9,16 +9,14 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 import transformers
 
-from jobs.payload.trainers.tuning import independence
+from jobs.payload.trainers.tuning import model
 from jobs.payload.trainers.tuning.base import check_length
 from jobs.payload.trainers.tuning.errors import TrainingRefused
-from jobs.payload.trainers.tuning.independence import ALONE, separation
-from jobs.payload.trainers.tuning.model import CausalLM, attention_kind
-from jobs.payload.trainers.tuning.packing import BEGINS, LEARNED, seal, write_rows
-from jobs.payload.trainers.tuning.rows import Rows
+from jobs.payload.trainers.tuning.model import ALONE, CausalLM, attention_kind, separation
+from jobs.payload.trainers.tuning.rows import BEGINS, LEARNED, Rows, seal, write_rows
 from tests.lab.families import PACKED, RECURRENT, VOCABULARY, family_config, family_model, known
 
-WINDOWED = sorted(independence._READ_POSITIONS)
+WINDOWED = sorted(model._READ_POSITIONS)
 LENGTH, SIZE = 48, 24
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries about fast paths that a processor has not
 

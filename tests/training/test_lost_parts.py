@@ -22,8 +22,7 @@ from jobs.payload.trainers.tuning.images import find_sight, lay
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
 from jobs.payload.trainers.tuning.rounds import Rounds
-from jobs.payload.trainers.tuning.rows import pack
-from jobs.payload.trainers.tuning.samples import samples
+from jobs.payload.trainers.tuning.rows import pack, samples
 from jobs.payload.trainers.tuning.tokenizer import load_tokenizer, stop_tokens
 from tests.lab.desk import Desk, make_seeing_model, make_tokenizer
 

@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
-from jobs.payload.trainers.tuning import packing
-from jobs.payload.trainers.tuning.packing import BEGINS, LEARNED
-from jobs.payload.trainers.tuning.rows import Rows
+from jobs.payload.trainers.tuning import rows as packing
+from jobs.payload.trainers.tuning.rows import BEGINS, LEARNED, Rows
 from tests.lab.desk import REPOSITORY, Desk
 
 PACK = """
 import json, resource, sys
 from pathlib import Path
 import numpy as np
-from jobs.payload.trainers.tuning import packing
+from jobs.payload.trainers.tuning import rows as packing
 from jobs.payload.trainers.tuning.rows import pack
 
 class Bytes:

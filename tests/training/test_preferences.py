@@ -16,7 +16,7 @@ from jobs.payload.lane.failure import classify
 from jobs.payload.trainers.tuning.errors import TrainingRefused, UnreadableData
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
-from jobs.payload.trainers.tuning.rewards import Reward, RewardSpread
+from jobs.payload.trainers.tuning.rounds import Reward, RewardSpread
 from jobs.payload.trainers.tuning.tally import check
 from jobs.payload.trainers.tuning.tokenizer import load_tokenizer
 from tests.lab.desk import REPOSITORY, Desk, accelerators, source_texts
@@ -355,7 +355,7 @@ def test_rewards_that_are_all_equal_are_a_stall() -> None:
 def test_a_job_whose_rewards_are_all_equal_ends_as_stalled(
     make_stage: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.payload.trainers.tuning.rewards._STEPS_WITHOUT", 3)
+    monkeypatch.setattr("jobs.payload.trainers.tuning.rounds._STEPS_WITHOUT", 3)
     desk = make_stage("desk", *STAGES["grpo"], target=8)
     at = desk.command.index("--reward") + 1
     desk.command[at] = shlex.join([sys.executable, "-c", EQUAL])

@@ -24,8 +24,7 @@ from jobs.advice.setup import STACKS, Setup
 from jobs.advice.shape import FAMILIES, from_config
 from jobs.payload.trainers.calibrate import DEFAULTS
 from jobs.payload.trainers.probe import layer_bytes
-from jobs.payload.trainers.tuning.independence import ALONE, separation
-from jobs.payload.trainers.tuning.model import NOT_IN_4_BITS
+from jobs.payload.trainers.tuning.model import ALONE, NOT_IN_4_BITS, separation
 from jobs.problem import NotFound
 from tests.lab.desk import Desk, accelerators, make_tokenizer
 from tests.lab.families import NAMED, RECURRENT, family_config, family_model, known

@@ -14,8 +14,7 @@ import transformers
 
 from jobs.payload.trainers.tuning.documents import files
 from jobs.payload.trainers.tuning.errors import UnreadableData
-from jobs.payload.trainers.tuning.rows import Rows, pack
-from jobs.payload.trainers.tuning.samples import samples
+from jobs.payload.trainers.tuning.rows import Rows, pack, samples
 from jobs.payload.trainers.tuning.tally import check
 from jobs.payload.trainers.tuning.tokenizer import load_tokenizer, stop_tokens
 from tests.lab.desk import Desk

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import torch
 
 from jobs.payload.trainers.tuning import checkpoint
-from jobs.payload.trainers.tuning.snapshot import Saved, StateSnapshot, free_memory
+from jobs.payload.trainers.tuning.checkpoint import Saved, StateSnapshot, free_memory
 from tests.lab.desk import Desk, accelerators, digest
 
 LAG = 5  # steps that a slow disk takes

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from jobs.payload.trainers.tuning.divergence import STEPS, Divergence
+from jobs.payload.trainers.tuning.errors import STEPS, Divergence
 
 GUESS = math.log(400)
 

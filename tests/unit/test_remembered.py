@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jobs.payload.trainers.tuning.fingerprint import fingerprint, place
+from jobs.payload.trainers.tuning.memory import facts_of, keep, recall
 from jobs.payload.trainers.tuning.options import read_options
-from jobs.payload.trainers.tuning.remembered import facts_of, keep, recall
 
 T4: Any = SimpleNamespace(name="Tesla T4", precision="fp16", compiles=True)
 L4: Any = SimpleNamespace(name="NVIDIA L4", precision="bf16", compiles=True)

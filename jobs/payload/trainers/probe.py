@@ -15,11 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from .calibrate import DEFAULTS
-    from .trial import make_model
+    from .calibrate import DEFAULTS, make_model
 else:
-    from calibrate import DEFAULTS
-    from trial import make_model
+    from calibrate import DEFAULTS, make_model
 
 
 _LENGTHS = (64, 128)

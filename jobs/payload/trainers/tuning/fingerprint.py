@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .remembered import CHANGED
+from .memory import CHANGED
 
 if TYPE_CHECKING:
     from .card import Device  # with torch

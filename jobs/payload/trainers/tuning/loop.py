@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -15,17 +16,47 @@ from ..trainer_kit import Training
 from . import checkpoint
 from .attention import document_ends
 from .card import Device
-from .divergence import STEPS, Divergence
-from .errors import TrainingRefused
-from .first_steps import FirstSteps
+from .checkpoint import StateSnapshot
+from .errors import STEPS, Divergence, TrainingRefused
 from .group import Group
 from .model import CausalLM
 from .optimizer import Optimizer, rate_at
 from .rounds import Rounds
 from .rows import RowOrder, Rows, draw_seed
-from .snapshot import StateSnapshot
 from .start import Start
 from .zero import Zero
+
+# The first three steps of a session, which show before hours are spent how all others will be.
+FIRST_STEPS = 3
+_GIB = 1 << 30
+
+
+class FirstSteps:
+    """Counts them. ``tokens`` a step has, and ``whole`` is called once they have passed."""
+
+    def __init__(self, card: Device, tokens: int, whole: Callable[[str], None]) -> None:
+        """``whole`` gets what they were, in words."""
+        self._card, self._tokens, self._whole = card, tokens, whole
+        self._seconds: list[float] = []
+
+    def passed(self, loss: float, seconds: float) -> bool:
+        """Note a step; return whether its loss must be told at once, since it is no number."""
+        if len(self._seconds) == FIRST_STEPS:
+            return False
+        self._seconds.append(seconds)
+        if len(self._seconds) == FIRST_STEPS:
+            self._whole(self._warning(loss))
+        return not math.isfinite(loss)
+
+    def _warning(self, loss: float) -> str:
+        memory = ""
+        if self._card.accelerated:
+            peak = torch.cuda.max_memory_reserved() / _GIB
+            memory = f"{peak:.1f} of {torch.cuda.get_device_properties().total_memory / _GIB:.1f} GiB at most, "
+        # The first of them compiles, and makes the optimiser's state.
+        speed = self._tokens * (FIRST_STEPS - 1) / sum(self._seconds[1:])
+        return f"{FIRST_STEPS} steps of {self._tokens:,} tokens passed: {memory}{speed:,.0f} tokens/s, loss {loss:.4f}"
+
 
 _WARMING = 3  # steps of a session that are no measure of its speed
 _RECENT = 100  # steps that tell of the present

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,120 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .base import check_loaded
-from .card import Device
+from .card import Device, use_fp8
 from .checkpoint import read_fingerprint
 from .errors import TrainingRefused
-from .fp8 import use_fp8
 from .images import KINDS, PREPROCESSOR, preprocessor
-from .independence import ALONE, MASK, separation
 from .layers import connect, device_map
 from .memory import HALF, OFFLOAD
-from .offload import OffloadedInputs
+
+# How the documents of a packed row are kept apart, by family of models. An attention layer is given a mask. Recurrent
+# and convolution layers carry a state from one token to the next, which no mask stops: their documents get a row each.
+# So does every family that tests/training/test_families.py does not compute.
+MASK, POSITIONS, ALONE = "mask", "positions", "alone"
+# Families whose layers obey a mask of all earlier tokens of the document.
+_OBEY_MASKS = frozenset({
+    "arcee", "codegen", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
+    "gemma3_text", "gemma4_text", "glm", "glm4", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj",
+    "granite", "granitemoe", "helium", "llama", "llama4_text", "ministral", "mistral", "mixtral", "mpt", "olmo",
+    "olmo2", "olmo3", "opt", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3",
+    "stablelm", "starcoder2",
+})  # fmt: skip
+# Families that make masks of their own, with windows, from positions that begin again at each document.
+_READ_POSITIONS = frozenset({
+    "cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "llama4_text", "ministral", "mistral", "mixtral",
+    "olmo3", "phi3", "qwen2", "qwen3", "smollm3", "starcoder2",
+})  # fmt: skip
+_WINDOWED = ("sliding_attention", "chunked_attention")
+
+
+def separation(config: Any, length: int) -> str:
+    """Return how documents in a row of ``length`` tokens are kept apart: by MASK or POSITIONS, or each has its row."""
+    kind = config.model_type
+    if _has_window(config, length):
+        return POSITIONS if kind in _READ_POSITIONS and _masks_come_from_positions() else ALONE
+    return MASK if kind in _OBEY_MASKS else ALONE
+
+
+def _has_window(config: Any, length: int) -> bool:
+    """Return whether a layer sees fewer tokens than a row has: a mask of ours would undo its window."""
+    layers = getattr(config, "layer_types", None)
+    if getattr(config, "use_sliding_window", True) is False and not set(layers or ()) & set(_WINDOWED):
+        return False
+    if layers is not None and not set(layers) & set(_WINDOWED):
+        return False
+    sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    return any(size is not None and size < length for size in sizes)
+
+
+def _masks_come_from_positions() -> bool:
+    """Return whether this version of transformers finds packed documents by their positions (4.53 and later)."""
+    try:
+        from transformers.masking_utils import find_packed_sequence_indices  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+# Offload: inputs of layers that are computed again wait in the machine's memory, not on the card, for the gradient.
+_COPYING_MAX = 2  # inputs that are on their way to the machine; the card keeps them until they are there
+
+
+class OffloadedInputs(torch.autograd.graph.saved_tensors_hooks):  # type: ignore[misc]  # torch is not installed here
+    """A context for one forward pass, and for the backward pass that follows it."""
+
+    def __init__(self, width: int) -> None:
+        """``width`` is the last dimension of a layer's input (rows, tokens, width); all else stays on the card."""
+        super().__init__(self._put_away, self._bring_back)
+        self._width = width
+        self._copying = torch.cuda.Stream()
+        self._away: list[torch.Tensor] = []
+        self._leaving: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque()
+        self._back: dict[int, tuple[torch.Tensor, torch.cuda.Event]] = {}
+
+    def __enter__(self) -> None:
+        """Begin with the next step's inputs; those of the last have been used."""
+        self._wait_for_copies(0)
+        self._away, self._back = [], {}
+        super().__enter__()
+
+    def _put_away(self, tensor: torch.Tensor) -> torch.Tensor | int:
+        if not tensor.is_cuda or tensor.dim() != 3 or tensor.shape[-1] != self._width:
+            return tensor
+        self._wait_for_copies(_COPYING_MAX - 1)
+        away = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        self._away.append(away)
+        self._leaving.append((tensor, self._copied(away, tensor)))
+        return len(self._away) - 1
+
+    def _bring_back(self, kept: Any) -> torch.Tensor:
+        if isinstance(kept, torch.Tensor):
+            return kept
+        self._wait_for_copies(0)
+        if kept not in self._back:
+            self._back[kept] = self._coming(kept)
+        tensor, there = self._back.pop(kept)
+        torch.cuda.current_stream().wait_event(there)
+        if kept and kept - 1 not in self._back:
+            self._back[kept - 1] = self._coming(kept - 1)
+        return tensor
+
+    def _wait_for_copies(self, at_most: int) -> None:
+        """Let computing wait until no more are leaving: before that, nothing may use the memory of one that left."""
+        while len(self._leaving) > at_most:
+            torch.cuda.current_stream().wait_event(self._leaving.popleft()[1])
+
+    def _coming(self, number: int) -> tuple[torch.Tensor, torch.cuda.Event]:
+        tensor = torch.empty_like(self._away[number], device="cuda")
+        return tensor, self._copied(tensor, self._away[number])
+
+    def _copied(self, target: torch.Tensor, source: torch.Tensor) -> torch.cuda.Event:
+        """Begin a copy once all is computed that was asked for so far; return what marks its end."""
+        self._copying.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._copying):
+            target.copy_(source, non_blocking=True)
+            return self._copying.record_event()
+
 
 # What a model does to its logits before the loss; only a model that does nothing may have them computed in pieces.
 _ODD_LOGITS = (

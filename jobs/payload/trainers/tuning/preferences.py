@@ -47,13 +47,11 @@ from .forms import (
     read_record,
     without_given,
 )
+from .memory import facts_of, recall
 from .model import CausalLM, base_digest, make_model
 from .options import rows_at_once
-from .packing import LEARNED
-from .remembered import facts_of, recall
-from .rewards import Reward, RewardSpread, named
-from .rows import endless
-from .samples import UNWRITTEN, describe, learned_after, spread
+from .rounds import Reward, RewardSpread, named
+from .rows import LEARNED, UNWRITTEN, describe, endless, learned_after, spread
 from .session import data_files, data_folder, judge
 from .tally import Tally, check
 from .tokenizer import check_vocabulary, digest, load_tokenizer, some_stops

@@ -7,26 +7,191 @@ found again by the digest of all that they depend on.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
 import json
+import os
 import re
 import shutil
 import sys
 import tempfile
 import unicodedata
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from .documents import TokenDocument, data_digest, documents, special_texts
 from .errors import UnreadableData
-from .packing import BEGINS, FACTS, LEARNED, is_whole, seal, write_rows
-from .tally import Tally
+from .tally import Tally, facts_told, training_data
 from .tokenizer import digest, first_lost
+
+if TYPE_CHECKING:
+    from ..trainer_kit import Training  # merge.py, started as a script, has no package above this one
+
+# Pieces of documents laid into rows of a fixed number of tokens, on disk.
+LEARNED, BEGINS = 1, 2  # bits of a mark
+FACTS = "rows.json"  # written last: a folder that has it is whole, unless something happened to its files since
+_PIECES = 1 << 20  # placed together
+_TOKENS_AT_ONCE = 1 << 22  # of rows that are put together in memory
+
+
+def write_rows(
+    folder: Path,
+    pieces: Iterator[tuple[Sequence[int], bytes]],
+    filler: int,
+    length: int,
+    rows_max: int | None,
+    *,
+    alone: bool = False,
+) -> Mapping[str, int]:
+    """Write ``tokens.bin`` (int32) and ``marks.bin`` (uint8), rows of ``length``, and return what they are.
+
+    ``pieces`` are tokens and marks of at most a row. With ``rows_max`` no more is read than fills so many. ``alone``:
+    each piece has a row of its own.
+    """
+    rows = tokens = written = windows = 0
+    enough = None if rows_max is None else rows_max * length
+    with (
+        _Flat(folder) as flat,
+        (folder / "tokens.bin").open("wb") as first,
+        (folder / "marks.bin").open("wb") as second,
+    ):
+        while enough is None or written < enough:
+            sizes = array("i")
+            for piece, marks in islice(pieces, _PIECES):
+                flat.add(piece, marks)
+                sizes.append(len(piece))
+                tokens += len(piece)
+                written += length if alone else len(piece)
+                if enough is not None and written >= enough:
+                    break
+            if not sizes:
+                break
+            places = np.arange(len(sizes), dtype=np.int32), np.zeros(len(sizes), np.int32), len(sizes)
+            placed = places if alone else place_pieces(sizes, length)
+            count = placed[2] if rows_max is None else min(placed[2], rows_max - rows)
+            for block, marks_block in _blocks(flat, np.frombuffer(sizes, np.int32), placed, count, (length, filler)):
+                first.write(block.data)
+                second.write(marks_block.data)
+            rows, windows = rows + count, windows + 1
+            flat.empty()
+    facts = {"rows": rows, "length": length, "tokens": tokens, "windows": windows}
+    return {**facts, "alone": 1} if alone else facts
+
+
+def place_pieces(sizes: Sequence[int], length: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
+    """Return row and first place of each piece, and the number of rows (best fit, the longest first)."""
+    lengths = np.asarray(sizes, np.int32)
+    row_of, first_of = np.zeros(len(lengths), np.int32), np.zeros(len(lengths), np.int32)
+    open_rows: dict[int, list[int]] = {}  # by the room that is left in them
+    rooms: list[int] = []  # its keys, ascending
+    rows = 0
+    for piece in np.argsort(-lengths, kind="stable"):
+        size = int(lengths[piece])
+        at = bisect.bisect_left(rooms, size)
+        if at < len(rooms):
+            room = rooms[at]
+            row = open_rows[room].pop()
+            if not open_rows[room]:
+                del open_rows[room], rooms[at]
+        else:
+            room, row, rows = length, rows, rows + 1
+        row_of[piece], first_of[piece] = row, length - room
+        if left := room - size:
+            if left not in open_rows:
+                open_rows[left] = []
+                bisect.insort(rooms, left)
+            open_rows[left].append(row)
+    return row_of, first_of, rows
+
+
+def seal(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Make files durable, and write down what they are and how long, by which one that was cut off is known."""
+    sizes = {}
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        sizes[path.name] = path.stat().st_size
+    (folder / FACTS).write_text(json.dumps({**facts, "files": sizes}))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the rows of a folder are all there."""
+    try:
+        facts = json.loads((folder / FACTS).read_bytes())
+        tokens = int(facts["rows"]) * int(facts["length"])
+        sizes = facts.get("files") or {"tokens.bin": 4 * tokens, "marks.bin": tokens}  # those of the program before
+        return all((folder / name).stat().st_size == size for name, size in sizes.items() if size)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+class _Flat:
+    """Pieces as they come, one after the other in two files, until each has its place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = [folder / name for name in ("flat-tokens", "flat-marks")]
+        self._files = [path.open("w+b") for path in self._paths]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file, path in zip(self._files, self._paths, strict=True):
+            file.close()
+            path.unlink()
+
+    def add(self, tokens: Sequence[int], marks: bytes) -> None:
+        self._files[0].write(np.asarray(tokens, np.int32).tobytes())
+        self._files[1].write(marks)
+
+    def read(self, first: int, tokens: np.ndarray[Any, Any], marks: np.ndarray[Any, Any]) -> None:
+        """Read from a place on, counted in tokens, what two arrays have room for."""
+        os.preadv(self._files[0].fileno(), [tokens.data], 4 * first)
+        os.preadv(self._files[1].fileno(), [marks.data], first)
+
+    def flush(self) -> None:
+        for file in self._files:
+            file.flush()
+
+    def empty(self) -> None:
+        for file in self._files:
+            file.seek(0)
+            file.truncate()
+
+
+def _blocks(
+    flat: _Flat,
+    sizes: np.ndarray[Any, Any],
+    placed: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int],
+    count: int,
+    form: tuple[int, int],
+) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """Yield tokens and marks of the first ``count`` rows, some rows at a time. ``form``: length of a row, filler."""
+    row_of, first_of, _ = placed
+    length, filler = form
+    flat.flush()
+    begins = np.cumsum(sizes, dtype=np.int64) - sizes
+    order = np.lexsort((first_of, row_of))
+    at_once = max(1, _TOKENS_AT_ONCE // length)
+    for row in range(0, count, at_once):
+        some = min(at_once, count - row)
+        tokens, marks = np.full((some, length), filler, np.int32), np.zeros((some, length), np.uint8)
+        ends = np.zeros(some, np.int64)
+        where = np.searchsorted(row_of[order], (row, row + some))
+        for piece in order[where[0] : where[1]]:
+            own, first = row_of[piece] - row, first_of[piece]
+            ends[own] = end = first + sizes[piece]
+            flat.read(int(begins[piece]), tokens[own, first:end], marks[own, first:end])
+        short = np.flatnonzero(ends < length)
+        marks[short, ends[short]] |= BEGINS  # what fills the end of a row is a document of its own, seen by nothing
+        yield tokens, marks
+
 
 FORMAT = 3  # of the rows on disk
 _DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # the tokenizer works on so many in parallel
@@ -312,3 +477,66 @@ def _cut(source: Iterator[tuple[list[int], bytes]], length: int, tally: Tally) -
 def draw_seed(seed: int, step: int, place: int) -> int:
     """Return the seed for what dropout draws for the rows at a place of a step: nothing before them decides it."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step} {place}".encode()).digest()[:7], "big")
+
+
+# What will be learned, reported and printed before the first step: figures, and samples with marks.
+SAMPLES = 3
+_BEGIN, _END = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
+UNWRITTEN = f"{_BEGIN}...{_END}"  # what the model writes itself and learns then
+_TEXT_MAX = 320  # characters of a sample, half of them from its end
+_REASON_MAX = 160  # characters of a reason or a place
+_LINE_MAX = 4_000  # bytes of a report: a line of progress has fewer than 4 KiB
+
+
+def describe(
+    training: Training, facts: dict[str, Any], size: tuple[int, int], texts: Sequence[str], places: int = 0
+) -> None:
+    """Report and print what will be learned: ``facts`` of a tally, ``size`` in rows and tokens, and samples.
+
+    ``places``: for so many tokens there is room in the rows; 0 where that is not known before.
+    """
+    data = training_data(facts, size, places)
+    data_text = data
+    for most in (_TEXT_MAX, 160, 80, 40, 20):  # a character may take twelve bytes
+        reasons = [[why[:most][:_REASON_MAX], count, at[-most:][-_REASON_MAX:]] for why, count, at in data["left_out"]]
+        data_text = {**data, "left_out": reasons, "samples": [_shortened(text, most) for text in texts]}
+        if len(json.dumps(data_text)) < _LINE_MAX:
+            break
+    training.describe_data(data_text)
+    lines = [f"sample {number}: {_shortened(text, _TEXT_MAX)!r}" for number, text in enumerate(texts, 1)]
+    print("\n".join(f"finetune: {line}" for line in (facts_told(data), *lines)), flush=True)
+
+
+def spread(count: int) -> list[int]:
+    """Return up to three places among ``count``: of samples."""
+    return sorted({count * part // SAMPLES for part in range(SAMPLES)} if count else ())
+
+
+def samples(rows: Rows, tokenizer: Any) -> list[str]:
+    """Return the first document of up to three rows; what is learned stands in white brackets."""
+    texts = []
+    for index in spread(len(rows)):
+        batch = rows.batch([index])
+        size = int(np.count_nonzero(batch.documents[0] == batch.documents[0, 0]))
+        learned = np.concatenate(([False], batch.targets[0, : size - 1] >= 0))
+        texts.append(_marked(batch.tokens[0, :size], learned, tokenizer))
+    return texts
+
+
+def learned_after(text: str, whole: str) -> str:
+    """Return the part of ``whole`` that is learned after ``text``, which begins it, in white brackets."""
+    same = next((at for at, pair in enumerate(zip(text, whole, strict=False)) if pair[0] != pair[1]), len(text))
+    return f"{_BEGIN}{whole[same:]}{_END}"
+
+
+def _marked(tokens: Any, learned: Any, tokenizer: Any) -> str:
+    text = ""
+    for is_learned, part in groupby(zip(tokens.tolist(), learned.tolist(), strict=True), key=lambda pair: pair[1]):
+        decoded = tokenizer.decode([token for token, _ in part], skip_special_tokens=False)
+        text += f"{_BEGIN}{decoded}{_END}" if is_learned else decoded
+    return text
+
+
+def _shortened(text: str, most: int) -> str:
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} [...] {text[-half:]}"

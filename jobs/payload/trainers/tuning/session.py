@@ -17,18 +17,15 @@ from .base import check_length
 from .card import Device, find_card
 from .documents import data_digest, files, unread
 from .errors import TrainingRefused, UnreadableData
-from .first_steps import FirstSteps
 from .group import Group
 from .images import KINDS, Sight, find_sight, image_digest, lay
-from .independence import ALONE, separation
-from .loop import Loop, LoopWork
-from .model import CausalLM, base_digest, load_libraries, make_model
+from .loop import FirstSteps, Loop, LoopWork
+from .memory import facts_of, keep, recall
+from .model import ALONE, CausalLM, base_digest, load_libraries, make_model, separation
+from .optimizer import Sharing, is_shared, load_in_turn, parameters
 from .options import by_layers, rows_at_once
-from .remembered import facts_of, keep, recall
 from .rounds import Rounds
-from .rows import RowOrder, Rows, pack
-from .samples import describe, samples
-from .shards import Sharing, is_shared, load_in_turn, parameters
+from .rows import RowOrder, Rows, describe, pack, samples
 from .start import Start
 from .tally import check, left_out
 from .tokenizer import check_vocabulary, digest, load_tokenizer, stop_tokens

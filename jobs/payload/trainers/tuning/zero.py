@@ -17,12 +17,12 @@ import torch
 
 from . import checkpoint
 from .card import Device
+from .checkpoint import Saved, free_memory
 from .errors import TrainingRefused
 from .group import Group
 from .model import CausalLM
 from .optimizer import make_adamw
-from .snapshot import Saved, free_memory
-from .zero_config import zero_config
+from .options import zero_config
 
 _STATES = ("exp_avg", "exp_avg_sq")
 _KEPT, _SAVED = 16, 12  # bytes a weight: with its states and gradient; of a checkpoint
