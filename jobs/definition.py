@@ -1,18 +1,101 @@
-"""One job's table becomes a JobSpec; every wrong key is noted as a problem, not only the first."""
+"""One job's table becomes a JobSpec, and the way back. Every wrong key is noted as a problem, not only the first."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jobs.job_table import written_table
-from jobs.nouns.keys import TableKey, Wrong, keys_of
+from jobs.duration import show_duration
+from jobs.nouns.keys import TableKey, Wrong, keys_of, paths
 from jobs.problem import Problem, as_toml, did_you_mean
 from jobs.readers import is_remote
-from jobs.spec import HELD_OUT, Code, Gate, Input, JobSpec, Mixture, QualityGate, Requirements, StopRule
+from jobs.spec import (
+    HELD_OUT,
+    Code,
+    Evaluation,
+    Gate,
+    Input,
+    JobSpec,
+    Mixture,
+    Needs,
+    QualityGate,
+    Requirements,
+    StartFrom,
+    StopRule,
+)
+
+# A job's definition as the table that people write, and as TOML: the way back from a JobSpec.
+_IN_FULL = (JobSpec, Needs, Evaluation, StartFrom)  # people want to see their values by default as well
+
+
+def table_of(spec: JobSpec) -> dict[str, Any]:
+    """Return the table that :func:`jobs.catalogue.job_from_table` makes ``spec`` of; what is not set is left out."""
+    table = written_table(spec)
+    if spec.gate is not None and spec.gate.step is None:
+        table["after"]["fraction"] = spec.gate.fraction
+    if spec.mixture is not None and spec.mixture.domain is not None:
+        table["mixture"]["extra_share"] = spec.mixture.extra_share
+    if spec.evaluation is not None and not spec.evaluation.votes:
+        del table["evaluation"]["usual"]
+    if spec.start_from is not None:
+        table.pop("after", None)
+    if spec.whole:
+        del table["target_step"], table["steps_per_hour"]
+        table["whole"] = whole_of(spec)
+    return table
+
+
+def whole_of(spec: JobSpec) -> str:
+    """Return the longest that a job which is run whole takes on the reference device: ``3h``."""
+    return show_duration(round(3_600 / spec.steps_per_hour))
+
+
+def written_table(record: Any) -> dict[str, Any]:
+    """Return a dataclass with rules as the table that people write."""
+    kind: Any = type(record)
+    empty: tuple[Any, ...] = ("", [], {}) if isinstance(record, JobSpec) else ("", {})
+    table = {}
+    for one in keys_of(kind):
+        value = one.of(record)
+        if value == one.default and not isinstance(record, _IN_FULL):
+            continue
+        if one.rule is not None:
+            value = one.rule.show(value)
+        elif value is not None:
+            value = list(map(written_table, value)) if one.many else written_table(value)
+        if value is not None and (one.default is None or value not in empty):
+            table[one.key] = value
+    return table
+
+
+def toml_of(table: Mapping[str, Any]) -> str:
+    """Return a table of a job as a TOML document."""
+    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+
+
+def _key(key: str) -> str:
+    plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if plain else _value(key)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            # TOML's basic strings are JSON's, but for the one control character that JSON leaves as it is.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+        case dict():
+            return f"{{ {', '.join(f'{_key(key)} = {_value(inner)}' for key, inner in value.items())} }}"
+        case _:
+            return repr(value)
+
 
 TABLES_MAX = 50  # of a list of tables, such as [[gates]]
 _OF_STEPS = {"target_step", "steps_per_hour"}  # what a whole job has not got
@@ -256,3 +339,38 @@ def _faults(record: Any, table: Mapping[str, Any]) -> Iterator[tuple[str, str, s
                     f"{kind} on {metric} needs a margin above 0",
                     "write margin = 0.05 for five points; 0.01 would refuse four of five equal models",
                 )
+
+
+# Ranges: what each number of a job may be, with its unit, as its field declares it.
+RANGES = {key: one.rule.range for key, one in paths(JobSpec).items() if one.rule and one.rule.range}
+"""By the key that people write; a file may write a duration or an instant as text as well."""
+
+
+def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
+    """Return ``spec`` with every number in its range, and in words what was not; the same one when all are."""
+    words: list[str] = []
+    spec = _bounded(spec, "", words)
+    if words and spec.needs.devices_min > spec.needs.devices_max:
+        spec = replace(spec, needs=replace(spec.needs, devices_max=spec.needs.devices_min))
+    return spec, tuple(words)
+
+
+def _bounded(record: Any, prefix: str, words: list[str]) -> Any:
+    """Return a record with its numbers, and those of its tables, in their ranges."""
+    kind: Any = type(record)
+    changed = {}
+    for one in keys_of(kind):
+        rule, off = (one.rule.range, one.rule.off) if one.rule else (None, None)
+        for name in one.names:
+            value: Any = getattr(record, name)
+            if value is None or value == off or one.many:
+                continue
+            values = value if isinstance(value, tuple) else (value,)
+            if rule is not None and not all(map(rule.holds, values)):
+                key = f"{prefix}{one.key}"
+                words += [f"{key} = {as_toml(v, 20)} is not in the range {rule}" for v in values if not rule.holds(v)]
+                near = tuple(map(rule.nearest, values))
+                changed[name] = near if isinstance(value, tuple) else near[0]
+            elif one.inner is not None and (inner := _bounded(value, f"{prefix}{one.key}.", words)) is not value:
+                changed[name] = inner
+    return replace(record, **changed) if changed else record

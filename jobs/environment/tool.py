@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from jobs.child_process import child_environment, run_child
 from jobs.environment.demands import Demands, PythonTarget, RequirementsError, here
-from jobs.payload.lane.satisfied import Installed, rules, unmet
+from jobs.payload.lane.environment import Installed, rules, unmet
 from jobs.payload.store.lock import Lock, Pin, canonical, requirement_lines
 
 _SECONDS = 900

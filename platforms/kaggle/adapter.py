@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.payload.clock import stopwatch
-from jobs.payload.store import mount
+from jobs.payload.store.tree import MOUNTED
 from platforms.artifacts.base import BlobStore, StoreError
 from platforms.base import (
     Capabilities,
@@ -172,7 +172,7 @@ class KagglePlatform:
             takes_orders=not chosen.relays(context.store_kind),
             finds_orphans=True,
             internet=chosen.internet,
-            mounts=frozenset({mount.KIND}),
+            mounts=frozenset({MOUNTED}),
             visibility_seconds=math.ceil(launch_seconds * scale),
         )
 

@@ -356,8 +356,8 @@ def check_service() -> Checked:
 
 def check_sandbox() -> Checked:
     """Try the sandbox for code that models write. Only scorers that run such code need one, and refuse without it."""
-    from jobs.payload.scorers.sandbox.limits import SandboxMissing
-    from jobs.payload.scorers.sandbox.probe import check_sandbox as tried
+    from jobs.payload.scorers.sandbox.confine import SandboxMissing
+    from jobs.payload.scorers.sandbox.sandbox import check_sandbox as tried
 
     try:
         return Checked("ok", tried())

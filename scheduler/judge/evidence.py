@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
-from jobs.scores import Score
-from jobs.votes import Vote
+from jobs.scores import Score, Vote
 
 # Exact binomial probabilities. The terms are summed as logarithms: no overflow with many items or small probabilities.
 #

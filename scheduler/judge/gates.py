@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from jobs.job_table import written_table
+from jobs.definition import written_table
 from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
 from jobs.plural import counted
 from jobs.scores import Score, Scores

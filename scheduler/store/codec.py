@@ -15,7 +15,7 @@ from functools import cache, lru_cache, partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from jobs.ranges import bounded
+from jobs.definition import bounded
 from jobs.spec import JobSpec
 from scheduler.core.job import JobState
 from scheduler.core.run import RunState

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from jobs.definition import RANGES
 from jobs.problem import UserError
-from jobs.ranges import RANGES
 
 _SAID_MAX = 3  # of a request's mistakes
 PAGE_ROWS = 50

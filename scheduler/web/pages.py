@@ -70,8 +70,7 @@ _LEVEL = 0.002  # a loss that changed by less is shown as level
 def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[str, Any]:
     """Return what the page shows: shipped models alone, so that no visitor names a file of this machine."""
     from jobs.advice.card import find_cards
-    from jobs.advice.choice import Wishes
-    from jobs.advice.compare import compare, picture
+    from jobs.advice.choice import Wishes, compare, picture
     from jobs.advice.setup import METHODS
     from jobs.advice.shape import shipped
     from jobs.problem import NotFound

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.ab_test import AbTest
+from jobs.catalogue import AbTest
 from jobs.nouns.window import DAY
 from jobs.problem import Refusal
 from scheduler.service.outside.ports import Ports

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.inputs import hub as client
+from jobs.inputs import folder as client
 from jobs.inputs.folder import TreeError
 from jobs.payload.store import hub
 from jobs.payload.store.hub import HubDenied, fetch_repository

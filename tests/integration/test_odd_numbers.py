@@ -14,8 +14,8 @@ from config.load import load
 from config.section import keys_of, table_in
 from config.settings import Settings
 from jobs.catalogue import job_from_table
+from jobs.definition import RANGES
 from jobs.problem import ProblemsFound
-from jobs.ranges import RANGES
 from jobs.spec import JobSpec
 from scheduler.app import App
 from scheduler.clock import ScaledClock

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.payload.scorers.sandbox import probe
+from jobs.payload.scorers.sandbox import sandbox as probe
+from jobs.payload.scorers.sandbox.confine import SandboxEnded, SandboxLimits, SandboxMissing
 from jobs.payload.scorers.sandbox.hidden_tests import Exam, run_hidden_tests, run_stage_tests
-from jobs.payload.scorers.sandbox.limits import SandboxEnded, SandboxLimits, SandboxMissing
-from jobs.payload.scorers.sandbox.probe import check_sandbox, open_sandbox
-from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox
+from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox, check_sandbox, open_sandbox
 
 TESTS = """
 def check(candidate):

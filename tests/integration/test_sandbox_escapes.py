@@ -12,10 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.payload.scorers.sandbox.confine import Confinement, seccomp_filter
-from jobs.payload.scorers.sandbox.limits import SandboxLimits, SandboxMissing
-from jobs.payload.scorers.sandbox.probe import open_sandbox
-from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox
+from jobs.payload.scorers.sandbox.confine import Confinement, SandboxLimits, SandboxMissing, seccomp_filter
+from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox, open_sandbox
 
 # Each is an expression; it escapes when it raises nothing. ``call`` makes a system call by its numbers.
 ESCAPES: dict[str, dict[str, str]] = {

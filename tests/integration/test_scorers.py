@@ -283,7 +283,7 @@ def test_a_change_of_any_shipped_scorer_makes_another_scorer(tmp_path: Path, rep
 
     shipped, own = ("{python}", "{payload}/scorers", "atomicity"), ("{python}", "score.py")
     before = digest(*shipped), digest(*own)
-    with (tmp_path / "payload/scorers/sandbox/limits.py").open("a") as stream:
+    with (tmp_path / "payload/scorers/sandbox/confine.py").open("a") as stream:
         stream.write("# changed")
     assert digest(*shipped) != before[0]
     assert digest(*own) == before[1]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from config import section
 from config.section import table_in
 from config.settings import Settings
+from jobs.definition import RANGES
 from jobs.payload.lane.failure import ErrorClass
-from jobs.ranges import RANGES
 from platforms.options import Declared, declared_options
 from platforms.registry import shipped
 from scheduler.cli.root import COMMANDS, tree

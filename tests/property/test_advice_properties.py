@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from jobs.advice.card import cards
 from jobs.advice.choice import Wishes, advise
-from jobs.advice.memory import memory_of
+from jobs.advice.memory import memory_of, pace_of
 from jobs.advice.setup import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS, Setup
 from jobs.advice.shape import shipped
-from jobs.advice.speed import pace_of
 
 SHAPES = sorted({shape.name for shape in shipped().values()})
 

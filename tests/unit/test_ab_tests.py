@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobs.ab_test import arm_of
-from jobs.catalogue import read_catalogue
+from jobs.catalogue import arm_of, read_catalogue
 from jobs.problem import ProblemsFound
 from jobs.scores import Score, Scores
 from scheduler.service.requests.ab_tests import compare_arms

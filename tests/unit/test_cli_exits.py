@@ -44,7 +44,7 @@ INNER = {
     "jobs.problem.UserError",
     "jobs.nouns.keys.Wrong",
     "jobs.scores.ScoresError",
-    "jobs.votes.VotesError",
+    "jobs.scores.VotesError",
     "platforms.bundle.BadArchive",
     "platforms.relay._NotSmall",
     "scheduler.cli.parts.top_view._Left",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.payload.lane.gpus import GpuWatch
 from jobs.payload.lane.meter import LaneMeter
+from jobs.payload.lane.prepare import GpuWatch
 from jobs.size import gpu_use
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ from typing import Annotated, Any, get_args
 import pytest
 
 from jobs.catalogue import job_from_table
-from jobs.definition import Definition
-from jobs.job_table import table_of
+from jobs.definition import Definition, bounded, table_of
 from jobs.nouns.keys import Option, paths
 from jobs.problem import Problem, ProblemsFound
-from jobs.ranges import bounded
 from jobs.readers import one_of, span
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Stall, StopRule
 from scheduler.cli.commands.job_options import option_of

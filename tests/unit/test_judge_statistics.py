@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from jobs.payload.scorers.kappa import kappa_of, table_of
-from jobs.votes import Vote
+from jobs.scores import Vote
 from scheduler.judge.evidence import (
     RESAMPLES,
     SINGLE_MAX,

@@ -9,7 +9,7 @@ import pytest
 from config.layers import read_layers
 from config.load import load
 from jobs.catalogue import job_from_table, read_catalogue
-from jobs.job_table import table_of
+from jobs.definition import table_of
 from jobs.problem import ProblemsFound
 from jobs.spec import Gate
 from jobs.toml_file import line_of

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from jobs.payload.lane.ending import DEADLINE, Stop
+from jobs.payload.lane.ending import DEADLINE, StallLimits, StallWatch, Stop, minutes
 from jobs.payload.lane.meter import LaneMeter
-from jobs.payload.lane.stall import StallLimits, StallWatch, minutes
 
 LIMITS = StallLimits(first_progress_seconds=900, no_progress_seconds=600, checkpoint_seconds=1_200, loss_nan=3)
 PAUSE = 60.0

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.catalogue import job_from_table
-from jobs.job_table import table_of
+from jobs.definition import table_of
 from jobs.problem import ProblemsFound
 from jobs.spec import JobSpec, QualityGate
 from scheduler.service.requests.gate_concerns import smallest_set

@@ -19,7 +19,7 @@ from config.credentials import hub_token, read_secret
 from config.errors import ConfigError
 from config.known_secrets import KnownSecrets
 from jobs.catalogue import job_from_table
-from jobs.job_table import table_of
+from jobs.definition import table_of
 from jobs.nouns.pool import Pool
 from jobs.payload import log
 from jobs.payload.lane.command import _LINE_BYTES_MAX, Relay

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.ranges import bounded
+from jobs.definition import bounded
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued, Wish
 from scheduler.core.run import Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobs.votes import LINE_BYTES_MAX, Vote, Votes, VotesError
+from jobs.scores import VOTE_BYTES_MAX, Vote, Votes, VotesError
 from scheduler.judge.evidence import watch
 
 
@@ -39,8 +39,8 @@ def test_only_the_votes_of_one_version_are_given_and_a_line_that_is_being_writte
         (line(cluster="\x1b[2J"), "cluster is"),
         (line(version=3), "version is 3"),
         (line(cluster="x" * 201), "cluster is"),
-        (line(note="x" * LINE_BYTES_MAX), "longer than"),
-        (b"x" * (LINE_BYTES_MAX + 10), "longer than"),
+        (line(note="x" * VOTE_BYTES_MAX), "longer than"),
+        (b"x" * (VOTE_BYTES_MAX + 10), "longer than"),
     ],
 )
 def test_a_line_that_is_no_vote_is_an_error_with_its_number(second: bytes, why: str) -> None:
@@ -51,12 +51,12 @@ def test_a_line_that_is_no_vote_is_an_error_with_its_number(second: bytes, why: 
 
 
 def test_too_many_votes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.votes.VOTES_MAX", 2)
+    monkeypatch.setattr("jobs.scores.VOTES_MAX", 2)
     others = b"".join(line("ufm@2") for _ in range(5))
     assert len(list(Votes(io.BytesIO(others + line() * 2), "ufm@3"))) == 2
     with pytest.raises(VotesError, match="more than 2 votes of ufm@3"):
         list(Votes(io.BytesIO(line() * 3), "ufm@3"))
-    monkeypatch.setattr("jobs.votes.VOTES_BYTES_MAX", 100)
+    monkeypatch.setattr("jobs.scores.VOTES_BYTES_MAX", 100)
     with pytest.raises(VotesError, match="begin a new file"):
         list(Votes(io.BytesIO(others), "ufm@3"))
 

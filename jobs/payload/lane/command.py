@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from ..bounds import read_json
 from ..log import hidden, write
 from .launch import LaneOrder, Launch, spread
-from .output import OUTPUT
-from .prepare import Prepared
+from .prepare import OUTPUT, Prepared
 
 _PAYLOAD = Path(__file__).resolve().parents[1]
 LOG_BYTES_MAX = 16 << 20

@@ -24,16 +24,12 @@ from ..store.publish import BadCheckpoint, PublishedManifest
 from .cadence import checkpoint_times
 from .chain import waits_until
 from .command import CommandProgress, Relay, TrainingCommand, training_command
-from .ending import DEADLINE, Ending, EndingFacts, Phase, Stop, judge, read_stop
+from .ending import DEADLINE, Ending, EndingFacts, Phase, StallWatch, Stop, judge, read_stop
 from .failure import ErrorClass, Failure
-from .gpus import GpuWatch
 from .launch import LaneOrder, Launch
 from .meter import LaneMeter
-from .output import OUTPUT, Gathered, gather
-from .prepare import Prepared, prepare
-from .stall import StallWatch
-from .status import LaneStatus, encode, leave_result
-from .upload_queue import PendingCheckpoint, UploadQueue
+from .prepare import OUTPUT, Gathered, GpuWatch, Prepared, gather, prepare
+from .status import LaneStatus, PendingCheckpoint, UploadQueue, encode, leave_result
 
 # However fast the scheduled clock runs: the store gets no more than ten heartbeats in a wall second.
 _BEAT_WALL_SECONDS = 0.1

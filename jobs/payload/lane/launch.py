@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from ..bounds import read_json
 from ..clock import Clock
 from ..store.transport import DirectoryTransport, Transport
+from .ending import StallLimits
 from .meter import CLOSING
 from .secret_values import SecretStore
-from .stall import StallLimits
 
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+import re
+import shutil
+import stat
+import subprocess
+import tarfile
+import threading
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from ..clock import stopwatch
 from ..log import log
-from ..store import hub, mount
+from ..store import hub
 from ..store.listing import unpack
-from ..store.manifest import split_key
+from ..store.manifest import split_key, valid_component_name
 from ..store.publish import Restored, restore
 from ..store.transport import Transport
-from ..store.tree import by_gigabytes, fetch_tree, note_use
+from ..store.tree import MOUNTED, by_gigabytes, fetch_tree, find_mounted, note_use
 from .failure import Failure
-from .gpus import check_devices
-from .launch import LaneOrder, Launch
-from .output import OUTPUT
+from .launch import Devices, LaneOrder, Launch
+from .meter import LaneMeter
 from .secret_values import secrets_of
 from .status import LaneStatus
 
@@ -117,8 +123,8 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
     began = stopwatch()
     kind = prefix.partition("/")[0]
     try:
-        if kind == mount.KIND:
-            mounted = mount.find_mounted(transport, prefix, target, launch.mounts)
+        if kind == MOUNTED:
+            mounted = find_mounted(transport, prefix, target, launch.mounts)
             log(lane, f"input {name}: {mounted.source}, attached at {mounted.folder}, its sizes are those listed")
             return str(mounted.folder)
         report_size = by_gigabytes(lambda size: log(lane, f"input {name}: {size}"))
@@ -131,9 +137,147 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
         note_use(target, launch.clock.wall_seconds_until(launch.deadline))
     except (OSError, ValueError) as error:
         why = f"the input {name} ({prefix[:20]}) cannot be fetched: {error}"
-        if isinstance(error, ValueError) and kind not in {hub.KIND, mount.KIND}:
+        if isinstance(error, ValueError) and kind not in {hub.KIND, MOUNTED}:
             why += f". To send it again: schedctl queue update {order.job} --input {name}"
         raise Failure("network" if kind == hub.KIND and isinstance(error, ConnectionError) else "store", why) from None
     spent = stopwatch() - began
     log(lane, f"input {name}: {len(source.entries)} files, {source.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
     return str(target)
+
+
+# What a command that knows nothing of checkpoints leaves behind becomes the one checkpoint of its job. Files with plain
+# names stay what they are, below ``output``. What a checkpoint cannot hold as a file (a link, an odd name, a folder too
+# deep) goes into ``output.tar`` beside it, so that nothing is lost.
+OUTPUT = "output"
+_ARCHIVE = "output.tar"
+_FILES_MAX = 9_000  # of its own in one checkpoint; the rest is archived
+
+
+class Gathered(NamedTuple):
+    """How much was taken, and how much of that into the archive; ``skipped`` is what no archive can hold."""
+
+    files: int
+    archived: int
+    skipped: int
+
+
+def gather(command_folder: Path, checkpoints: Path, step: int) -> Gathered:
+    """Turn the output of a command that has ended into the finished checkpoint of ``step``. Raises OSError.
+
+    The folder is moved, not copied. A link in its place is not followed: what it leads to is not ours.
+    """
+    partial = checkpoints / f".partial-{step:08d}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    output, target = command_folder / OUTPUT, partial / OUTPUT
+    if output.is_dir() and not output.is_symlink():
+        output.rename(target)
+    files, odd, skipped = _sorted_out(partial, target)
+    if odd:
+        with tarfile.open(partial / _ARCHIVE, "w", format=tarfile.PAX_FORMAT) as archive:
+            for path in odd:
+                archive.add(path, path.relative_to(partial).as_posix(), recursive=False)
+        for path in odd:
+            path.unlink()
+    (partial / "meta.json").write_text(json.dumps({"step": step, "metrics": {}}))
+    partial.rename(checkpoints / f"step-{step:08d}")
+    return Gathered(files + len(odd), len(odd), skipped)
+
+
+def _sorted_out(partial: Path, target: Path) -> tuple[int, list[Path], int]:
+    """Return how many files can stay, which go into the archive, and how many were removed as neither."""
+    files, odd, skipped = 0, [], 0
+    for path in _files(target):
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode):
+            path.chmod(status.st_mode | stat.S_IRUSR)
+            if files < _FILES_MAX and valid_component_name(path.relative_to(partial).as_posix()):
+                files += 1
+            else:
+                odd.append(path)
+        elif stat.S_ISLNK(status.st_mode):
+            odd.append(path)
+        else:
+            path.unlink()
+            skipped += 1
+    return files, odd, skipped
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield all that is no folder, in the order of names; links to folders too."""
+    for place, inner, names in os.walk(folder):
+        here = folder / place
+        inner.sort()
+        for name in inner:
+            if not (here / name).is_symlink():
+                (here / name).chmod(0o700)  # an unreadable folder holds results as well
+        links = [name for name in inner if (here / name).is_symlink()]
+        yield from (here / name for name in sorted([*names, *links]))
+
+
+# What a lane's GPUs do: whether they are the expected ones, how busy they are, and the memory in use.
+_TOOL = "nvidia-smi"
+_NAMES = (_TOOL, "--query-gpu=name", "--format=csv,noheader")
+_USE = (_TOOL, "--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
+_ANSWER_SECONDS = 60
+_EVERY_SECONDS = 60.0
+
+
+def check_devices(expected: Devices | None) -> tuple[str, ...]:
+    """Return the names of the devices; raises Failure when they are not the expected ones. None: do not look."""
+    if expected is None:
+        return ()
+    try:
+        lines = _ask(_NAMES)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, but: {error}") from None
+    names = tuple(line.strip() for line in lines if line.strip())
+    # Platforms call them NvidiaTeslaT4, the driver Tesla T4.
+    wanted = _plain(expected.name)
+    if len(names) < expected.number or not all(_plain(name) == wanted for name in names):
+        raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, got {', '.join(names) or 'none'}")
+    return names
+
+
+class GpuWatch:
+    """Gives a meter once a minute what nvidia-smi says of a lane's devices; nothing where there is no such tool."""
+
+    def __init__(self, meter: LaneMeter, devices: Collection[int], lane: int) -> None:
+        self._meter, self._devices, self._lane = meter, frozenset(devices), lane
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Begin to look. A tool that hangs holds up its own thread only."""
+        threading.Thread(target=self._watch, name="gpus", daemon=True).start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        logged = False
+        while not self._ended.wait(_EVERY_SECONDS):
+            try:
+                self.look()
+            except FileNotFoundError:
+                return  # no NVIDIA driver here
+            except (OSError, subprocess.SubprocessError, ValueError) as error:
+                if not logged:
+                    log(self._lane, f"nvidia-smi does not say how busy the GPUs are: {error}")
+                logged = True
+
+    def look(self) -> None:
+        """Note the mean utilisation and the most memory in use. Raises OSError, SubprocessError, ValueError."""
+        rows = [[int(value) for value in line.split(",")] for line in _ask(_USE) if line.strip()]
+        ours = [(percent, mebibytes) for index, percent, mebibytes in rows if index in self._devices]
+        if ours:
+            self._meter.note_gpus(sum(percent for percent, _ in ours) / len(ours) / 100, max(m for _, m in ours) << 20)
+
+
+def _ask(words: tuple[str, ...]) -> list[str]:
+    answer = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
+    return answer.stdout.splitlines()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia")

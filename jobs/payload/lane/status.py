@@ -1,19 +1,135 @@
-"""What a lane tells the daemon: heartbeats while it lives, one result when it ends."""
+"""What a lane puts into the store: finished checkpoints, heartbeats while it lives, one result when it ends."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..bounds import without_secrets
 from ..log import hidden, log
+from ..store.manifest import Manifest
+from ..store.publish import BadCheckpoint, Origin, PublishedManifest, discard, finished_steps, publish, same_content
 from ..store.transport import Transport
 from .ending import FORMAT, Ending, Phase
 from .launch import LaneOrder, Launch
 from .meter import LaneMeter
-from .upload_queue import UploadQueue
+
+
+# Upload queue: checkpoints the command has finished, on their way into the store.
+class PendingCheckpoint(NamedTuple):
+    """One checkpoint to be published, by calling ``send`` from any thread."""
+
+    transport: Transport
+    launch: Launch
+    folder: Path
+    step: int
+    origin: Origin
+    trained_seconds: int
+    known_good: frozenset[str]
+    target_step: int
+
+    def send(self) -> PublishedManifest:
+        """Publish; see ``publish`` for what it raises."""
+        if self.step > self.target_step:
+            raise BadCheckpoint(f"step {self.step} is beyond the target, {self.target_step}: save there and end")
+        now = self.launch.clock.now
+        return publish(self.transport, self.folder, self.step, self.origin, self.trained_seconds, now, self.known_good)
+
+
+class UploadQueue:
+    """Chooses what is published next. Steps never go backwards: an old or repeated one is not published.
+
+    A folder is removed only when a newer checkpoint is in the store.
+    """
+
+    def __init__(self, launch: Launch, order: LaneOrder, transport: Transport, folder: Path) -> None:
+        self._launch, self._order, self._transport, self._folder = launch, order, transport, folder
+        self._done: set[Path] = set()  # published, or never to be
+        self._rejected = False  # the newest that was tried can never be published
+        self._known_good: frozenset[str] = frozenset()
+        self.restored: Manifest | None = None
+        self.newest: Manifest | None = None  # newest in the store as far as this lane goes, the restored one included
+        self.held_back_from: int | None = None  # from this step on nothing is published: its loss is no number
+
+    def start_from(self, manifest: Manifest | None) -> None:
+        """Note what training goes on from; its components were all verified."""
+        self.restored = self.newest = manifest
+        if manifest:
+            self._known_good = frozenset(part.sha256 for part in manifest.components)
+
+    def pending(self) -> dict[int, Path]:
+        """Return the finished checkpoints that are newer than the newest in the store, oldest first."""
+        pending = {}
+        for step, folder in finished_steps(self._folder).items():
+            if folder in self._done:
+                if self.newest and step < self.newest.step:
+                    self._drop(folder)
+            elif self.newest is None or step > self.newest.step:
+                if self.held_back_from is None or step < self.held_back_from:
+                    pending[step] = folder
+            else:
+                self._refuse(folder, step, self.newest)
+        return pending
+
+    def held_back(self) -> str:
+        """Return why a finished checkpoint is not published, or nothing when none is held back."""
+        least = self.held_back_from
+        if least is None or all(step < least for step in finished_steps(self._folder)):
+            return ""
+        return f"the loss is no number since step {least}, and what was saved since is not kept"
+
+    def next_checkpoint(self, meter: LaneMeter, now: float, *, newest_first: bool) -> PendingCheckpoint | None:
+        """Return what to publish next: in order, or the newest when time or space is short."""
+        pending = self.pending()
+        if not pending:
+            return None
+        step = max(pending) if newest_first else min(pending)
+        parent = self.newest
+        trained = meter.trained_at_save(step, now)
+        since = meter.trained_at_save(parent.step, now) if parent and parent is not self.restored else 0.0
+        return PendingCheckpoint(
+            self._transport,
+            self._launch,
+            pending[step],
+            step,
+            Origin(self._order.job, self._order.attempt, self._launch.run, self._order.lane, parent),
+            round(trained) - round(since),
+            self._known_good,
+            self._order.target_step,
+        )
+
+    def accept(self, folder: Path, published: PublishedManifest) -> None:
+        """Note that a folder is in the store."""
+        self._done.add(folder)
+        self._rejected = False
+        self._known_good |= published.digests
+        self.newest = published.manifest
+
+    def reject(self, folder: Path) -> bool:
+        """Note that a folder can never be published; return whether the one before it could not be either.
+
+        One that the command removed meanwhile does not count.
+        """
+        self._done.add(folder)
+        before, self._rejected = self._rejected, folder.is_dir()
+        return before and self._rejected
+
+    def _refuse(self, folder: Path, step: int, newest: Manifest) -> None:
+        if step < newest.step:
+            log(self._order.lane, f"{folder.name} is older than {newest.key}: steps never go backwards; dropped")
+            self._drop(folder)
+            return
+        self._done.add(folder)
+        if not same_content(folder, newest):
+            log(self._order.lane, f"{folder.name} differs from {newest.key}, which stays: steps never go backwards")
+
+    def _drop(self, folder: Path) -> None:
+        self._done.discard(folder)
+        with suppress(FileNotFoundError):  # the command may remove its old checkpoints itself
+            discard(folder)
 
 
 class LaneStatus:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from .chat import NoChatAnswer
 from .given import NotGiven, ScorerInput, find_given, output_path
 from .items import BadItems, ScoreLine, write_scores
-from .sandbox.limits import SandboxMissing
+from .sandbox.confine import SandboxMissing
 
 # Word of the command line: module.
 SCORERS = {

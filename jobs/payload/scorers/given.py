@@ -57,8 +57,8 @@ class ScorerInput:
     def needs_sandbox(self) -> Sandbox:
         """Return the sandbox, which is opened with the first who needs one. Raises SandboxMissing."""
         if self.sandbox is None:
-            from .sandbox.limits import SandboxLimits
-            from .sandbox.probe import open_sandbox
+            from .sandbox.confine import SandboxLimits
+            from .sandbox.sandbox import open_sandbox
 
             self.sandbox = open_sandbox(SandboxLimits(wall_seconds=self.options.wall_seconds))
             self.notes.append(f"sandbox: {self.sandbox.text}")

@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from jobs.payload.clock import stopwatch
-from jobs.payload.store import mount
 from jobs.payload.store.listing import LISTING, BadListing
 from jobs.payload.store.manifest import sha256_file
-from jobs.payload.store.tree import LIMITS
+from jobs.payload.store.tree import LIMITS, MOUNTED, parse_mounted
 from jobs.payload.whole_file import write_whole
 from platforms.artifacts.base import BlobStore
 from platforms.artifacts.directory import DirectoryStore
@@ -453,11 +452,11 @@ def _mounted(address: dict[str, str], lanes: Sequence[dict[str, Any]], context: 
     Raises Refused for a damaged listing, and what opening and reading the store raise.
     """
     prefixes = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}
-    names = sorted(prefix for prefix in prefixes if prefix.startswith(f"{mount.KIND}/"))
+    names = sorted(prefix for prefix in prefixes if prefix.startswith(f"{MOUNTED}/"))
     store = _opened(address, context) if names else None
     listings = [store.read(f"{prefix}/{LISTING}", LIMITS.listing_bytes) for prefix in names] if store else []
     try:
-        return tuple(sorted({mount.parse_mounted(listing).source for listing in listings}))
+        return tuple(sorted({parse_mounted(listing).source for listing in listings}))
     except BadListing as error:
         remedy = "Take the input anew: schedctl queue update JOB --input NAME"
         raise Refused("kaggle", "launch", f"the list of an input is damaged: {error}", remedy, permanent=True) from None

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import structlog
 
-from jobs.ab_test import AbTest
+from jobs.catalogue import AbTest
 from jobs.cycle import DAYS
 from jobs.problem import NotFound, Refusal
 from scheduler.cli.commands.queue_add import add_specs

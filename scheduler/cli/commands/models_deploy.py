@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.problem import NotFound, Refusal
+from jobs.scores import VotesError
 from jobs.size import size
-from jobs.votes import VotesError
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, UsageFault, Violations
 from scheduler.cli.shell.names import meant as near

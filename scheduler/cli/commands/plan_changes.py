@@ -8,11 +8,11 @@ from math import isfinite
 from pathlib import Path
 
 from jobs.catalogue import job_from_toml
+from jobs.definition import RANGES
 from jobs.nouns.window import HOUR
 from jobs.payload.bounds import digits
 from jobs.plural import counted
 from jobs.problem import NotFound
-from jobs.ranges import RANGES
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed, meant

@@ -314,7 +314,7 @@ def priority(
     ],
 ) -> None:
     """Change the priority of a job: the planner multiplies each of its hours by it."""
-    from jobs.ranges import RANGES
+    from jobs.definition import RANGES
     from scheduler.service.requests import queue
 
     if not RANGES["priority"].holds(value):

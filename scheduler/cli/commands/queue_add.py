@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.catalogue import job_from_table
-from jobs.definition import merged
+from jobs.definition import merged, table_of, toml_of, whole_of
 from jobs.duration import show_duration
-from jobs.job_table import table_of, toml_of, whole_of
 from jobs.payload.store.listing import LISTING, code_prefix
 from jobs.problem import Refusal
 from jobs.size import size

@@ -16,8 +16,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from jobs.catalogue import job_from_table, job_from_toml
-from jobs.definition import OLD_NAMES
-from jobs.job_table import table_of, toml_of
+from jobs.definition import OLD_NAMES, table_of, toml_of
 from jobs.payload.bounds import STEP_MAX, digits, read_json
 from jobs.payload.store.manifest import Manifest, blob_key
 from jobs.plural import counted

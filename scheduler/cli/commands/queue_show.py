@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from jobs.job_table import whole_of
+from jobs.definition import whole_of
 from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.plural import counted
 from jobs.size import size

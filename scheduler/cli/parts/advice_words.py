@@ -8,10 +8,10 @@ from typing import Any
 
 from jobs.advice.card import GIB, Card
 from jobs.advice.choice import Advice, Choice, Wishes
+from jobs.advice.memory import cadence
 from jobs.advice.recipe import flags
 from jobs.advice.seen import Measurement
 from jobs.advice.shape import Shape
-from jobs.advice.speed import cadence
 from jobs.duration import parse_duration, show_duration
 from jobs.plural import counted
 from jobs.problem import Refusal
@@ -131,7 +131,7 @@ def show_comparison(
     path: Path | None,
 ) -> None:
     """Write the best choice of each machine, and the picture where ``path`` says."""
-    from jobs.advice.compare import compare, picture
+    from jobs.advice.choice import compare, picture
 
     compared = compare(shape, machines, wishes, measurements)
     if path is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Literal
 
-from jobs.ranges import RANGES
+from jobs.definition import RANGES
 from scheduler.cli.parts.screen import ORDERS, facts
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, code_of

@@ -170,7 +170,7 @@ class Stops:
 
 # Stall detection by the daemon: sessions that send heartbeats without new steps.
 #
-# The payload ends a stalled session itself (jobs/payload/lane/stall.py). This is the fallback: after twice its
+# The payload ends a stalled session itself (jobs/payload/lane/ending.py). This is the fallback: after twice its
 # limit the session is asked to exit, and its end counts as a stall. Only fresh heartbeats count; without one the state
 # is unknown. The waiting time is lost in a restart. The lanes that were asked to exit are stored as conditions.
 STUCK = "no new step for too long, the daemon says"

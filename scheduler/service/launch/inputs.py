@@ -15,10 +15,20 @@ from sqlalchemy import Connection
 
 from jobs.inputs.folder import PackedFolder, pack_folder
 from jobs.payload.lane.prepare import PURPOSE
-from jobs.payload.store import hub, mount
+from jobs.payload.store import hub
 from jobs.payload.store.listing import LISTING, Entry
 from jobs.payload.store.manifest import sha256_file
-from jobs.payload.store.tree import LIMITS, by_gigabytes, is_whole, make, making_of, remove_tree, tree_prefix
+from jobs.payload.store.tree import (
+    LIMITS,
+    Mounted,
+    by_gigabytes,
+    is_whole,
+    make,
+    making_of,
+    parse_mounted,
+    remove_tree,
+    tree_prefix,
+)
 from jobs.spec import Input, JobSpec
 from platforms.artifacts.base import BlobStore, Missing
 from platforms.base import Capabilities, Published
@@ -114,14 +124,14 @@ def bring(ports: Ports, wanted: Input) -> None:
             if not is_whole(target, repository.entries):
                 hub.download_files(repository, target, making, ports.hub_token(), _telling(wanted))
     else:
-        _fetch(ports.published(), mount.parse_mounted(listing), target, _telling(wanted))
+        _fetch(ports.published(), parse_mounted(listing), target, _telling(wanted))
     delete_at = ports.clock.now() + ports.policy.retention.grace_seconds
     put_tree(ports.database, ports.artifacts, target, KIND, delete_at, tell, origin=wanted.digest)
     remove_tree(target)
     ports.log.info("input.stored", input=wanted.source, bytes=wanted.bytes)
 
 
-def _fetch(published: Published, mounted: mount.Mounted, target: Path, progress: hub.Tell) -> None:
+def _fetch(published: Published, mounted: Mounted, target: Path, progress: hub.Tell) -> None:
     """Make ``target`` of what Kaggle hands out; files that a killed daemon had fetched stay."""
     done, total = 0, sum(entry.bytes for entry in mounted.entries)
 

@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection
 
-from jobs.ab_test import AbTest, arm_of
-from jobs.catalogue import job_from_table
-from jobs.job_table import table_of
+from jobs.catalogue import AbTest, arm_of, job_from_table
+from jobs.definition import table_of
 from jobs.nouns.window import DAY, Calendar
 from jobs.problem import Refusal
 from jobs.scores import Score, Scores

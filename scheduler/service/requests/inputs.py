@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.inputs import hub
-from jobs.inputs.folder import TreeError
-from jobs.payload.store import mount
+from jobs.inputs.folder import ENDPOINT, TreeError, pin
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing
-from jobs.payload.store.tree import LIMITS, tree_prefix
+from jobs.payload.store.tree import LIMITS, MOUNTED, tree_prefix
 from jobs.secret_scan import require_no_secrets
 from jobs.spec import TEST_SET, Input
 from platforms.artifacts.base import BlobStore
@@ -44,7 +42,7 @@ def take(
     repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
     again. Raises TreeError, SecretsFound, Refused, StoreError, PlatformError, ConfigError, OSError.
     """
-    if wanted.kind in {HUB, mount.KIND}:  # its listing alone; who needs the files fetches them, or has them attached
+    if wanted.kind in {HUB, MOUNTED}:  # its listing alone; who needs the files fetches them, or has them attached
         listing, pinned = _pin(wanted, hub_token, published)
         digest = hashlib.sha256(listing).hexdigest()
         with database.write() as tx:
@@ -86,14 +84,14 @@ def folder_of(scratch: Path, source: str, progress: Callable[[str], None]) -> Pa
 def _pin(wanted: Input, hub_token: Callable[[], str], published: Callable[[], Published]) -> tuple[bytes, Input]:
     """Return the listing of a repository, as the Hub or Kaggle has it now, and the input with what it lists."""
     if wanted.kind == HUB:
-        endpoint = os.environ.get("HF_ENDPOINT") or hub.ENDPOINT
-        pinned = hub.pin(wanted.source, endpoint.rstrip("/"), hub_token())
+        endpoint = os.environ.get("HF_ENDPOINT") or ENDPOINT
+        pinned = pin(wanted.source, endpoint.rstrip("/"), hub_token())
         repository, at_home = pinned.repository, pinned.at_home
         files, size = len(repository.entries), repository.bytes
         return pinned.listing, replace(wanted, revision=repository.commit, files=files, bytes=size, at_home=at_home)
     source, entries = published().pin(wanted.source)
     try:
-        listing = encode_listing(entries, LIMITS, kind=mount.KIND, source=source)
+        listing = encode_listing(entries, LIMITS, kind=MOUNTED, source=source)
     except BadListing as error:
         raise TreeError(wanted.source, str(error), "Give another version") from None
     size = sum(entry.bytes for entry in entries)

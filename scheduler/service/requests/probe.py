@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs.code.pack import pack
+from jobs.definition import RANGES
 from jobs.lane_report import LaneReport, read_report
 from jobs.nouns.pool import Pool
 from jobs.payload.bounds import read_json
-from jobs.ranges import RANGES
 from jobs.spec import JobSpec
 from platforms.artifacts.base import Missing
 from platforms.artifacts.directory import DirectoryStore

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from jobs.code.pack import pack
+from jobs.definition import table_of
 from jobs.inputs.folder import pack_folder
-from jobs.job_table import table_of
 from jobs.nouns.pool import Pool
 from jobs.readers import is_remote
 from jobs.spec import HELD_OUT, Code, Input, JobSpec

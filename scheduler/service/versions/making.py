@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from jobs.job_table import written_table
+from jobs.definition import written_table
 from jobs.payload.scorers.given import shipped_digest
 from jobs.payload.store.manifest import Manifest
 from jobs.problem import Refusal

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from jobs.votes import Votes, VotesError
+from jobs.scores import Votes, VotesError
 from scheduler.judge.evidence import WatchResult, watch
 from scheduler.service.faults.isolation import apart
 from scheduler.service.outside.ports import Ports

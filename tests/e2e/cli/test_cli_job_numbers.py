@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from jobs.definition import RANGES
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import DAY
-from jobs.ranges import RANGES
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
 from scheduler.core.reasons import BadDefinition
 from scheduler.planner.dispatch.dispatcher import dispatch

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.catalogue import job_from_table
-from jobs.job_table import table_of, toml_of
-from jobs.ranges import RANGES
+from jobs.definition import RANGES, table_of, toml_of
 from jobs.spec import Gate, Input, JobSpec, Mixture, Needs, Requirements, Stall
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.core import job as arrows

@@ -160,8 +160,8 @@ def test_a_session_sees_no_credential_no_database_and_no_object_of_another_job(i
 
 
 SANDBOX = """
-from jobs.payload.scorers.sandbox.limits import SandboxMissing
-from jobs.payload.scorers.sandbox.probe import check_sandbox
+from jobs.payload.scorers.sandbox.confine import SandboxMissing
+from jobs.payload.scorers.sandbox.sandbox import check_sandbox
 try:
     print("tried:", check_sandbox(), flush=True)
 except SandboxMissing as missing:
