@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.catalogue import job_from_table
-from jobs.job_table import table_of
+from jobs.definition import table_of
 from jobs.problem import ProblemsFound
 from jobs.spec import Halving
 from scheduler.core.halving import Candidate, Decision, decide, rung_of, rungs_of
