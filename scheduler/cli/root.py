@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -14,69 +13,52 @@ from typer.main import get_command
 
 from config.layers import own_file
 from scheduler.cli.guesses import ALIASES, meant
-from scheduler.cli.shell.command import CommandGroup
+from scheduler.cli.shell.command import CommandGroup, later
 from scheduler.cli.shell.context import Cli, GlobalOptions
 
-# name -> module and summary. The module has a group ``app``, or a command by itself, named behind the colon.
+# name -> where it is (see scheduler.cli.shell.command.Later) and summary.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("scheduler.cli.commands.init:init", "Create settings for this machine, and a database."),
-    "status": ("scheduler.cli.commands.status:status", "On track or not, actions, jobs, sessions, hours: one screen."),
-    "top": ("scheduler.cli.commands.top:top", "The status, live."),
-    "prompt": ("scheduler.cli.commands.daemon:prompt", "One cached line for shell prompts."),
-    "queue": ("scheduler.cli.commands.queue", "Jobs: add, list, hold, cancel, reorder."),
-    "pause": ("scheduler.cli.commands.daemon:pause", "Start no new sessions; running sessions continue."),
-    "resume": ("scheduler.cli.commands.daemon:resume", "Start new sessions again."),
-    "submit": ("scheduler.cli.commands.submit", "Train a script: its folder becomes a job."),
-    "corpus": ("scheduler.cli.commands.corpus", "Training data: build, show, compare, verify."),
-    "advise": ("scheduler.cli.commands.advise:advise", "Whether a model fits a GPU, how long it takes, what it costs."),
-    "plan": ("scheduler.cli.commands.plan", "What runs next, and why a job waits."),
-    "cost": ("scheduler.cli.commands.pools:cost", "Hours and money: spent and planned, by job, pool and week."),
-    "quota": ("scheduler.cli.commands.pools:quota", "Metered hours and money: limits, use, what is left."),
-    "pools": ("scheduler.cli.commands.pools", "Pools, where sessions run: list, open, close."),
-    "runs": ("scheduler.cli.commands.runs", "Runs, one for each session: list, show, logs, stop."),
-    "handover": ("scheduler.cli.commands.handover", "Manual sessions: claim, submit, release."),
-    "checkpoints": ("scheduler.cli.commands.checkpoints", "Saved states: list, verify, copy, keep."),
-    "models": ("scheduler.cli.commands.models", "Versions of models: evaluate, promote, roll back, deploy."),
-    "events": ("scheduler.cli.commands.runs:events", "What happened, the newest last."),
-    "report": ("scheduler.cli.commands.report", "The weekly report."),
-    "rehearse": ("scheduler.cli.commands.rehearse:rehearse", "Rehearse a week on this machine in minutes."),
-    "service": ("scheduler.cli.commands.service", "The daemon as a systemd service."),
-    "web": ("scheduler.cli.commands.web", "The status page in a browser, its JSON API and metrics."),
-    "port": ("scheduler.cli.commands.web:port", "For programs: frames of JSON on standard input and output."),
-    "mcp": ("scheduler.cli.commands.web:mcp", "For coding agents: the Model Context Protocol."),
-    "daemon": ("scheduler.cli.commands.daemon:daemon", "Plan, launch and reconcile sessions, until stopped."),
-    "doctor": ("scheduler.cli.commands.doctor:doctor", "Check the installation."),
-    "acceptance": ("scheduler.cli.commands.acceptance:acceptance", "Try out an account, cheaply."),
-    "backup": ("scheduler.cli.commands.db:backup_all", "Back up database, settings and artifacts; test the restore."),
-    "db": ("scheduler.cli.commands.db", "The database: create, upgrade, back up, verify."),
-    "config": ("scheduler.cli.commands.doctor", "The settings, and where each is set."),
-    "version": ("scheduler.cli.commands.daemon:version", "The version of this program."),
+    "init": ("init:init", "Create settings for this machine, and a database."),
+    "status": ("status:status", "On track or not, actions, jobs, sessions, hours: one screen."),
+    "top": ("top:top", "The status, live."),
+    "prompt": ("daemon:prompt", "One cached line for shell prompts."),
+    "queue": ("queue", "Jobs: add, list, hold, cancel, reorder."),
+    "pause": ("daemon:pause", "Start no new sessions; running sessions continue."),
+    "resume": ("daemon:resume", "Start new sessions again."),
+    "submit": ("submit_jobs:submit", "Train a script: its folder becomes a job."),
+    "corpus": ("corpus", "Training data: build, show, compare, verify."),
+    "advise": ("advise:advise", "Whether a model fits a GPU, how long it takes, what it costs."),
+    "plan": ("plan", "What runs next, and why a job waits."),
+    "cost": ("pools:cost", "Hours and money: spent and planned, by job, pool and week."),
+    "quota": ("pools:quota", "Metered hours and money: limits, use, what is left."),
+    "pools": ("pools", "Pools, where sessions run: list, open, close."),
+    "runs": ("runs", "Runs, one for each session: list, show, logs, stop."),
+    "handover": ("handover", "Manual sessions: claim, submit, release."),
+    "checkpoints": ("checkpoints", "Saved states: list, verify, copy, keep."),
+    "models": ("models", "Versions of models: evaluate, promote, roll back, deploy."),
+    "events": ("runs:events", "What happened, the newest last."),
+    "report": ("report", "The weekly report."),
+    "rehearse": ("rehearse:rehearse", "Rehearse a week on this machine in minutes."),
+    "service": ("service", "The daemon as a systemd service."),
+    "web": ("web", "The status page in a browser, its JSON API and metrics."),
+    "port": ("web:port", "For programs: frames of JSON on standard input and output."),
+    "mcp": ("web:mcp", "For coding agents: the Model Context Protocol."),
+    "daemon": ("daemon:daemon", "Plan, launch and reconcile sessions, until stopped."),
+    "doctor": ("doctor:doctor", "Check the installation."),
+    "acceptance": ("acceptance:acceptance", "Try out an account, cheaply."),
+    "backup": ("db:backup_all", "Back up database, settings and artifacts; test the restore."),
+    "db": ("db", "The database: create, upgrade, back up, verify."),
+    "config": ("doctor", "The settings, and where each is set."),
+    "version": ("daemon:version", "The version of this program."),
 }
 
 
 class Root(CommandGroup):
-    """Loads a command's module when the command is used or asked for help."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or None when there is none of this name."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, alone = COMMANDS[cmd_name][0].partition(":")
-        command = get_command(getattr(import_module(module), alone or "app"))
-        command.name = cmd_name
-        return command
+    """The group of all commands."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the summaries from the tables, so that help loads no command."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        """Write the summaries of the commands, and their second names."""
+        super().format_commands(ctx, formatter)
         with formatter.section("Second names"):
             formatter.write_dl([(name, f"The same as: {command}") for name, command in ALIASES.items()])
 
@@ -89,8 +71,6 @@ class Root(CommandGroup):
         args = guess or args
         if args[0] in ALIASES:
             args = [*ALIASES[args[0]].split(), *args[1:]]
-        # typer looks for near names among the commands already loaded.
-        self.commands = dict.fromkeys([*COMMANDS, *ALIASES])  # type: ignore[assignment]
         return super().resolve_command(ctx, args)
 
 
@@ -111,6 +91,9 @@ def tree() -> TyperGroup:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(epilog="\b\nExample:\n  schedctl queue list --state active")(_schedctl)
+    later(app, COMMANDS)
+    second = {name: (COMMANDS[word.split()[0]][0], f"The same as: {word}") for name, word in ALIASES.items()}
+    later(app, second, hidden=True)  # found by those who misspell them
     root = get_command(app)
     if not isinstance(root, TyperGroup):
         raise TypeError("the root of the command tree is no group")

@@ -50,8 +50,8 @@ def commands() -> Iterator[tuple[str, Any]]:
         inner = getattr(found, "commands", {})
         if not inner or found.invoke_without_command:
             yield f"schedctl {name}", found
-        for word, command in inner.items():
-            yield f"schedctl {name} {word}", command
+        for word in inner:
+            yield f"schedctl {name} {word}", found.get_command(None, word)
 
 
 def keys_of(table: Any, before: str = "") -> Iterator[str]:

@@ -17,7 +17,7 @@ from jobs.advice.shape import find_shape, from_config
 from jobs.definition import Definition
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.problem import NotFound, Problem
-from scheduler.cli.parts.advice_words import advice_json
+from scheduler.cli.commands.advise import advice_json
 from tests.lab import predictions
 
 BIG = find_shape("deepseek-coder-6.7b")

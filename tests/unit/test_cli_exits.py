@@ -47,7 +47,7 @@ INNER = {
     "jobs.scores.VotesError",
     "platforms.bundle.BadArchive",
     "platforms.relay._NotSmall",
-    "scheduler.cli.parts.top_view._Left",
+    "scheduler.cli.commands.top._Left",
     "scheduler.service.outside.child_process.ChildFailed",
     "scheduler.store.codec._OtherType",
     "scheduler.service.versions.look.NoScores",

@@ -2,9 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from scheduler.cli.root import tree
 from scheduler.cli.shell.exits import MEANINGS, Exit
 from tests.lab.reference import PARTS, commands, written
 
@@ -61,3 +63,11 @@ def test_every_option_and_argument_is_explained(words: str) -> None:
 
 def test_every_exit_code_has_a_meaning() -> None:
     assert set(MEANINGS) == set(Exit)
+
+
+def test_a_command_that_is_loaded_later_has_the_summary_of_its_help() -> None:
+    for name in ("queue", "models", "plan", "corpus"):
+        group: Any = tree().get_command(cast("Any", None), name)
+        for word, stub in group.commands.items():
+            command = group.get_command(None, word)
+            assert stub.get_short_help_str(300) == command.get_short_help_str(300), f"{name} {word}"

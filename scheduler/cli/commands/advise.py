@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from jobs.advice.card import Card
-from jobs.advice.seen import Measurement
-from jobs.payload.bounds import digits
+from jobs.advice.card import GIB, Card, find_cards, recognised
+from jobs.advice.choice import Advice, Choice, Wishes
+from jobs.advice.choice import advise as advise_on
+from jobs.advice.choice import compare as compare_machines
+from jobs.advice.choice import picture as draw_machines
+from jobs.advice.memory import cadence
+from jobs.advice.recipe import files as job_files
+from jobs.advice.recipe import flags
+from jobs.advice.seen import Measurement, read_seen, write_seen
+from jobs.advice.setup import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS
+from jobs.advice.shape import Shape, find_shape
+from jobs.catalogue import job_from_table
+from jobs.duration import parse_duration, show_duration
+from jobs.payload.bounded_file import read_bounded
+from jobs.payload.bounds import digits, read_json
+from jobs.plural import counted
+from jobs.problem import NotFound, Refusal
 from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
-
-if TYPE_CHECKING:
-    from jobs.advice.choice import Wishes
-
+from scheduler.cli.shell.output import Output
+from scheduler.views.documents import picked
 
 _PRICE_MAX = 100_000.0  # dollars an hour
 _TOKENS_MAX = 1e18
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 Word = TypeVar("Word", bound=str)
 _OWN = "advice.json"  # in the state folder
+SECONDS = 240
+PROGRAM = Path(__file__).resolve().parents[3] / "jobs/payload/trainers/calibrate.py"
+_POINTS = ((1, 512), (1, 2048), (2, 2048), (1, 8192))  # five to eight steps of each
+_TABLE = ("option", "result", ">GiB", ">batch", ">tokens/s", ">hours", ">p90", ">kWh", ">money")
+_DISK_BYTES_A_SECOND = 1e9  # at which a checkpoint is written
 
 
 def _tokens(text: str) -> float:
@@ -112,8 +134,6 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     Figures are computed, nothing is fetched, no card is needed. What was measured (--calibrate, --read, and the runs of
     your pools) counts more with every step. See docs/advice.md.
     """
-    from scheduler.cli.parts import advice_words
-
     if machines and not compare:
         raise UsageFault(
             f"advise {model} {' '.join(machines)}",
@@ -127,61 +147,11 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if not model:
         cli.out.say(f"{len(measurements)} measurements are known now.")
         return
-    wishes = _wishes(
-        method=method, seq=seq, batch=batch, rows=rows, rank=rank, tokens=tokens, samples=samples, epochs=epochs,
-        image=image, stack=stack, checkpointing=checkpointing, optimizer=optimizer,
-        parallel=parallel, offload=offload, ram=ram, price=price,
-    )  # fmt: skip
-    from jobs.advice.shape import find_shape
-
-    shape = find_shape(model)
-    if probe:
-        from scheduler.cli.commands.advise_calibrate import probe as run_layers
-
-        wishes = run_layers(cli, shape, wishes, python)
-    if calibrate:
-        from jobs.advice.card import recognised
-        from scheduler.cli.commands.advise_calibrate import calibrate as run_steps
-        from scheduler.cli.commands.advise_calibrate import calibrate_on
-
-        if recognised(on) is None:
-            _place(cli, on, wishes)
-            calibrate_on(cli, shape, wishes, on)
-            return
-        measurements = run_steps(cli, shape, wishes, python, cli.paths.state_dir / _OWN, measurements)
-    if compare:
-        advice_words.show_comparison(
-            cli.out,
-            shape,
-            [_machine(cli, words) for words in (*compare, *(machines or ()))],
-            wishes,
-            measurements,
-            picture,
-        )
-        return
-    card, devices, wishes, more = _place(cli, on, wishes)
-    from jobs.advice.choice import advise as advise_on
-
-    advice = advise_on(shape, card, devices, wishes, (*measurements, *more))
-    advice_words.show_advice(cli.out, advice, deadline, explain=explain)
-    if write is not None:
-        advice_words.write_files(cli.out, advice, model, write)
-
-
-def _wishes(  # noqa: PLR0913 - what the command line says
-    *, method: str, seq: int, batch: int, rows: int, rank: int, tokens: float | None, samples: int | None,
-    epochs: float, image: str, stack: str, checkpointing: str, optimizer: str,
-    parallel: str, offload: str, ram: float, price: float | None,
-) -> Wishes:  # fmt: skip
-    from jobs.advice.choice import Wishes
-    from jobs.advice.setup import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS
-
     chosen = _one_of("--method", method, METHODS)
-    total = tokens * epochs if tokens else (samples or 0) * seq * epochs
-    return Wishes(
+    wishes = Wishes(
         seq=seq,
         rows=max(rows, batch),
-        tokens=total,
+        tokens=tokens * epochs if tokens else (samples or 0) * seq * epochs,
         methods=() if chosen is None else (chosen,),
         batch=batch,
         rank=rank,
@@ -194,6 +164,30 @@ def _wishes(  # noqa: PLR0913 - what the command line says
         parallel=_one_of("--parallel", parallel, PARALLELS),
         offload=_one_of("--offload", offload, OFFLOADS),
     )
+    shape = find_shape(model)
+    if probe:
+        wishes = _run_layers(cli, shape, wishes, python)
+    if calibrate:
+        if recognised(on) is None:
+            _place(cli, on, wishes)
+            _queue_steps(cli, shape, wishes, on)
+            return
+        measurements = _run_steps(cli, shape, wishes, python, measurements)
+    if compare:
+        _show_comparison(
+            cli.out,
+            shape,
+            [_machine(cli, words) for words in (*compare, *(machines or ()))],
+            wishes,
+            measurements,
+            picture,
+        )
+        return
+    card, devices, wishes, more = _place(cli, on, wishes)
+    advice = advise_on(shape, card, devices, wishes, (*measurements, *more))
+    _show_advice(cli.out, advice, deadline, explain=explain)
+    if write is not None:
+        _write_files(cli.out, advice, model, write)
 
 
 def _one_of(option: str, word: str, choices: tuple[Word, ...]) -> Word | None:
@@ -216,8 +210,6 @@ def _pixels(image: str) -> tuple[int, int]:
 
 def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
     """Return the card, how many, and what an hour costs, as in ``h100 x1=2.50``. Raises UsageFault, NotFound."""
-    from jobs.advice.choice import Wishes
-
     name, equals, price = words.partition("=")
     try:
         dollars = float(price.strip().removeprefix("$")) if equals else None
@@ -231,16 +223,11 @@ def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
 
 def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tuple[Measurement, ...]]:
     """Return the card that words name; else that of a pool, with its price and with what its runs showed."""
-    from dataclasses import replace
-
-    from jobs.advice.card import find_cards, recognised
-
     if (recognised_card := recognised(words)) is not None:
         return (*recognised_card, wishes, ())
     pools = {name: pool for name, pool in cli.app.pools.items() if name == words}
     if not pools:
         find_cards(words)  # says which names are near
-    from jobs.problem import NotFound
     from scheduler.service.facts.advised import card_of, seen_of_runs
     from scheduler.store import jobs, rates, series
 
@@ -260,13 +247,299 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
 
 def _measurements(cli: Cli, read: Path | None) -> tuple[Measurement, ...]:
     """Return what this machine and others saw; ``read`` is added to the own file."""
-    from jobs.advice.seen import read_seen, write_seen
-
     own = cli.paths.state_dir / _OWN
     own_measurements = read_seen(own) if own.is_file() else ()
     if read is None:
         return own_measurements
-    own_measurements = tuple(dict.fromkeys((*own_measurements, *read_seen(read))))
+    return _keep(own, (*own_measurements, *read_seen(read)))
+
+
+def _keep(own: Path, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """Write measurements, each once, into the own file, and return them."""
+    result = tuple(dict.fromkeys(measurements))
     own.parent.mkdir(parents=True, exist_ok=True)
-    write_seen(own, own_measurements)
-    return own_measurements
+    write_seen(own, result)
+    return result
+
+
+# Calibration: a few real steps on this machine's card, or as a short session on a pool, kept as what was seen.
+def setups(shape: Shape, wishes: Wishes) -> list[dict[str, Any]]:
+    """Return what calibrate.py measures: each method that was asked for, with checkpointing and without."""
+    config = {
+        "model_type": "qwen2" if shape.bias else "llama",
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv,
+        "intermediate_size": shape.between,
+        "vocab_size": shape.words,
+        "tie_word_embeddings": shape.tied,
+        "max_position_embeddings": 32_768,
+    }
+    own = wishes.stack.name.startswith("finetune")
+    return [
+        {
+            "name": f"{shape.name} {method}{' checkpointing' if again else ''}",
+            "model": shape.name,
+            "shape": config,
+            "trainer": "finetune" if own else "transformers",
+            "method": method,
+            "rank": wishes.rank,
+            "weights": "fp32" if method == "full" and own else "bf16",
+            "autocast": wishes.stack.autocast,
+            "checkpointing": again,
+            "compile": wishes.stack.compiled,
+            "points": list(_POINTS),
+        }
+        for method in wishes.methods or METHODS[1:]
+        for again in (True, False)
+    ]
+
+
+def _run_steps(
+    cli: Cli, shape: Shape, wishes: Wishes, python: str, measurements: Sequence[Measurement]
+) -> tuple[Measurement, ...]:
+    """Measure on this machine's card, add it to the own file, and return all that is known. Raises Refusal."""
+    with tempfile.TemporaryDirectory(prefix="schedctl-calibrate-") as name:
+        setups_file, out = Path(name) / "setups.json", Path(name) / "out.json"
+        setups_file.write_text(json.dumps(setups(shape, wishes)), encoding="utf-8")
+        words = [python, str(PROGRAM), str(out), str(setups_file), "--seconds", str(SECONDS)]
+        cli.out.say(f"Real steps of {shape.name}, {SECONDS // 60} minutes at most ...")
+        try:
+            ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=2 * SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Refusal(
+                "nothing was measured", str(error), f"Name a Python that has torch: --python {python}"
+            ) from None
+        if ended.returncode or not out.is_file():
+            last = (ended.stderr.strip() or ended.stdout.strip() or "it said nothing").splitlines()[-1]
+            raise Refusal("nothing was measured", last[:300], "Name a Python that has torch: --python PATH")
+        measured = read_seen(out)
+    own = cli.paths.state_dir / _OWN
+    result = _keep(own, (*measurements, *measured))
+    cli.out.say(f"{len(measured)} measurements more; {own} has all {len(result)}, and may be shared.")
+    return result
+
+
+def _run_layers(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
+    """Return the wishes with what layers keep for each token, found by running them without weights. Raises Refusal."""
+    probed = []
+    config = Path(shape.source)
+    for setup in [one for one in setups(shape, wishes) if not one["checkpointing"]]:
+        # An adapter keeps the same whatever the bits of its base.
+        like = {**setup, "method": "lora" if setup["method"] == "qlora" else setup["method"], "compile": False}
+        if config.name == "config.json" and config.is_file():
+            like["shape"] = read_json(read_bounded(config))
+        words = [python, str(PROGRAM.with_name("probe.py")), json.dumps(like)]
+        try:
+            ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=SECONDS)
+            kept = float(read_json(ended.stdout)["layer_bytes"])
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+            last = (str(getattr(error, "stderr", "") or "").strip().splitlines() or [str(error)])[-1]
+            raise Refusal("nothing was probed", last[:300], "Name a Python that has torch: --python PATH") from None
+        probed.append((setup["method"], kept))
+        cli.out.say(f"A layer keeps {kept:,.0f} bytes a token ({setup['method']}).")
+    return replace(wishes, probed=tuple(probed))
+
+
+def _queue_steps(cli: Cli, shape: Shape, wishes: Wishes, pool: str) -> None:
+    """Queue a session of minutes on a pool that measures there; what it saw comes home as a checkpoint."""
+    name = f"calibrate-{shape.name.rpartition('/')[2].lower()}"[:40].rstrip("-._")
+    out = "output/measured.json"
+    program = ["{python}", "{payload}/trainers/calibrate.py", out, json.dumps(setups(shape, wishes))]
+    table = {"name": name, "role": "evaluate", "command": program, "whole": "15m", "pools": [pool], "weight": 2.0}
+    from scheduler.cli.commands.queue_add import add_specs
+
+    add_specs(cli, [job_from_table(table, "advise --calibrate")], "advise --calibrate")
+    cli.out.say(f"When {name} is done: schedctl checkpoints pull {name} DIR; schedctl advise --read DIR/measured.json")
+
+
+# Advice for people: the result, the options as a table, every part with its formula, machines side by side.
+def _show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -> None:
+    """Write the choice and the options. Raises UsageFault for a deadline that is no time."""
+    try:
+        within = parse_duration(deadline) if deadline else 0
+    except ValueError as error:
+        raise UsageFault(f"--deadline {deadline}", str(error), "Write it like 12h") from None
+    if out.as_json:
+        document = advice_json(advice)
+        if within and advice.best:
+            document["in_time"] = _in_time(advice.best, within)
+        out.data(document)
+        return
+    machine = f"{advice.devices} x {advice.card.name} ({advice.card.usable_gib:g} GiB each)"
+    one = advice.best
+    if one is None:
+        out.line(f"{advice.shape.name} does not fit {machine}.")
+        for rung in advice.rungs:
+            out.line(f"  {rung.rung}: {rung.why}")
+        out.line(f"Nearest that fits: {advice.nearest}" if advice.nearest else "Nothing near it fits.")
+        return
+    out.line(f"{advice.shape.name} ({advice.shape.parameters / 1e9:.2f} B) on {machine}: {one.setup.text}")
+    out.facts(_facts(advice, one, within))
+    out.line()
+    out.table(_TABLE, [_row(rung, advice.wishes) for rung in advice.rungs])
+    for warning in advice.card.warnings:
+        out.warn(f"{advice.card.name}: {warning}")
+    if explain:
+        _explain(out, advice, one)
+
+
+def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
+    setup, pace, tokens = one.setup, one.pace, advice.wishes.tokens
+    document = choice_json(one, has_time=bool(tokens))
+    basis = f"{pace.samples:,} measured steps" if pace.samples else "a prior; schedctl advise --calibrate measures"
+    late = f"{one.hours_p90:.1f} h in 90 % of cases (P90)"
+    return [
+        ("memory", f"{one.verdict}: {one.why}, {100 * one.margin:.0f} % left"),
+        (
+            "step",
+            (
+                f"{counted(setup.batch, 'row')} x {setup.accumulate} x {setup.devices} = {counted(setup.rows, 'row')} "
+                f"of {counted(setup.seq, 'token')}"
+            ),
+        ),
+        ("speed", f"{pace.tokens_per_second:,.0f} tokens a second, limited by {pace.limit} ({basis})"),
+        ("time", f"{one.hours:.1f} h for {tokens / 1e6:,.1f} M tokens, {late}" if tokens else ""),
+        ("quota", f"{one.hours:.1f} session hours" if tokens else ""),
+        ("money", f"${one.usd:.2f}, {one.kwh:.1f} kWh" if tokens else ""),
+        ("in time", _in_time(one, within) if within and tokens else ""),
+        ("machine", f"{one.storage.ram / GIB:.0f} GiB of RAM, {one.storage.disk / 1e9:.0f} GB of disk"),
+        (
+            "checkpoint",
+            f"{one.storage.checkpoint / 1e9:.2f} GB, every {show_duration(document['checkpoint_every_seconds'])}",
+        ),
+        ("numbers", f"{setup.precision}, {advice.card.attention} attention; {advice.card.wheel}"),
+        ("flags", flags(setup)),
+    ]
+
+
+def _in_time(one: Choice, within: int) -> str:
+    if one.hours_p90 * 3_600 <= within:
+        return "yes, in nine of ten cases"
+    return "in half of all cases" if one.hours * 3_600 <= within else "no"
+
+
+def _row(one: Choice, wishes: Wishes) -> list[str]:
+    has_time = wishes.tokens > 0 and one.verdict != "does not fit"
+    setup = one.setup
+    return [
+        one.rung + (", checkpointing" if setup.checkpointing else ""),
+        "not enough RAM" if one.verdict == "does not fit" and one.memory.gib <= one.card.usable_gib else one.verdict,
+        f"{one.memory.gib:.1f}",
+        f"{setup.batch} x {setup.accumulate}",
+        f"{one.pace.tokens_per_second:,.0f}" if one.verdict != "does not fit" else "",
+        f"{one.hours:.1f}" if has_time else "",
+        f"{one.hours_p90:.1f}" if has_time else "",
+        f"{one.kwh:.1f}" if has_time else "",
+        f"${one.usd:.2f}" if has_time else "",
+    ]
+
+
+def _explain(out: Output, advice: Advice, one: Choice) -> None:
+    pace, card = one.pace, advice.card
+    out.line()
+    out.line(f"Memory of a device at its worst instant, the {one.memory.instant}:")
+    rows = [(part.name, f"{part.bytes / GIB:.2f}", part.formula) for part in one.memory.parts if part.bytes]
+    out.table(("part", ">GiB", "formula"), [*rows, ("all", f"{one.memory.gib:.2f}", "")])
+    out.line()
+    micro = max(pace.floor, pace.fixed + pace.per_token * one.setup.tokens)
+    out.line(
+        f"Time of a micro-batch: max({pace.floor:.3f}, {pace.fixed:.3f} + {pace.per_token * 1e6:.1f}e-6 x "
+        f"{one.setup.tokens:,}) = {micro:.3f} s; of a step {pace.step:.2f} s: "
+        + ", ".join(f"{name} {100 * share:.0f} %" for name, share in pace.limits.items())
+    )
+    out.line(f"{card.name}: {card.tflops:g} TFLOP/s x {card.sustained:g}, {card.gb_s:g} GB/s. Source: {card.source}")
+    out.line(f"{advice.shape.name}: {advice.shape.parameters:,} parameters. Source: {advice.shape.source}")
+    out.line("Formulas: docs/advice.md")
+
+
+def _show_comparison(
+    out: Output,
+    shape: Shape,
+    machines: Sequence[tuple[Card, int, float | None]],
+    wishes: Wishes,
+    measurements: Sequence[Measurement],
+    path: Path | None,
+) -> None:
+    """Write the best choice of each machine, and the picture where ``path`` says."""
+    compared = compare_machines(shape, machines, wishes, measurements)
+    if path is not None:
+        path.write_text(draw_machines(compared), encoding="utf-8")
+    if out.as_json:
+        out.data({"machines": [advice_json(advice) for advice in compared]})
+        return
+    rows = []
+    for advice in compared:
+        nearest = f"nearest: {advice.nearest}" if advice.nearest else "nothing"
+        none = [nearest, "does not fit", *[""] * (len(_TABLE) - 2)]
+        cells = _row(advice.best, wishes) if advice.best else none
+        rows.append([f"{advice.card.name} x{advice.devices}", *cells])
+    out.table(("machine", *_TABLE), rows)
+    if path is not None:
+        out.say(f"{path} shows time against money.")
+
+
+def _write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
+    """Write what runs the choice. Raises Refusal where nothing fits, or a file is there already."""
+    if advice.best is None:
+        raise Refusal(f"{model} cannot be written", "nothing fits this machine", advice.nearest or "Choose another")
+    one = advice.best
+    steps = max(1, round((advice.wishes.tokens or 1e6) / (one.setup.rows * one.setup.seq)))
+    source = f"hf:{advice.shape.hub}" if advice.shape.hub else str(Path(model).expanduser().resolve())
+    name = advice.shape.name.rpartition("/")[2].lower().replace("_", "-")[:40]
+    written = job_files(one, name, source, steps)
+    there = [name for name in written if (folder / name).exists()]
+    if there:
+        raise Refusal(f"{folder / there[0]} is there already", "nothing is overwritten", "Name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    out.say(f"{folder} has {', '.join(sorted(written))}.")
+
+
+# What JSON shows, and what pages and tables are made of.
+def advice_json(advice: Advice) -> dict[str, Any]:
+    """Return all rungs, the one taken and what would fit if none does. Memory in GiB, times in hours."""
+    has_time = advice.wishes.tokens > 0
+    return {
+        "model": advice.shape.name,
+        "parameters": advice.shape.parameters,
+        "card": advice.card.name,
+        "devices": advice.devices,
+        **picked(advice.card, "usable_gib", "precision", "attention", "wheel"),
+        "warnings": list(advice.card.warnings),
+        "tokens": advice.wishes.tokens,
+        "taken": choice_json(advice.best, has_time=has_time) if advice.best else None,
+        "nearest": advice.nearest,
+        "rungs": [choice_json(one, has_time=has_time) for one in advice.rungs],
+    }
+
+
+def choice_json(one: Choice, *, has_time: bool) -> dict[str, Any]:
+    """Return one rung; hours and money are null unless it was ``has_time`` how much is to be trained."""
+    setup, pace = one.setup, one.pace
+    return {
+        **picked(one, "rung", "verdict", "why"),
+        "told": setup.text,
+        **picked(setup, "method", "batch", "accumulate", "rows", "seq", "checkpointing", "parallel", "offload"),
+        "gib": round(one.memory.gib, 2),
+        "allocated_gib": round(one.memory.allocated / GIB, 2),
+        "margin": round(one.margin, 3),
+        "instant": one.memory.instant,
+        "parts": {part.name: {"gib": round(part.bytes / GIB, 3), "formula": part.formula} for part in one.memory.parts},
+        "ram_gib": round(one.storage.ram / GIB, 1),
+        "checkpoint_gb": round(one.storage.checkpoint / 1e9, 2),
+        "disk_gb": round(one.storage.disk / 1e9, 1),
+        "checkpoint_every_seconds": cadence(max(1.0, one.storage.checkpoint / _DISK_BYTES_A_SECOND)),
+        "tokens_per_second": round(pace.tokens_per_second),
+        "step_seconds": round(pace.step, 3),
+        "sigma": round(pace.sigma, 3),
+        "seen_steps": pace.samples,
+        "limits": {name: round(share, 3) for name, share in pace.limits.items()},
+        "hours": round(one.hours, 3) if has_time else None,
+        "hours_p90": round(one.hours_p90, 3) if has_time else None,
+        "kwh": round(one.kwh, 2) if has_time else None,
+        "usd": round(one.usd, 2) if has_time else None,
+        "flags": flags(setup),
+    }

@@ -1,9 +1,12 @@
-"""Completion of names. The shell asks on every press of Tab, so only the database's cheapest reader is used."""
+"""Completion of names, and the arguments that have it.
+
+The shell asks on every press of Tab, so only the database's cheapest reader is used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -72,3 +75,20 @@ def _begin(ctx: typer.Context, incomplete: str, names: Callable[[Cli], Iterable[
 def states(incomplete: str) -> list[str]:
     """Return the job states that begin so."""
     return [state for state in STATES if state.startswith(incomplete)]
+
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)]
+OnlyJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)]
+Pool = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=pool_names)]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model's job.", autocompletion=job_names)]
+VersionName = Annotated[
+    str, typer.Argument(metavar="MODEL@N", help="A version, such as ufm@3.", autocompletion=version_names)
+]
+NamedVersion = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL[@N]",
+        help="A version, or a model: its promoted version, else its newest.",
+        autocompletion=version_names,
+    ),
+]

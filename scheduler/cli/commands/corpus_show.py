@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from jobs.corpus.difference import difference
 from jobs.corpus.errors import CorpusError, NoSuchVersion
@@ -16,6 +19,8 @@ from jobs.payload.scorers.items import BadItems, read_items
 from jobs.plural import counted
 from jobs.problem import InvalidInput, NotFound
 from jobs.size import size
+from scheduler.cli.commands.job_options import AllowSecrets, allowing
+from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import listed
@@ -29,8 +34,18 @@ from scheduler.views.documents import corpus_json
 _BUILDS = 1_000  # whose times are looked up
 
 
-def tell_built(cli: Cli, manifest: CorpusManifest, before: str) -> None:
-    """Say what was built, and who stays on another version."""
+@alone("schedctl corpus build")
+@allowing
+def build(cli: Cli, allow_secrets: AllowSecrets = False) -> None:
+    """Build the corpus from its sources as they are now. The same text is the same version. New jobs get it.
+
+    Jobs that train stay on the version that they have. Without this command the first launch of a job that needs a
+    corpus builds it.
+    """
+    del allow_secrets  # they were
+    data = cli.app.training_data
+    before = data.folder.current().version
+    manifest = data.build(cli.who, _progress(cli))
     with cli.app.database.read() as tx:
         users = jobs_by_version(tx)
     other_jobs = sorted(
@@ -46,10 +61,17 @@ def tell_built(cli: Cli, manifest: CorpusManifest, before: str) -> None:
             f"{listed(other_jobs)} {'stays' if len(other_jobs) == 1 else 'stay'} on another version. "
             f"To change over: schedctl queue update {other_jobs[0]} --corpus newest"
         )
+    cli.wake_daemon()
 
 
-def show_corpus(cli: Cli, version: str | None) -> None:
-    """Write one version. Raises NoSuchVersion, CorpusDamaged."""
+@alone("schedctl corpus show", "schedctl corpus show 3f2a")
+def show_corpus(
+    cli: Cli,
+    version: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="Its beginning is enough; default: the current one.")
+    ] = None,
+) -> None:
+    """Show a version: its texts, what is held out, what was odd, who trains on it."""
     data = cli.app.training_data
     current = data.folder.current()
     if version is None and not current.version:
@@ -94,6 +116,23 @@ def show_corpus(cli: Cli, version: str | None) -> None:
         out.say("Settings or sources have changed since it was built. Build it again: schedctl corpus build")
 
 
+def _progress(cli: Cli) -> Callable[[str], None]:
+    """Return what shows how far a build is: on a terminal in one line, else a line for each step."""
+    live, last = sys.stderr.isatty() and not cli.options.json, ""
+
+    def say(how_far: str) -> None:
+        nonlocal last
+        if how_far != last:
+            last = how_far
+            if live:
+                sys.stderr.write(f"\r\x1b[K{how_far}{chr(10) if how_far.endswith('95 % done') else ''}")
+                sys.stderr.flush()
+            else:
+                cli.out.say(how_far)
+
+    return say
+
+
 def _tables(cli: Cli, manifest: CorpusManifest) -> None:
     out, texts = cli.out, manifest.rows
     rows = [
@@ -136,8 +175,17 @@ def _both(manifest: CorpusManifest, one: str, other: str) -> str:
     return "" if one == other else share(shared, manifest.domains[one])
 
 
-def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
-    """Write what changed from one version to another. Raises NoSuchVersion, CorpusDamaged."""
+@alone("schedctl corpus diff", "schedctl corpus diff 3f2a 9c01")
+def show_difference(
+    cli: Cli,
+    old: Annotated[
+        str | None, typer.Argument(metavar="OLD", help="Default: the current one before.", show_default=False)
+    ] = None,
+    new: Annotated[
+        str | None, typer.Argument(metavar="NEW", help="Default: the current one.", show_default=False)
+    ] = None,
+) -> None:
+    """Compare two versions text by text."""
     folder = cli.app.training_data.folder
     current = folder.current()
     before = folder.find(old) if old else current.before
@@ -169,8 +217,19 @@ def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
         cli.out.say("A model that was trained on the old version knows these texts: their loss flatters it.")
 
 
-def show_leaks(cli: Cli, file: Path, version: str | None, model: str | None) -> None:
-    """Write what of a test set was seen in training. Raises InvalidInput, NotFound, Refusal, NoSuchVersion, OSError."""
+@alone("schedctl corpus leaks items.jsonl", "schedctl corpus leaks items.jsonl --model ufm@3")
+def show_leaks(
+    cli: Cli,
+    file: Annotated[Path, typer.Argument(metavar="SET", help="A test set: a file of items.", show_default=False)],
+    version: Annotated[
+        str | None, typer.Option("--corpus", metavar="VERSION", help="Default: the current one.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL[@N]", help="All that this and its ancestors were trained on instead."),
+    ] = None,
+) -> None:
+    """Show which items of a test set stand in a corpus, also reformatted, reworded or with other names."""
     folder = cli.app.training_data.folder
     try:
         items = read_items(file).items
@@ -189,8 +248,15 @@ def show_leaks(cli: Cli, file: Path, version: str | None, model: str | None) -> 
             cli.out.line(f"  {item}: {leak['kind']}, in {leak['source']}")
 
 
-def verify_corpora(cli: Cli, version: str | None) -> None:
-    """Read versions with their mixtures. Raises Violations, NoSuchVersion."""
+@alone("schedctl corpus verify", "schedctl corpus verify 3f2a")
+def verify_corpora(
+    cli: Cli,
+    version: Annotated[str | None, typer.Argument(metavar="VERSION", help="Default: all.", show_default=False)] = None,
+) -> None:
+    """Check every byte of versions and their mixtures. Exits with 9 when one is damaged or missing.
+
+    Nothing is changed.
+    """
     folder = cli.app.training_data.folder
     with cli.app.database.read() as tx:
         users = jobs_by_version(tx)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,17 +30,22 @@ AllowSecrets = Annotated[
 ]
 
 
-def allowing(cli: Cli, work: Callable[[], None], *, wanted: bool) -> None:
-    """Do the work; with ``wanted``, allow the secrets that it finds, and do it again. Raises SecretsFound, OSError."""
-    from jobs.secret_scan import SecretsFound
+def allowing(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that with ``allow_secrets`` allows the secrets that it finds, and begins again."""
 
-    while True:
-        try:
-            return work()
-        except SecretsFound as found:
-            if not wanted:
-                raise
-            cli.out.say(found.allow())
+    @wraps(command)
+    def again(cli: Cli, *, allow_secrets: bool, **arguments: Any) -> None:
+        from jobs.secret_scan import SecretsFound
+
+        while True:
+            try:
+                return command(cli, allow_secrets=allow_secrets, **arguments)
+            except SecretsFound as found:
+                if not allow_secrets:
+                    raise
+                cli.out.say(found.allow())
+
+    return again
 
 
 _KEYS = {one.flags[0].lstrip("-").replace("-", "_"): (key, one) for key, one in paths(JobSpec).items() if one.option}

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+import typer
+
+from jobs.size import size
+from platforms.publish import publish_in_mlflow, publish_on_hub
+from scheduler.cli.commands.complete import NamedVersion, VersionName, job_names
+from scheduler.cli.shell.command import Listing, Tables, alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
-from scheduler.cli.shell.output import amount, figure, hours
+from scheduler.cli.shell.output import Output, amount, figure, hours
+from scheduler.service.requests import checkpoint_files
+from scheduler.service.requests.model_export import Merge, export, is_adapter
 from scheduler.service.requests.models import meant, meant_exactly
+from scheduler.store import checkpoints, jobs
 from scheduler.store.evaluations import StoredVerdict
 from scheduler.views import models
-from scheduler.views.models import ModelCost, VersionFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scheduler.cli.shell.output import Output
-    from scheduler.service.requests.model_export import Merge
-    from scheduler.views.models import Model
+from scheduler.views.models import Model, ModelCost, VersionFacts
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
 _FIGURES = ("value", "before", "items", "clusters", "low", "high", "smallest_effect")  # of what a gate found
@@ -53,19 +56,26 @@ def show_versions(out: Output, listed: Sequence[Model]) -> bool:
     return bool(versions)
 
 
-def list_models(cli: Cli, name: str | None) -> None:
-    """List models, or one. Raises UnknownJob."""
+@alone("schedctl models list", "schedctl models list ufm", kind=Listing)
+def list_models(
+    cli: Cli,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Only of this model.", autocompletion=job_names)
+    ] = None,
+) -> None:
+    """List models and what became of their versions."""
     with cli.app.database.read() as tx:
-        listed = models.models(tx) if name is None else [models.model(tx, name)]
+        listed = models.models(tx) if model is None else [models.model(tx, model)]
     cli.out.data({"models": [asdict(one) for one in listed]})
     if not show_versions(cli.out, listed):
         cli.out.say("No versions yet. One is made when a model with [evaluation] has saved enough: docs/models.md")
 
 
-def show_version(cli: Cli, name: str) -> None:
-    """Show one version, and the tree that it stands in. Raises NotFound, UnknownJob, Refusal."""
+@alone("schedctl models show ufm", "schedctl models show ufm@3", kind=Tables)
+def show_version(cli: Cli, version: NamedVersion) -> None:
+    """Show a version: lineage, evaluation results, cost, where it is deployed."""
     with cli.app.database.read() as tx:
-        facts = models.facts(tx, meant(tx, name))
+        facts = models.facts(tx, meant(tx, version))
         family = models.models(tx)
     cli.out.data({"version": facts.document()})
     cli.out.facts(_facts(facts))
@@ -81,8 +91,9 @@ def show_version(cli: Cli, name: str) -> None:
         cli.out.line(line)
 
 
-def compare_versions(cli: Cli, first: str, second: str) -> None:
-    """Show what two versions are made of and what was measured of them. Raises NotFound."""
+@alone("schedctl models compare ufm@2 ufm@3")
+def compare_versions(cli: Cli, first: VersionName, second: VersionName) -> None:
+    """Compare two versions: what they are made of, and what quality gates measured."""
     with cli.app.database.read() as tx:
         both = [models.facts(tx, meant_exactly(tx, name)) for name in (first, second)]
     documents = [facts.document() for facts in both]
@@ -99,52 +110,77 @@ def compare_versions(cli: Cli, first: str, second: str) -> None:
         cli.out.say("Figures of other test sets or scorers cannot be compared; a gate of kind better decides by item.")
 
 
-def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str, python: str) -> None:
-    """Make a folder of a version for others, or publish it as one of the Hub or MLflow.
-
-    ``merging``: of an adapter, one model with its base, which is the folder ``base`` or the job's input of that name.
-    Raises NotFound, Refusal, StoreError, TargetError.
-    """
-    from platforms.publish import publish_in_mlflow, publish_on_hub
-    from scheduler.report.model_card import model_card
-    from scheduler.service.requests.model_export import export, is_adapter
-    from scheduler.store import checkpoints, jobs
-
+@alone("schedctl models pull ufm@3 ./ufm-3")
+def pull(
+    cli: Cli,
+    version: NamedVersion,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+) -> None:
+    """Copy a version's checkpoint out of the store, checked."""
     with cli.app.database.read() as tx:
-        version = meant(tx, name)
-        document = models.facts(tx, version).document()
-        manifest = checkpoints.get(tx, version.checkpoint).manifest
-        record = jobs.find(tx, version.model)
+        chosen = meant(tx, version)
+        manifest = checkpoints.get(tx, chosen.checkpoint).manifest
+    checkpoint_files.pull(cli.app.artifacts, manifest, folder)
+    names = [component.name for component in manifest.components]
+    cli.out.data({"version": chosen.name, "folder": str(folder.absolute()), "files": names})
+    cli.out.line(f"{chosen.name} (step {chosen.step}) is in {folder} ({size(manifest.size)}).")
+
+
+@alone(
+    "schedctl models export ufm@3 ./ufm-3",
+    "schedctl models export ufm@3 ./ufm-3 --merge --base ~/deepseek-coder-6.7b-base --python ~/torch/bin/python",
+    "schedctl models export ufm@3 hf:org/ufm",
+)
+def export_version(
+    cli: Cli,
+    version: NamedVersion,
+    place: Annotated[
+        str, typer.Argument(metavar="DIR", help="A new or empty folder, hf:org/name[@branch] or mlflow:NAME.")
+    ],
+    merge: Annotated[bool, typer.Option("--merge", help="Of an adapter: one model with its base, in 16 bit.")] = False,
+    base: Annotated[
+        str, typer.Option("--base", metavar="DIR", help="The base's folder, or name on the Hub.", show_default=False)
+    ] = "",
+    python: Annotated[
+        str, typer.Option("--python", metavar="FILE", help="A Python with torch, transformers, peft.")
+    ] = "python3",
+) -> None:
+    """Make a folder for others: weights, a model card, digests."""
+    if not merge and base:
+        raise UsageFault("--base is for --merge", "an adapter is exported without its base", "Add --merge")
+    with cli.app.database.read() as tx:
+        chosen = meant(tx, version)
+        document = models.facts(tx, chosen).document()
+        manifest = checkpoints.get(tx, chosen.checkpoint).manifest
+        record = jobs.find(tx, chosen.model)
     sources = [one.source for one in record.spec.inputs if one.name == "base"] if record else []
     home = next((source[3:].partition("#")[0].partition("@")[0] for source in sources if source.startswith("hf:")), "")
     kind, _, where = place.partition(":")
-    wanted = _merge(base, sources, python) if merging else None
-    card = model_card(document, home, adapter=is_adapter(manifest) and wanted is None)
-    files = (cli.app.artifacts, version, manifest, card, document)
+    wanted = _merge(base, sources, python) if merge else None
+    card = _model_card(document, home, adapter=is_adapter(manifest) and wanted is None)
+    files = (cli.app.artifacts, chosen, manifest, card, document)
     if kind in {"hf", "mlflow"}:
         with tempfile.TemporaryDirectory(prefix="schedctl-export-") as scratch:
             folder = Path(scratch) / "model"
             exported = export(*files, folder, base=home, wanted=wanted)
             path = (
-                publish_on_hub(folder, where, version.name, cli.app.hub_token())
+                publish_on_hub(folder, where, chosen.name, cli.app.hub_token())
                 if kind == "hf"
-                else publish_in_mlflow(folder, where, version.name, document)
+                else publish_in_mlflow(folder, where, chosen.name, document)
             )
     else:
         exported = export(*files, Path(place), base=home, wanted=wanted)
         path = str(Path(place).absolute())
     data = {"folder": path, "files": list(exported.files), "left_out": list(exported.left_out)}
-    cli.out.data({"version": version.name, **data})
+    cli.out.data({"version": chosen.name, **data})
     where = path if kind in {"hf", "mlflow"} else place
-    cli.out.line(f"{version.name} is in {where}: {', '.join(exported.files)}.")
+    cli.out.line(f"{chosen.name} is in {where}: {', '.join(exported.files)}.")
     if exported.left_out:
         cli.out.say(f"Left out, as of use to its training alone or not plain data: {', '.join(exported.left_out)}")
 
 
 def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
     """Return how to merge. Raises UsageFault where no base is given and the job's own is no folder here."""
-    from scheduler.service.requests.model_export import Merge
-
     folder = base or next((source for source in sources if Path(source).is_dir()), "")
     if not folder:
         reason = f", which is {sources[0]} and no folder here" if sources else ", of which its job names none"
@@ -227,3 +263,91 @@ def _plain(value: Any) -> str:
 def _cost(cost: ModelCost) -> str:
     money = f", {amount(cost.microdollars, 'microdollars')}" if cost.microdollars else ""
     return f"{hours(cost.seconds)}{money}"
+
+
+# The model card of a version, in the form that the Hugging Face Hub reads, filled from facts alone.
+def _model_card(facts: Mapping[str, Any], base: str, *, adapter: bool = False) -> str:
+    """Return the card of a version as Markdown. ``facts`` are those of ``schedctl models show --json``.
+
+    ``base`` is a repository of the Hub that it was trained from, if it is known; a path of a machine is never shown.
+    An ``adapter`` is of no use without it.
+    """
+    head: dict[str, Any] = {"tags": ["uff-scheduler"], "uff_version": facts["name"], "uff_step": facts["step"]}
+    if base:
+        head |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
+    if facts["parent"]:
+        head["uff_parent"] = facts["parent"]
+    if results := _results(facts):
+        head["model-index"] = [{"name": facts["name"], "results": results}]
+    # What is JSON is YAML as well.
+    front = "".join(f"{key}: {json.dumps(value)}\n" for key, value in head.items())
+    return f"---\n{front}---\n\n# {facts['name']}\n\n{_body(facts)}"
+
+
+def _body(facts: Mapping[str, Any]) -> str:
+    rows = [
+        ("state", facts["state"] + (", promoted" if facts["in_force"] else "")),
+        ("step", f"{facts['step']:,}"),
+        ("began with", facts["parent"] or "nothing"),
+        ("content", _digest(facts["digest"])),
+        ("code", _digest(facts["code"])),
+        ("packages", _digest(facts["environment"])),
+        ("corpus", facts["corpus"] or "none"),
+        ("mixture", facts["mixture"] or "the whole corpus" if facts["corpus"] else "none"),
+        ("training", _card_cost(facts["training"])),
+        ("evaluation", _card_cost(facts["evaluating"])),
+    ]
+    lines = ["| what | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows), ""]
+    for verdict in facts["verdicts"]:
+        lines += [f"## Judged {verdict['verdict']}", "", f"{verdict['evidence'].get('reason', '')}", ""]
+        lines += ["| gate | outcome | value | items | clusters | interval | smallest effect |", "|" + " --- |" * 7]
+        lines += [_gate_row(finding) for finding in verdict["evidence"].get("findings", ())]
+        lines.append("")
+    for overrule in facts["overrules"]:
+        lines += [
+            f"Overruled by {overrule['by']}: {overrule['was']} became {overrule['verdict']}, because {overrule['why']}",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _gate_row(finding: Mapping[str, Any]) -> str:
+    gate = finding["gate"]
+    interval = f"{figure(finding['low'])} to {figure(finding['high'])}" if finding["low"] is not None else "unknown"
+    cells = (
+        f"{gate['kind']} on {gate['metric']}",
+        finding["outcome"],
+        figure(finding["value"]),
+        str(finding["items"]),
+        str(finding["clusters"]),
+        interval,
+        figure(finding["smallest_effect"]),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _results(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the newest verdict's figures as the Hub lists results."""
+    newest = facts["verdicts"][-1] if facts["verdicts"] else None
+    if newest is None:
+        return []
+    metrics = [
+        {"type": finding["gate"]["metric"], "value": finding["value"]}
+        for finding in newest["evidence"].get("findings", ())
+        if finding["value"] is not None
+    ]
+    data = {
+        "type": "held-out items",
+        "name": newest["set_digest"][:_DIGEST_CHARACTERS],
+        "revision": newest["set_digest"],
+    }
+    return [{"task": {"type": "text-generation"}, "dataset": data, "metrics": metrics}] if metrics else []
+
+
+def _digest(digest: str | None) -> str:
+    return f"`{digest[:_DIGEST_CHARACTERS]}`" if digest else "none of its own"
+
+
+def _card_cost(cost: Mapping[str, int]) -> str:
+    money = f", ${cost['microdollars'] / 1e6:.2f}" if cost["microdollars"] else ""
+    return f"{cost['seconds'] / 3_600:.1f} h{money}"

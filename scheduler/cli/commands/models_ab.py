@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 import structlog
+import typer
 
 from jobs.catalogue import AbTest
 from jobs.cycle import DAYS
 from jobs.problem import NotFound, Refusal
 from scheduler.cli.commands.queue_add import add_specs
+from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import meant as near
 from scheduler.cli.shell.output import figure
 from scheduler.service.requests.ab_tests import result, specs_of
 from scheduler.store import jobs
 
 
-def list_tests(cli: Cli) -> None:
+@alone("schedctl models ab", "schedctl models ab lr", "schedctl models ab lr --start", kind=Tables)
+def ab(
+    cli: Cli,
+    test: Annotated[str | None, typer.Argument(metavar="TEST", help="One of [[ab]]; all are listed without.")] = None,
+    start: Annotated[bool, typer.Option("--start", help="Queue both arms for its next day.")] = False,
+) -> None:
+    """Show what an A/B test found, or queue its runs. Runs, not items, are its evidence."""
+    if test is None:
+        if start:
+            raise UsageFault("--start needs a TEST", "each is queued by itself", "See: schedctl models ab")
+        _list(cli)
+    elif start:
+        _start(cli, test)
+    else:
+        _show(cli, test)
+
+
+def _list(cli: Cli) -> None:
     """List the tests that the models file defines."""
     tests = cli.app.catalogue.ab
     with cli.app.database.read() as tx:
@@ -32,7 +53,7 @@ def list_tests(cli: Cli) -> None:
         cli.out.say("No A/B tests. Write [[ab]] into a models file: docs/models.md")
 
 
-def start(cli: Cli, name: str) -> None:
+def _start(cli: Cli, name: str) -> None:
     """Queue both arms of a test for its next day. Raises NotFound, Refusal, and what adding jobs raises."""
     test = _test(cli, name)
     with cli.app.database.read() as tx:
@@ -45,7 +66,7 @@ def start(cli: Cli, name: str) -> None:
     add_specs(cli, specs, f"ab {name}", kept=kept)  # the model's own code and test set, not what lies there by now
 
 
-def show(cli: Cli, name: str) -> None:
+def _show(cli: Cli, name: str) -> None:
     """Show what the runs of a test say together. Raises NotFound, StoreError."""
     test = _test(cli, name)
     outcome = result(cli.app.ports(structlog.get_logger(), 0), test)

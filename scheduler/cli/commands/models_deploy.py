@@ -1,15 +1,19 @@
-"""Versions by hand at targets and after promotion: deployed, compared, resumed, watched by votes and rolled back."""
+"""Versions by hand: evaluated, promoted, deployed to targets, compared, resumed, watched by votes and rolled back."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from jobs.problem import NotFound, Refusal
 from jobs.scores import VotesError
 from jobs.size import size
+from scheduler.cli.commands.complete import Model, NamedVersion, VersionName
+from scheduler.cli.shell.command import Reason, alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import PlatformFault, UsageFault, Violations
 from scheduler.cli.shell.names import meant as near
@@ -21,22 +25,104 @@ from scheduler.service.requests import models
 from scheduler.service.versions.watching import read_watch, take_back
 from scheduler.store import checkpoints, jobs, versions
 from scheduler.store.versions import Version
+from scheduler.views import models as views
 
 
-def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> None:
-    """Bring a version to a target, or show what that would do. Raises Refusal, TargetError, NotServing."""
-    deployer = _deployer(cli, target)
+@alone("schedctl models evaluate ufm", "schedctl models evaluate ufm --step 4000", "schedctl models evaluate ufm@3")
+def evaluate(
+    cli: Cli,
+    model: Annotated[str, typer.Argument(metavar="MODEL[@N]", help="A model, or a version to evaluate again.")],
+    step: Annotated[int | None, typer.Option("--step", min=1, help="Default: its newest checkpoint.")] = None,
+) -> None:
+    """Create a version from a checkpoint and queue its evaluation. The daemon does so when a model is done."""
+    if step is not None and "@" in model:
+        raise UsageFault(f"--step {step} and {model} do not go together", "a version has its step", "Leave out one")
+    app = cli.app
+    version, job = models.evaluate(
+        app.database,
+        app.artifacts,
+        lambda: app.training_data.folder,
+        app.bundle,
+        model,
+        step,
+        keep_seconds=app.policy.retention.grace_seconds,
+        now=cli.now,
+        by=cli.who,
+    )
+    cli.out.data({"version": {**asdict(version), "name": version.name}, "job": job})
+    cli.out.line(f"{version.name} (step {version.step}) is evaluated by the job {job}.")
+    cli.out.say(f"Its result, when there is one: schedctl models show {version.name}")
+    cli.wake_daemon()
+
+
+@alone('schedctl models promote ufm@3 --reason "better on what users ask"')
+def promote(cli: Cli, version: VersionName, reason: Reason = "") -> None:
+    """Promote an accepted version. The version before is retired and can be promoted again."""
+    promoted = models.promote(cli.app.database, version, reason, cli.now, cli.who)
+    _changed(cli, promoted.model, f"{promoted.name} is promoted.")
+
+
+@alone('schedctl models rollback ufm --reason "invents modules"')
+def rollback(cli: Cli, model: Model, reason: Reason = "") -> None:
+    """Reject the promoted version and promote the one before again.
+
+    After that, no version is promoted automatically until a person promotes one.
+    """
+    withdrawn, back = models.rollback(cli.app.database, model, _needed(reason), cli.now, cli.who)
+    _changed(cli, model, f"{withdrawn.name} is rolled back; {f'{back.name} is' if back else 'no version is'} promoted.")
+
+
+@alone(
+    'schedctl models overrule ufm@3 --reason "item 17 of the set is wrong"',
+    'schedctl models overrule ufm@3 --reject --reason "unsafe code"',
+)
+def overrule(
+    cli: Cli,
+    version: VersionName,
+    reject: Annotated[bool, typer.Option("--reject", help="Refuse it; it is accepted if this is left out.")] = False,
+    reason: Reason = "",
+) -> None:
+    """Replace the result of an evaluation by yours. Both stay on record, with your reason."""
+    verdict: Literal["accepted", "rejected"] = "rejected" if reject else "accepted"
+    overruled = models.overrule(cli.app.database, version, verdict, _needed(reason), cli.now, cli.who)
+    _changed(cli, overruled.model, f"{overruled.name} is {overruled.state}.")
+
+
+def _needed(reason: str) -> str:
+    if not reason.strip():
+        raise UsageFault("a reason is missing", "it is kept beside what was decided", 'Write --reason "why"')
+    return reason
+
+
+def _changed(cli: Cli, model: str, sentence: str) -> None:
+    """Show a model after something was decided of it, and let the daemon plan again."""
+    with cli.app.database.read() as tx:
+        cli.out.data({"model": asdict(views.model(tx, model))})
+    cli.out.line(sentence)
+    cli.wake_daemon()
+
+
+@alone("schedctl models deploy ufm --to griffith", "schedctl models deploy ufm@3 --to griffith --dry-run")
+def deploy(
+    cli: Cli,
+    name: NamedVersion,
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="One of [[targets]].", show_default=False)],
+    reason: Reason = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
+) -> None:
+    """Deploy an accepted version to a target: copy, check, switch, and test an answer; else roll back."""
+    deployer = _deployer(cli, to)
     with deployer.read() as tx:
         version = models.meant(tx, name)
         manifest = checkpoints.get(tx, version.checkpoint).manifest
-    models.may_be_deployed(deployer, version, target)
+    models.may_be_deployed(deployer, version, to)
     if dry_run:
-        _show_plan(cli, deployer, version, target, [(part.name, part.bytes) for part in served_parts(manifest)])
+        _show_plan(cli, deployer, version, to, [(part.name, part.bytes) for part in served_parts(manifest)])
         return
-    done = models.deploy(deployer, version, target, cli.who, reason)
+    done = models.deploy(deployer, version, to, cli.who, reason)
     cli.out.data({"deployment": _document(done)})
     if done.state == "serving":
-        cli.out.line(f"{done.version} is deployed to {target}.")
+        cli.out.line(f"{done.version} is deployed to {to}.")
     else:
         stays = (
             "See"
@@ -44,12 +130,17 @@ def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> N
             else "The version before is deployed again, unless the reason says otherwise"
         )
         raise PlatformFault(
-            f"{done.version} is not deployed to {target}", done.why, f"{stays}: schedctl models show {done.version}"
+            f"{done.version} is not deployed to {to}", done.why, f"{stays}: schedctl models show {done.version}"
         )
 
 
-def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
-    """Deploy what is promoted to a target and report what differed. Raises TargetError, Violations."""
+@alone("schedctl models sync griffith", "schedctl models sync griffith --dry-run")
+def sync(
+    cli: Cli,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="One of [[targets]].")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what differs; change nothing.")] = False,
+) -> None:
+    """Deploy what is promoted to a target again, and check every file. Exits with 9 on drift."""
     deployer = _deployer(cli, target)
     result = []
     for one in models.sync(deployer, target, cli.who, look_only=dry_run):
@@ -71,8 +162,9 @@ def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
         raise Violations(f"{target} is not as it should be", f"{names}: {left[0].drift}", remedy)
 
 
-def resume(cli: Cli, model: str) -> None:
-    """Let the daemon deploy a model again. Raises Refusal."""
+@alone("schedctl models resume ufm")
+def resume(cli: Cli, model: Model) -> None:
+    """Let the daemon deploy a model again after it stopped."""
     app = cli.app
     deployer = Deployer(app.database.read, app.database.write, app.artifacts, {}, app.settings.state_dir, app.clock.now)
     kept = models.resume(deployer, model, cli.who)
@@ -122,12 +214,19 @@ def _document(done: Deployment) -> dict[str, Any]:
     return {**asdict(done), "version": done.version}
 
 
-def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollback: bool) -> None:
-    """Show what votes say of a version, and take it back if asked and they show harm.
-
-    Raises NotFound, UnknownJob, Refusal, UsageFault for votes that cannot be read, Stale, and
-    Violations where harm is shown.
-    """
+@alone("schedctl models watch ufm", "schedctl models watch ufm --votes votes.jsonl --rollback")
+def watch(
+    cli: Cli,
+    name: NamedVersion,
+    votes: Annotated[
+        Path | None, typer.Option("--votes", metavar="FILE", help="Default: what the model's evaluation names.")
+    ] = None,
+    usual: Annotated[
+        float | None, typer.Option("--usual", min=0.001, max=0.999, help="Share of worse votes that is no harm.")
+    ] = None,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Take it back if harm is shown.")] = False,
+) -> None:
+    """Show what users' votes say of a version. Look as often as you like. Exits with 9 where they show harm."""
     with cli.app.database.read() as tx:
         version = models.meant(tx, name)
         record = jobs.find(tx, version.model)

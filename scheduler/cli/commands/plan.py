@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from jobs.instant import parse_instant
-from scheduler.cli.commands.queue import Job
-from scheduler.cli.shell.command import Tables, command, group, parsed
+from scheduler.cli.commands.complete import Job
+from scheduler.cli.shell.command import Tables, command, group, later
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.plan import Placement
@@ -135,73 +131,11 @@ def explain(cli: Cli, job: Job) -> None:
         show_devices(cli.out, job, counts)
 
 
-@command(app, "schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
-def diff(
-    cli: Cli,
-    since: Annotated[
-        int | None,
-        typer.Option(
-            "--since",
-            parser=parsed(parse_instant),
-            metavar="INSTANT",
-            help="Compare with the plan at that time, 2026-11-21T08:00:00Z.",
-        ),
-    ] = None,
-) -> None:
-    """Compare the newest plan with the one before."""
-    from scheduler.cli.commands.plan_changes import show_diff
-
-    show_diff(cli, since)
-
-
-@command(
-    app,
-    "schedctl plan what-if --pool kaggle=20",
-    "schedctl plan what-if --add-job job.toml --priority ufm=3 --pool desk=down",
-    "schedctl plan what-if --devices ufm=2",
-    "schedctl plan what-if --policy static",
-    job_file="job.toml",
-    name="what-if",
-)
-def what_if(
-    cli: Cli,
-    add_job: Annotated[
-        list[Path] | None, typer.Option("--add-job", metavar="FILE", help="With the job of this file; may be repeated.")
-    ] = None,
-    pool: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pool", metavar="NAME=HOURS|down", help="With so many hours a window, or without it; may be repeated."
-        ),
-    ] = None,
-    priority: Annotated[
-        list[str] | None,
-        typer.Option("--priority", "--weight", metavar="JOB=N", help="With another priority; may be repeated."),
-    ] = None,
-    devices: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--devices", metavar="JOB=N", help="On so many devices, with a table of all counts; may be repeated."
-        ),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            metavar="NAME",
-            help="Planned by a simpler rule: static (the same sessions every week, jobs in fixed turns), fifo, "
-            "edf (next deadline first), priority (highest priority first), srtf (least work left), smith (highest "
-            "priority per hour of work left), density (what makes most of an hour).",
-        ),
-    ] = None,
-) -> None:
-    """Show what a change would do to finish times, hours and deadlines. Nothing is stored.
-
-    Several edits are made together, new jobs first. Both plans continue the current plan as the daemon would.
-    """
-    from scheduler.cli.commands.plan_changes import show_what_if
-
-    show_what_if(cli, add_job or [], pool or [], priority or [], devices or [], policy)
+_COMPARED = {
+    "diff": ("plan_changes:show_diff", "Compare the newest plan with the one before."),
+    "what-if": ("plan_changes:show_what_if", "Show what a change would do to finish times, hours and deadlines."),
+}
+later(app, _COMPARED)
 
 
 def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:

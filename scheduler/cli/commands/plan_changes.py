@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from jobs.catalogue import job_from_toml
 from jobs.definition import RANGES
+from jobs.instant import parse_instant
 from jobs.nouns.window import HOUR
 from jobs.payload.bounds import digits
 from jobs.plural import counted
 from jobs.problem import NotFound
+from scheduler.cli.shell.command import alone, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed, meant
@@ -139,8 +144,20 @@ def show_devices(out: Output, job: str, choices: Sequence[DeviceChoice]) -> None
     )
 
 
-def show_diff(cli: Cli, since: int | None) -> None:
-    """Write what changed up to the newest plan. Raises NotFound."""
+@alone("schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
+def show_diff(
+    cli: Cli,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            "--since",
+            parser=parsed(parse_instant),
+            metavar="INSTANT",
+            help="Compare with the plan at that time, 2026-11-21T08:00:00Z.",
+        ),
+    ] = None,
+) -> None:
+    """Compare the newest plan with the one before."""
     app = cli.app
     diff = compare(app.database, app.pools, cli.now, app.policy.horizon_seconds, since)
     out, before, after = cli.out, diff.before, diff.after
@@ -179,24 +196,58 @@ def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
     return (change.change, jobs, placement.pool, start, lasts, ", ".join(was))
 
 
+@alone(
+    "schedctl plan what-if --pool kaggle=20",
+    "schedctl plan what-if --add-job job.toml --priority ufm=3 --pool desk=down",
+    "schedctl plan what-if --devices ufm=2",
+    "schedctl plan what-if --policy static",
+    job_file="job.toml",
+)
 def show_what_if(
     cli: Cli,
-    files: Sequence[Path],
-    pools: Sequence[str],
-    weights: Sequence[str],
-    devices: Sequence[str],
-    policy: str | None,
+    add_job: Annotated[
+        list[Path] | None, typer.Option("--add-job", metavar="FILE", help="With the job of this file; may be repeated.")
+    ] = None,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pool", metavar="NAME=HOURS|down", help="With so many hours a window, or without it; may be repeated."
+        ),
+    ] = None,
+    priority: Annotated[
+        list[str] | None,
+        typer.Option("--priority", "--weight", metavar="JOB=N", help="With another priority; may be repeated."),
+    ] = None,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--devices", metavar="JOB=N", help="On so many devices, with a table of all counts; may be repeated."
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Planned by a simpler rule: static (the same sessions every week, jobs in fixed turns), fifo, "
+            "edf (next deadline first), priority (highest priority first), srtf (least work left), smith (highest "
+            "priority per hour of work left), density (what makes most of an hour).",
+        ),
+    ] = None,
 ) -> None:
-    """Write what the edits would change. Raises ProblemsFound, Refusal, NotFound, UsageFault."""
-    if not (files or pools or weights or devices or policy):
+    """Show what a change would do to finish times, hours and deadlines. Nothing is stored.
+
+    Several edits are made together, new jobs first. Both plans continue the current plan as the daemon would.
+    """
+    if not (add_job or pool or priority or devices or policy):
         why, remedy = "no edit was given", "Give --add-job, --pool, --priority, --devices or --policy"
         raise UsageFault("nothing to try", why, remedy)
     if policy is not None and policy not in POLICIES:
         way_out = meant(policy, POLICIES, _LISTINGS["policy"])
         raise UsageFault("unknown policy", f"{policy} is none of {listed(POLICIES)}", way_out)
-    specs = [job_from_toml(path) for path in files]
-    counts = [_devices_edit(words) for words in devices]
-    edits = [*map(_pool_edit, pools), *map(_weight_edit, weights), *counts]
+    specs = [job_from_toml(path) for path in add_job or ()]
+    counts = [_devices_edit(words) for words in devices or ()]
+    edits = [*map(_pool_edit, pool or ()), *map(_weight_edit, priority or ()), *counts]
     try:
         choices = {edit.job: ask_devices(cli.planning_context, edit.job) for edit in counts}
         plan, difference = ask_what_if(cli.planning_context, specs, edits, policy)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from jobs.catalogue import job_from_table
 from jobs.definition import merged, table_of, toml_of, whole_of
@@ -15,9 +17,12 @@ from jobs.problem import Refusal
 from jobs.size import size
 from jobs.spec import JobSpec
 from jobs.toml_file import read_toml
+from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.plan_changes import show_changes
 from scheduler.cli.commands.queue_show import code_line, lock_line
+from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable, Reason
 from scheduler.planner.model.urgency import with_urgency
@@ -33,40 +38,63 @@ from scheduler.views.documents import job_json, picked, plan_json
 _STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
 
 
-def add_jobs(
+@alone(
+    "schedctl queue add job.toml",
+    "schedctl queue add job.toml --dry-run",
+    "schedctl queue add --models",
+    "schedctl queue add --name tiny --command 'python train.py' --target-step 500 --steps-per-hour 1000",
+    job_file="job.toml",
+)
+@options.allowing
+def add(
     cli: Cli,
-    file: Path | None,
-    table: dict[str, Any],
-    *,
-    from_models: bool,
-    go_on: bool = False,
-    dry_run: bool = False,
-    expect: str = "",
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A job definition (TOML).", show_default=False)
+    ] = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="Add every model of the settings that is not in the queue yet.")
+    ] = False,
+    fields: Annotated[dict[str, Any], options.described("max_time")] = options.NOTHING,
+    go_on: Annotated[
+        bool,
+        typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of from step 0."),
+    ] = False,
+    dry_run: options.DryRun = False,
+    expect: options.Expect = "",
+    allow_secrets: options.AllowSecrets = False,
 ) -> None:
-    """Add jobs, all or none, and warn about those that nothing here can run or finish in time.
+    """Add a job from a file or options, or all models of the settings.
 
-    ``go_on`` lets one with the name of a removed job go on from its checkpoints. With ``dry_run`` they are only shown;
-    with ``expect`` they are added if this is the beginning of their fingerprint. Raises ProblemsFound, Refusal.
+    Options change what a file says. A job that no pool can ever run is added with a warning.
     """
-    if from_models:
-        with cli.app.database.read() as tx:
-            names = {record.spec.name for record in jobs.everything(tx)}
-        specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in names]
+    del allow_secrets  # they were
+    table = options.table_of(fields)
+    if models and (file or table or go_on):
+        raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
+    if not (models or file or table):
+        raise UsageFault("nothing to add", "no job was named", "Give a FILE, --models, or --name and its options")
+    specs = _models(cli) if models else [read_spec(file, table)]
+    for renamed in concerns.of_names([file] if file else ()):
+        cli.out.warn(str(renamed))
+    where = "" if models else str(file or "command line")
+    if dry_run and specs:
+        show_jobs(cli, specs, where)
     else:
-        specs = [read_spec(file, table)]
-        for renamed in concerns.of_names([file] if file else ()):
-            cli.out.warn(str(renamed))
+        add_specs(cli, specs, where, go_on=go_on, expect=expect)
+
+
+def _models(cli: Cli) -> list[JobSpec]:
+    """Return the models of the settings that are not in the queue yet; if there is none, say why."""
+    with cli.app.database.read() as tx:
+        names = {record.spec.name for record in jobs.everything(tx)}
+    specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in names]
     if not specs:
         cli.out.line(
             "All models are in the queue already."
             if cli.app.catalogue.jobs
             else "The settings name no models: docs/configuration.md. A script needs none: schedctl submit"
         )
-    where = "" if from_models else str(file or "command line")
-    if dry_run and specs:
-        show_jobs(cli, specs, where)
-        return
-    add_specs(cli, specs, where, go_on=go_on, expect=expect)
+    return specs
 
 
 def add_specs(

@@ -11,8 +11,9 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from sqlalchemy import Connection
 
 from jobs.catalogue import job_from_table, job_from_toml
@@ -23,10 +24,11 @@ from jobs.plural import counted
 from jobs.problem import Refusal
 from jobs.spec import HELD_OUT, TEST_SET, Code, JobSpec, Requirements
 from platforms.artifacts.base import BlobStore
+from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands import queue_add
-from scheduler.cli.commands.job_options import inputs_of
+from scheduler.cli.commands.complete import Job
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line, start_line
-from scheduler.cli.shell.command import confirm
+from scheduler.cli.shell.command import Yes, alone, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import free_name, listed
@@ -49,38 +51,56 @@ RECIPE = "recipe.json"
 _BYTES_MAX = 1 << 20
 
 
-def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *, force: bool = False) -> None:
-    """Change a job; with ``force``, also so that its checkpoint's recipe contradicts its command.
+@alone(
+    "schedctl queue edit ufm",
+    "schedctl queue edit ufm --set target_step=8000 --set needs.vram_gib=15",
+    "schedctl queue edit ufm --set deadline=",
+)
+def edit(
+    cli: Cli,
+    job: Job,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The whole new definition (TOML).", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one key; empty: its default. May be repeated."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a command that the recipe of the checkpoint contradicts.")
+    ] = False,
+) -> None:
+    """Change a job's definition by --set, from a file, or in $EDITOR.
 
-    Raises ProblemsFound, Refusal, UnknownJob, UsageFault, StoreError.
+    What a running session or the checkpoint contradicts is refused with the reason.
     """
     if file and settings:
         raise UsageFault("--set stands alone", "a FILE holds the whole definition", "Give one of them")
     with cli.app.database.read() as tx:
-        old = jobs.get(tx, name).spec
+        old = jobs.get(tx, job).spec
     if file is not None:
         spec = queue_add.read_spec(file, {})
     elif settings:
-        spec = job_from_table(changed_table(table_of(old), settings), f"queue edit {name}")
+        spec = job_from_table(changed_table(table_of(old), settings), f"queue edit {job}")
     else:
         spec = _from_editor(old)
     if spec.command != old.command and not force:
         _check_recipe(cli, old, spec)
     if any(getattr(spec, name) != getattr(old, name) for name in ("command", "inputs", "needs", "pools")):
-        concerns.require_trainable(cli.app.settings, [spec], str(file or f"queue edit {name}"))
+        concerns.require_trainable(cli.app.settings, [spec], str(file or f"queue edit {job}"))
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     spec = stored(cli.app, spec, keep_until, cli.out.say, old)
-    record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)
+    record, changed = queue.edit(cli.app.database, job, spec, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "changed": changed})
-    cli.out.line(f"{name} has another {listed(changed)}." if changed else f"{name} is unchanged.")
+    cli.out.line(f"{job} has another {listed(changed)}." if changed else f"{job} is unchanged.")
     if changed:
-        queue_add.warn_of_job(cli, name)
+        queue_add.warn_of_job(cli, job)
         if "secrets" in changed:
             queue_add.warn_of_secrets(cli, record.spec)
         if {"evaluation", "gates"} & set(changed):
             queue_add.warn_of_gates(cli, record.spec)
         if isinstance(record.state, Failed):
-            cli.out.say(f"It failed before. To try again: schedctl queue retry {name}")
+            cli.out.say(f"It failed before. To try again: schedctl queue retry {job}")
         cli.wake_daemon()
 
 
@@ -150,17 +170,22 @@ def _from_editor(old: JobSpec) -> JobSpec:
     return spec
 
 
-def clone_job(cli: Cli, name: str, settings: Sequence[str]) -> None:
-    """Add a job that differs from ``name`` in what is set, with the very code of it unless that is set too.
-
-    Raises ProblemsFound, Refusal, UnknownJob, UsageFault.
-    """
+@alone("schedctl queue clone ufm", "schedctl queue clone ufm --set name=ufm-hot --set seed=7")
+def clone(
+    cli: Cli,
+    job: Job,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What differs; empty: its default. May be repeated."),
+    ] = None,
+) -> None:
+    """Add a job with the definition and code of another. It starts from step 0."""
     with cli.app.database.read() as tx:
-        old = jobs.get(tx, name).spec
+        old = jobs.get(tx, job).spec
         names = {record.spec.name for record in jobs.everything(tx)}
-    table = {**table_of(old), "name": free_name(name, names)}
-    spec = job_from_table(changed_table(table, settings), f"queue clone {name}")
-    queue_add.add_specs(cli, [spec], f"queue clone {name}", kept=old)
+    table = {**table_of(old), "name": free_name(job, names)}
+    spec = job_from_table(changed_table(table, settings or []), f"queue clone {job}")
+    queue_add.add_specs(cli, [spec], f"queue clone {job}", kept=old)
 
 
 # What a checkpoint says of how it was made, against the options of a command that would go on from it.
@@ -204,6 +229,71 @@ def _same(was: Any, word: str) -> bool:
         return word == str(was) or (word == "" and was is True)
 
 
+@alone(
+    "schedctl queue update ufm --code .",
+    "schedctl queue update ufm --code ~/trainer --commit v2",
+    "schedctl queue update ufm --corpus newest",
+)
+@options.allowing
+def update(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    cli: Cli,
+    job: Job,
+    code: Annotated[
+        Path | None, typer.Option("--code", metavar="DIR", help="Default: where it was taken from.", show_default=False)
+    ] = None,
+    commit: Annotated[str, typer.Option("--commit", help="That commit of it, not the files as they are now.")] = "",
+    requirements: Annotated[
+        Path | None,
+        typer.Option("--requirements", metavar="FILE", help="The packages it needs, locked now.", show_default=False),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME[=SOURCE]", help="Take this input again; may be repeated."),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            "--corpus", metavar="VERSION", help="Train on this version of the corpus; or newest.", show_default=False
+        ),
+    ] = None,
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME", help="The secrets it is given, all of them; may be repeated."),
+    ] = None,
+    allow_secrets: options.AllowSecrets = False,
+) -> None:
+    """Take a job's code and packages again for its next session, or what is named.
+
+    It goes on from the checkpoint. With --input, that input instead, from where it was taken or from another SOURCE;
+    with --corpus, that version of the corpus instead; with --secret, these secrets instead of those before ("" for
+    none). A job whose mixture says renew = "update" takes up the newest corpus.
+    """
+    del allow_secrets  # they were
+    with cli.app.database.read() as tx:
+        spec = jobs.get(tx, job).spec
+    named = code is not None or commit or requirements is not None
+    if sum(map(bool, (named, inputs, secrets, corpus is not None))) > 1:
+        why = "code and packages, inputs, secrets and corpus are changed one after another"
+        raise UsageFault("--input, --secret and --corpus stand alone", why, "Give one of them")
+    if secrets:
+        return update_secrets(cli, spec, secrets)
+    renews = spec.mixture is not None and spec.mixture.renew == "update" and not named and not inputs
+    if corpus is not None or (renews and spec.code is None and spec.requirements is None):
+        return update_job(cli, job, None, None, corpus=corpus or "newest")
+    if inputs:
+        return update_inputs(cli, spec, inputs)
+    packages = Requirements(str(requirements.expanduser().resolve())) if requirements else None
+    wanted = Code(str(code.expanduser().resolve()), commit) if code else None
+    if spec.code is not None and wanted is None and (commit or not named):
+        wanted = Code(spec.code.source, commit)
+    if not named:
+        packages = spec.requirements
+    if wanted is None and (packages is None or commit):
+        raise UsageFault(f"{job} has no code", "it was added without any", "Give it with --code DIR")
+    newest = "newest" if renews and cli.app.training_data.folder.current().version else ""
+    return update_job(cli, job, wanted, packages, corpus=newest)
+
+
 def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     """Take inputs of a job again, named as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set of one that has one.
 
@@ -213,7 +303,7 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     taken_once = test_set is not None and test_set.source != HELD_OUT  # that of a corpus comes with each evaluation
     now_there = (*spec.inputs, *([replace(test_set, name=TEST_SET)] if test_set and taken_once else ()))
     sources = {one.name: one.source for one in now_there}
-    wanted = inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
+    wanted = options.inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
     app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
     concerns.require_trainable(app.settings, [changed], "command line")
@@ -306,22 +396,27 @@ def _having(same: bool, what: str) -> str:
     return f"the same {what} as before" if same else f"other {what}"
 
 
-def restart_job(cli: Cli, name: str, start: str, *, yes: bool) -> None:
-    """Begin a job again from ``start``: a step of its parent, or newest.
-
-    Raises UnknownJob, UsageFault, and Refusal, also without consent.
-    """
+@alone("schedctl queue restart ufm", "schedctl queue restart ufm --from 4000 --yes")
+def restart_job(
+    cli: Cli,
+    job: Job,
+    start: Annotated[
+        str, typer.Option("--from", metavar="STEP", help="Which checkpoint of the job it starts from; or newest.")
+    ] = "newest",
+    yes: Yes = False,
+) -> None:
+    """Begin a job again from step 0, as its next generation, after a confirmation. What it saved before stays."""
     step = digits(start, STEP_MAX)
     if start != "newest" and step is None:
         raise UsageFault(f"--from {start} cannot be read", "it is a step of the parent, or newest", "Write --from 4000")
     with cli.app.database.read() as tx:
-        done = jobs.get(tx, name).done_step
+        done = jobs.get(tx, job).done_step
     stays = "what it saved stays, and it does not go on from that"
-    confirm(cli, f"Begin {name} again at step 0? It is at step {done}; {stays}.", yes=yes)
-    record, generation, waiting = restart(cli.app.database, name, step, cli.now, cli.who)
+    confirm(cli, f"Begin {job} again at step 0? It is at step {done}; {stays}.", yes=yes)
+    record, generation, waiting = restart(cli.app.database, job, step, cli.now, cli.who)
     cli.out.data({"job": job_json(record), "generation": asdict(generation)})
     sentence = start_line(record.spec.start_from, [generation])
-    cli.out.line(f"{name} begins its generation {generation.number}{f', from {sentence}' if sentence else ''}.")
+    cli.out.line(f"{job} begins its generation {generation.number}{f', from {sentence}' if sentence else ''}.")
     if waiting:
         cli.out.say(f"Its steps count from 0 again, so {listed(waiting)} may wait for it again.")
     cli.wake_daemon()

@@ -1,17 +1,23 @@
-"""What is done to one job, to several, or to all of some states: hold, release, cancel, retry."""
+"""What is done to one job, to several, or to all of some states: hold, release, cancel, retry, remove, reorder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
+import typer
+
+from jobs.definition import RANGES
 from jobs.plural import counted
 from jobs.problem import Refusal
+from scheduler.cli.commands.complete import Job, job_names
 from scheduler.cli.parts.runs_table import warn_of_loss
-from scheduler.cli.shell.command import confirm
+from scheduler.cli.shell.command import Reason, Yes, alone, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active, Cancelled, Failed, Held, JobState, Queued
+from scheduler.service.requests import queue
 from scheduler.store import jobs
 from scheduler.store.jobs import JobRecord
 from scheduler.views.documents import job_json
@@ -23,34 +29,72 @@ CAN_BE: dict[str, Callable[[JobState], bool]] = {
     "tried again": lambda state: isinstance(state, Failed),
 }
 """What --all means, by what is done."""
+_NOW = {"held": "is held", "released": "may run again", "cancelled": "is cancelled", "tried again": "is tried again"}
+"""What is so then."""
+
+Jobs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="JOB...", help="Names of the jobs.", autocompletion=job_names, show_default=False),
+]
+All = Annotated[bool, typer.Option("--all", help="Every job that this can be done to, instead of names.")]
 
 
-def change_each(
+@alone("schedctl queue retry ufm", "schedctl queue retry --all")
+def retry(cli: Cli, names: Jobs = None, everything: All = False) -> None:
+    """Let failed jobs try again at once, with a fresh count of failures. With --all, every failed one."""
+    _change(cli, names, everything, "tried again", lambda name: queue.retry(cli.app.database, name, cli.now, cli.who))
+
+
+@alone("schedctl queue cancel ufm", "schedctl queue cancel ufm ucm", "schedctl queue cancel --all --yes")
+def cancel(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = False, yes: Yes = False) -> None:
+    """Cancel jobs; a running session saves first. Their checkpoints stay: queue release undoes it.
+
+    With --all, every job that is not over, after a confirmation.
+    """
+    change = queue.cancel
+    _change(
+        cli, names, everything, "cancelled", lambda name: change(cli.app.database, name, cli.now, cli.who, why), yes=yes
+    )
+
+
+@alone("schedctl queue hold ufm --reason 'data are being cleaned'", "schedctl queue hold --all")
+def hold(cli: Cli, names: Jobs = None, why: Reason = "", everything: All = False) -> None:
+    """Keep jobs from starting; a running session saves and ends."""
+    _change(cli, names, everything, "held", lambda name: queue.hold(cli.app.database, name, why, cli.now, cli.who))
+
+
+@alone("schedctl queue release ufm", "schedctl queue release --all")
+def release(cli: Cli, names: Jobs = None, everything: All = False) -> None:
+    """Let held, failed or cancelled jobs run again; with --all, the held ones. Cancelled ones are named."""
+    _change(cli, names, everything, "released", lambda name: queue.release(cli.app.database, name, cli.now, cli.who))
+
+
+def _change(
     cli: Cli,
     names: Sequence[str] | None,
-    every: str | None,
-    change: Callable[[str], JobRecord],
+    everything: bool,
     done: str,
+    change: Callable[[str], JobRecord],
     *,
-    asks: str | None = None,
+    yes: bool = True,
 ) -> None:
-    """Change the named jobs, or else all that can be ``every`` of :data:`CAN_BE`; ``done`` says what was done.
+    """Change the named jobs, or else all that can be ``done`` of :data:`CAN_BE`, after a question unless ``yes``.
 
-    ``asks`` is the verb of the question whether to change all; None asks nothing. One that refuses stays as it is, the
-    others are changed. Raises UsageFault, UnknownJob before any is changed, and Refusal then or at the end.
+    One that refuses stays as it is, the others are changed. Raises UsageFault, UnknownJob before any is changed, and
+    Refusal then or at the end.
     """
-    if bool(names) == bool(every):
+    if bool(names) == everything:
         raise UsageFault("which jobs", "names or --all are needed, and not both", "See: schedctl queue list")
     with cli.app.database.read() as tx:
-        if every:
-            records = [record for record in jobs.everything(tx) if CAN_BE[every](record.state)]
+        if everything:
+            records = [record for record in jobs.everything(tx) if CAN_BE[done](record.state)]
         else:
             records = [jobs.get(tx, name) for name in dict.fromkeys(names or ())]
-    if every and records and asks:
+    if everything and records:
         live = sum(isinstance(record.state, Active) for record in records)
         ending = f" {counted(live, 'session')} will save and end." if live else ""
         named = listed([record.spec.name for record in records])
-        confirm(cli, f"{asks} {counted(len(records), 'job')} ({named})?{ending}", yes=False)
+        confirm(cli, f"Cancel {counted(len(records), 'job')} ({named})?{ending}", yes=yes)
     changed, refused = [], []
     for record in records:
         try:
@@ -62,10 +106,10 @@ def change_each(
     one = len(names or ()) == 1
     cli.out.data({"job": job_json(changed[0])} if one else {"jobs": [job_json(record) for record in changed]})
     for record in changed:
-        tell(cli, record, done)
-    if every and not records:
-        cli.out.say(f"No job can be {every}.")
-    if every == "released":
+        _tell(cli, record, _NOW[done])
+    if everything and not records:
+        cli.out.say(f"No job can be {done}.")
+    if everything and done == "released":
         _name_cancelled(cli)
     if changed:
         cli.wake_daemon()
@@ -80,18 +124,19 @@ def change_each(
 def _name_cancelled(cli: Cli) -> None:
     """Say which cancelled jobs stay so, for a person who cancelled all and changes their mind."""
     with cli.app.database.read() as tx:
-        names = [record.spec.name for record in jobs.everything(tx) if _is_cancelled(record.state)]
+        records = jobs.everything(tx)
+    names = [
+        record.spec.name
+        for record in records
+        if isinstance(record.state, Cancelled) or (isinstance(record.state, Active) and record.state.wish == "cancel")
+    ]
     if names:
         stay = "stays" if len(names) == 1 else "stay"
         one = f"{counted(len(names), 'cancelled job')} {stay} cancelled. To let them run again, name them"
         cli.out.say(f"{one}: schedctl queue release {' '.join(names)}")
 
 
-def _is_cancelled(state: JobState) -> bool:
-    return isinstance(state, Cancelled) or (isinstance(state, Active) and state.wish == "cancel")
-
-
-def tell(cli: Cli, record: JobRecord, done: str) -> None:
+def _tell(cli: Cli, record: JobRecord, done: str) -> None:
     """Say what was done to a job, unless a program asked."""
     state = record.state
     if cli.options.json:
@@ -101,3 +146,48 @@ def tell(cli: Cli, record: JobRecord, done: str) -> None:
         warn_of_loss(cli, state.run, record.spec.name)
     else:
         cli.out.line(f"{record.spec.name} {done}.")
+
+
+@alone("schedctl queue remove ufm", "schedctl queue remove ufm --yes")
+def remove(cli: Cli, job: Job, yes: Yes = False) -> None:
+    """Remove a job, which frees its name, after a confirmation. Its runs, hours and checkpoints stay."""
+    with cli.app.database.read() as tx:
+        jobs.get(tx, job)
+    confirm(cli, f"Remove {job} from the queue? Its runs, hours and checkpoints stay.", yes=yes)
+    record = queue.remove(cli.app.database, job, cli.now, cli.who)
+    cli.out.data({"job": job_json(record)})
+    kept = f" Its checkpoint at step {record.done_step} stays: schedctl queue add --continue goes on from it."
+    cli.out.line(f"{job} is out of the queue.{kept if record.checkpoint else ''}")
+    cli.wake_daemon()
+
+
+@alone("schedctl queue priority ufm 4")
+def priority(
+    cli: Cli,
+    job: Job,
+    value: Annotated[
+        float,
+        typer.Argument(metavar="PRIORITY", help="Value of one training hour relative to other jobs; new jobs have 1."),
+    ],
+) -> None:
+    """Change the priority of a job: the planner multiplies each of its hours by it."""
+    if not RANGES["priority"].holds(value):
+        remedy = "Hold the job to keep it from running" if value <= 0 else "Write one in the range"
+        raise UsageFault("no such priority", f"{value:g} is not in the range {RANGES['priority']}", remedy)
+    record = queue.change(cli.app.database, job, cli.now, cli.who, weight=value)
+    _changed(cli, record, f"has priority {value:g}")
+
+
+@alone("schedctl queue move ufm 1")
+def move(
+    cli: Cli, job: Job, place: Annotated[int, typer.Argument(metavar="POSITION", min=1, help="1 is the front.")]
+) -> None:
+    """Move a job in the queue. The position decides between jobs of equal value."""
+    record = queue.move(cli.app.database, job, place, cli.now, cli.who)
+    _changed(cli, record, f"is at position {record.position}")
+
+
+def _changed(cli: Cli, record: JobRecord, done: str) -> None:
+    cli.out.data({"job": job_json(record)})
+    _tell(cli, record, done)
+    cli.wake_daemon()

@@ -10,7 +10,10 @@ from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.plural import counted
 from jobs.size import size
 from jobs.spec import Code, Input, Requirements, StartFrom, StopRule
+from scheduler.cli.commands.complete import Job
+from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
 from scheduler.cli.parts.screen import facts
+from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.early_stop import Progress
@@ -27,16 +30,17 @@ from scheduler.views.training import TrainingProgress, share_now, trainings
 _RUNS_SHOWN = 5
 
 
-def show_job(cli: Cli, name: str) -> None:
-    """Write one job. Raises UnknownJob."""
+@alone("schedctl queue show ufm", kind=Tables)
+def show_job(cli: Cli, job: Job) -> None:
+    """Show all of one job."""
     with cli.app.database.read() as tx:
-        record = jobs.get(tx, name)
-        waits = plans.reason(tx, name)
-        speeds = [rate for (job, _), rate in sorted(rates.everything(tx).items()) if job == name]
-        sessions = queue_waits.attach(tx, runs.recent(tx, _RUNS_SHOWN, job=name))
-        lineage = generations.of_job(tx, name)
-        share = share_now(tx, name)
-        learned = training_data.of_job(tx, name)
+        record = jobs.get(tx, job)
+        waits = plans.reason(tx, job)
+        speeds = [rate for (name, _), rate in sorted(rates.everything(tx).items()) if name == job]
+        sessions = queue_waits.attach(tx, runs.recent(tx, _RUNS_SHOWN, job=job))
+        lineage = generations.of_job(tx, job)
+        share = share_now(tx, job)
+        learned = training_data.of_job(tx, job)
         gained = standing(tx, record.spec, record.fenced_attempt)
         beat = cli.app.settings.daemon.heartbeat_seconds
         live = queue_waits.attach(tx, runs.live(tx))
@@ -63,8 +67,6 @@ def show_job(cli: Cli, name: str) -> None:
         cli.out.line()
         cli.out.table((">steps/h", "pool", ">measured", ">set-up", ">save"), [_speed(rate) for rate in speeds])
     if sessions:
-        from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
-
         cli.out.line()
         cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in sessions])
 

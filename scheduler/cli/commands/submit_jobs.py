@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,9 @@ from jobs.catalogue import job_from_table
 from jobs.payload.bounded_file import TEXT_BYTES_MAX
 from jobs.payload.bounds import digits
 from jobs.spec import JobSpec
+from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.queue_add import add_specs, show_jobs
+from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault
 from scheduler.cli.shell.names import free_name
@@ -26,7 +28,7 @@ from scheduler.cli.shell.output import clean
 from scheduler.core.job import Active, Done, Queued
 from scheduler.core.run import Ended
 from scheduler.core.why import why
-from scheduler.service.requests.probe import probe
+from scheduler.service.requests.probe import probe as try_here
 from scheduler.service.requests.sessions import followed_log, lines
 from scheduler.store import jobs, plans, runs
 
@@ -45,6 +47,7 @@ _HOW_FAR = (
     "that it may take: --max-time 3h"
 )
 _LOOK_AGAIN_SECONDS = 1.0
+_PROBE_SECONDS = 30
 
 
 def combinations(sweeps: Sequence[str]) -> list[dict[str, str]]:
@@ -87,23 +90,44 @@ def _values(words: str, text: str) -> list[str]:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What was typed: ``table`` has keys of a job file, ``sweeps`` are texts such as ``lr=1e-5,3e-5``."""
+@alone(
+    "schedctl submit train.py --target-step 2000 -- --lr 3e-6",
+    "schedctl submit train.py --max-time 3h --gpus 1 --env WANDB_MODE=offline --dry-run",
+    "schedctl submit train.py --target-step 2000 --sweep lr=1e-5,3e-5 --sweep seed=0..2",
+    script="train.py",
+)
+@options.allowing
+def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    cli: Cli,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python or shell script.", show_default=False)],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
+    ] = None,
+    fields: Annotated[dict[str, Any], options.described("code", "command", "not_before")] = options.NOTHING,
+    probe: Annotated[
+        int, typer.Option("--probe", min=0, max=3_600, help="Try it here for at most so many seconds; 0: do not.")
+    ] = _PROBE_SECONDS,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep", metavar="KEY=VALUES", help="A job for each of lr=1e-5,3e-5 or seed=0..2; may be repeated."
+        ),
+    ] = None,
+    dry_run: options.DryRun = False,
+    expect: options.Expect = "",
+    allow_secrets: options.AllowSecrets = False,
+    and_wait: Annotated[bool, typer.Option("--and-wait", help="Wait until it is done; 9 if it is not.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="As --and-wait, and write what its sessions print.")
+    ] = False,
+) -> None:
+    """Queue a script with its folder, and estimate what is not given.
 
-    script: Path
-    arguments: Sequence[str]
-    table: dict[str, Any]
-    sweeps: Sequence[str]
-    probe_seconds: int
-
-
-def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str, wait: bool, logs: bool) -> None:
-    """Add the jobs, if ``expect`` begins their fingerprint, or show them.
-
-    Raises UsageFault, ProblemsFound, Refusal, CodeError, StoreError, typer.Exit.
+    Its speed is measured by a short trial here, as a session would run it. A script that saves no checkpoints takes
+    --max-time instead of --target-step: what it leaves in ./output is collected. Options of the script go after --.
     """
-    script, table = submission.script, submission.table
+    del allow_secrets  # they were
+    table = options.table_of(fields)
     path, here = script.expanduser().resolve(), Path.cwd()
     if not path.is_file():
         raise UsageFault(f"no script {script}", "there is no such file", "Give its path from here")
@@ -118,14 +142,14 @@ def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str,
     if (runner := _RUNNERS.get(script.suffix)) is None:
         why = f"{script.name} is neither Python nor a shell script"
         raise UsageFault("nothing known to run it with", why, "Use: schedctl queue add --command ... --code .")
-    command = [runner, word, *submission.arguments]
+    command = [runner, word, *(arguments or ())]
     if "whole" in table:
         del guessed["steps_per_hour"]
     elif "target_step" not in table:
         raise UsageFault("no end is set", "neither --target-step nor --max-time was given", _HOW_FAR)
-    specs = _family({**guessed, **table, "command": command, "code": str(folder)}, combinations(submission.sweeps))
+    specs = _family({**guessed, **table, "command": command, "code": str(folder)}, combinations(sweep or ()))
     if not ({"steps_per_hour", "whole"} & table.keys()):
-        speed = _speed(cli, specs[0], submission.probe_seconds)
+        speed = _speed(cli, specs[0], probe)
         specs = [replace(spec, steps_per_hour=speed) for spec in specs]
     with (folder / word).open("rb") as stream:
         speaks = _SPEAKS.search(stream.read(TEXT_BYTES_MAX)) is not None
@@ -135,8 +159,8 @@ def submit_jobs(cli: Cli, submission: Submission, *, dry_run: bool, expect: str,
         show_jobs(cli, specs, _HERE)
         return
     add_specs(cli, specs, _HERE, expect=expect)
-    if wait or logs:
-        follow_jobs(cli, [spec.name for spec in specs], logs=logs)
+    if and_wait or follow:
+        follow_jobs(cli, [spec.name for spec in specs], logs=follow)
 
 
 def _as_name(text: str) -> str:
@@ -177,7 +201,7 @@ def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
         cli.out.say(f"Not tried here{why and f', {why}'}: {guess}. A better guess: --steps-per-hour")
     else:
         cli.out.say(f"Trying it here for at most {seconds} s (--steps-per-hour says its speed instead).")
-        speed = probe(spec, app.bundle, seconds)
+        speed = try_here(spec, app.bundle, seconds)
         if speed.steps_per_hour is not None:
             cli.out.say(f"It makes {speed.steps_per_hour:,.0f} steps an hour here.")
             return float(f"{speed.steps_per_hour / (here[0].speed if here else 1.0):.3g}")

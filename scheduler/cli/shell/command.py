@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, wraps
+from importlib import import_module
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +37,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 REASON = ("--reason", "--why")
 """The names of the option for a reason."""
+Reason = Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")]
 
 
 class CliCommand(TyperCommand):
@@ -71,6 +73,20 @@ class Listing(CliCommand):
     tables = ("wide", "columns")
 
 
+class Later(TyperCommand):
+    """Stands in a group for the command ``where`` it is: ``module:function``, or a module with a group ``app``."""
+
+    where: ClassVar[str]
+
+    def load(self) -> Any:
+        """Return the command."""
+        module, _, function = self.where.partition(":")
+        place: Any = import_module(f"scheduler.cli.commands.{module}")
+        loaded = get_command((getattr(place, function) if function else place).app)
+        loaded.name = self.name
+        return loaded
+
+
 class CommandGroup(TyperGroup):
     """A group of commands; it takes the shared options as well. ``alone`` is the command that it is by itself.
 
@@ -83,6 +99,19 @@ class CommandGroup(TyperGroup):
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
         options["suggest_commands"] = False  # its own are by spelling alone
         super().__init__(*args, params=[*(params or ()), *_options("config", "json", "no_color", "debug")], **options)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, loaded if it is elsewhere; None when there is none of this name."""
+        one = super().get_command(ctx, cmd_name)
+        return one.load() if isinstance(one, Later) else one
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the names and summaries, for which no command is loaded."""
+        del ctx
+        shown = {name: one for name, one in self.commands.items() if not one.hidden}
+        limit = formatter.width - 6 - max(map(len, shown))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in shown.items()])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; without any command among them they are those of the command ``alone``."""
@@ -107,8 +136,8 @@ class CommandGroup(TyperGroup):
         except Exception as error:
             from difflib import get_close_matches
 
-            asking = [n for n, one in self.commands.items() if any(p.name == "yes" for p in getattr(one, "params", ()))]
-            near = get_close_matches(args[0], self.commands)
+            near = {name: self.get_command(ctx, name) for name in get_close_matches(args[0], self.commands)}
+            asking = [n for n, one in near.items() if any(p.name == "yes" for p in getattr(one, "params", ()))]
             close = [name for name in near if name not in asking or name[0] == args[0][0]]
             if close and hasattr(error, "message"):
                 error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(map(repr, close))}?"
@@ -182,15 +211,21 @@ def command(
     return register
 
 
-def alone(*examples: str, kind: type[CliCommand] = CliCommand) -> Callable[[Callable[..., None]], typer.Typer]:
-    """Return what makes a function a command that stands by itself, with ``examples`` and ``kind`` as of command()."""
+def alone(*examples: str, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return what makes a function a command for :func:`later`, with ``examples`` and options as of command()."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-    def register(function: Callable[..., None]) -> typer.Typer:
-        command(app, *examples, kind=kind)(function)
-        return app
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        setattr(function, "app", app)  # noqa: B010 - a type checker knows no attributes of functions
+        return command(app, *examples, **options)(function)
 
     return register
+
+
+def later(app: typer.Typer, commands: Mapping[str, tuple[str, str]], **more: Any) -> None:
+    """Put commands into a group that are loaded when used: by name, where as of :class:`Later`, and the summary."""
+    for name, (where, summary) in commands.items():
+        app.command(name, cls=type("Later", (Later,), {"where": where}), help=summary, **more)(lambda: None)
 
 
 def parsed(read: Callable[[str], Any]) -> Callable[[str], Any]:

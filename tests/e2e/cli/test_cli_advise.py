@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.advice.seen import Measurement
-from scheduler.cli.commands import advise_calibrate
+from scheduler.cli.commands import advise
 from scheduler.store.engine import Database
 from tests.lab.typed import Typed
 
@@ -111,7 +111,7 @@ def test_calibration_takes_what_the_program_wrote(
     program = tmp_path / "stand_in.py"
     document = json.dumps({**measured, "setups": [row]})
     program.write_text(f"import sys\nopen(sys.argv[1], 'w').write({document!r})\n", encoding="utf-8")
-    monkeypatch.setattr(advise_calibrate, "PROGRAM", program)
+    monkeypatch.setattr(advise, "PROGRAM", program)
     done = schedctl("advise", MODEL, "--on", "h100", "--calibrate", "--python", "python3", "--json")
     assert done.code == 0, done.err
     known = json.loads(schedctl("advise", MODEL, "--on", "h100", "--stack", "transformers", "--json").out)

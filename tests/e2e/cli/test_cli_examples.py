@@ -32,7 +32,7 @@ def _helps() -> Iterator[str]:
     for name in COMMANDS:
         found: Any = root.get_command(cast("Any", None), name)
         yield found.epilog or ""
-        yield from (inner.epilog or "" for inner in getattr(found, "commands", {}).values())
+        yield from (found.get_command(None, inner).epilog or "" for inner in getattr(found, "commands", ()))
 
 
 HELPS = tuple(_helps())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from scheduler.cli.commands.top import View
 from scheduler.cli.parts.screen import look, sections
-from scheduler.cli.parts.top_view import View
 from scheduler.cli.shell.context import Cli
 from scheduler.core.job import Held, Queued
 from scheduler.store import jobs
