@@ -276,8 +276,9 @@ class App:
     @cached_property
     def mailing(self) -> Mailing:
         """When which messages are written, and the channels that carry them."""
+        from scheduler.notify.deliver import webhooks_of
         from scheduler.notify.mail import Mailing
-        from scheduler.notify.webhook import rules_of, webhooks_of
+        from scheduler.notify.rules import rules_of
 
         report, zone = self.settings.report, self.settings.zone
         return Mailing(

@@ -1,4 +1,4 @@
-"""Delivery: messages of the outbox to people, by e-mail, Slack and whatever Apprise reaches.
+"""Delivery: messages of the outbox to people, by e-mail, Slack, webhooks and whatever Apprise reaches.
 
 A message is marked after its channel took it. A crash between the two sends it once more: that window cannot be closed,
 but an e-mail keeps its Message-ID, so mail programs show it once.
@@ -7,6 +7,7 @@ but an e-mail keeps its Message-ID, so mail programs show it once.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import re
 import smtplib
@@ -14,9 +15,9 @@ import socket
 import ssl
 import subprocess
 import sys
-from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.message import EmailMessage
 from http.client import HTTPException
@@ -24,11 +25,12 @@ from typing import IO, Any, Protocol
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request
 
+from config.settings import WebhookSettings
 from jobs.child_process import OF_A_PERSON, child_environment, run_child
 from jobs.payload.bounds import INSTANT_MAX, digits, read_json
 from jobs.payload.deadline import Deadline, HttpAnswer, exchange
-from jobs.payload.redact import Redactor
-from scheduler.notify.report_message import redacted
+from jobs.payload.redact import Redact, Redactor
+from scheduler.clock import real_now
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, lease, outbox
 from scheduler.store.errors import StoreFailure
@@ -55,6 +57,8 @@ if not post.add(address):
 sys.exit(0 if post.notify(body=text, title=title, body_format="text") else 1)
 """
 EMAIL = "email"
+WEBHOOK_PREFIX = "webhook-"
+SIGNATURE, DELIVERY = "X-Uff-Signature", "X-Uff-Delivery"
 GIVEN_UP = "letter.given_up"
 
 
@@ -206,12 +210,7 @@ class SlackChannel:
         return document, answer.headers
 
     def _exchange(self, address: str, data: bytes, headers: Mapping[str, str]) -> HttpAnswer:
-        try:
-            request = Request(address, data, dict(headers), method="POST")  # noqa: S310 - the settings', or Slack's
-            answer = exchange(request, self.timeout_seconds, _ANSWER_MAX_BYTES)
-        except (OSError, ValueError, HTTPException) as error:
-            hidden = Redactor([self.token, self.webhook])
-            raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
+        answer = _post(address, data, headers, self.timeout_seconds, [self.token, self.webhook])
         if answer.status != 200:
             code = str(_document(answer.body).get("error", ""))[:100]
             raise DeliveryFailed(f"Slack answered {answer.status} {code}", asked_seconds(answer.headers), code=code)
@@ -267,6 +266,71 @@ class AppriseChannel:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class WebhookChannel:
+    """An address and the secret it shares with us. ``X-Uff-Signature: t=INSTANT,v1=HEX`` signs ``INSTANT.BODY``.
+
+    HEX is HMAC-SHA256 with the secret; INSTANT, when it was sent, lets a receiver refuse what somebody sends again.
+    ``X-Uff-Delivery`` is the same whenever one event is tried again. The headers of Standard Webhooks say the same.
+    """
+
+    address: str = field(repr=False)
+    secret: str = field(repr=False)
+    timeout_seconds: int
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver one event. Raises DeliveryFailed for anything but an answer of 200 to 299."""
+        now = int(real_now())
+        data = json.dumps(body["event"], sort_keys=True, ensure_ascii=False).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "uff-scheduler",
+            DELIVERY: key,
+            SIGNATURE: signature(self.secret, now, data),
+            "webhook-id": key,
+            "webhook-timestamp": str(now),
+            "webhook-signature": standard_signature(self.secret, key, now, data),
+        }
+        answer = _post(self.address, data, headers, self.timeout_seconds, [self.address, self.secret])
+        if not 200 <= answer.status < 300:
+            raise DeliveryFailed(f"the webhook answered {answer.status}", asked_seconds(answer.headers))
+
+
+def signature(secret: str, at: int, data: bytes) -> str:
+    """Return the header that signs ``data`` as sent at ``at``, UTC seconds."""
+    signed = hmac.new(secret.encode(), f"{at}.".encode() + data, hashlib.sha256).hexdigest()
+    return f"t={at},v1={signed}"
+
+
+def standard_signature(secret: str, key: str, at: int, data: bytes) -> str:
+    """Return the ``webhook-signature`` of https://www.standardwebhooks.com. A secret ``whsec_BASE64`` is decoded."""
+    raw = secret.encode()
+    if secret.startswith("whsec_"):
+        with suppress(ValueError):  # no base64: somebody's own secret that begins like one
+            raw = b64decode(secret.removeprefix("whsec_"), validate=True)
+    signed = hmac.new(raw, f"{key}.{at}.".encode() + data, hashlib.sha256).digest()
+    return f"v1,{b64encode(signed).decode()}"
+
+
+def webhooks_of(wanted: Iterable[WebhookSettings]) -> dict[str, Channel]:
+    """Return a channel for each webhook of the settings."""
+    return {
+        WEBHOOK_PREFIX + hook.name: WebhookChannel(
+            hook.token_url.get_secret_value(), hook.secret.get_secret_value(), hook.timeout_seconds
+        )
+        for hook in wanted
+    }
+
+
+def _post(address: str, data: bytes, headers: Mapping[str, str], seconds: int, secrets: Sequence[str]) -> HttpAnswer:
+    """Return what an address of the settings, or Slack's, answers. Raises DeliveryFailed without the ``secrets``."""
+    try:
+        request = Request(address, data, dict(headers), method="POST")  # noqa: S310 - the settings take https only
+        return exchange(request, seconds, _ANSWER_MAX_BYTES)
+    except (OSError, ValueError, HTTPException) as error:
+        raise DeliveryFailed(Redactor(secrets)(f"{type(error).__name__}: {error}")) from None
+
+
 def _document(body: bytes) -> dict[str, Any]:
     """Return what Slack answered, empty for anything else than an object."""
     try:
@@ -291,6 +355,23 @@ def asked_seconds(headers: Mapping[str, Any]) -> int:
     wanted = {name.lower(): value for name, value in headers.items()}.get("retry-after", 0)
     wanted = wanted[0] if isinstance(wanted, list) and wanted else wanted
     return min(digits(str(wanted).strip(), INSTANT_MAX) or 0, _ASKED_MAX_SECONDS)
+
+
+def redacted(body: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
+    """Return a message's body without known secrets. Its pictures stay: they show names, hours and losses alone."""
+
+    def quiet(value: Any) -> Any:
+        match value:
+            case str():
+                return redact(value)
+            case dict():
+                return {name: quiet(inner) for name, inner in value.items()}
+            case list() | tuple():
+                return [quiet(inner) for inner in value]
+            case _:
+                return value
+
+    return {name: value if name == "pictures" else quiet(value) for name, value in body.items()}
 
 
 def share_among_recipients(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:

@@ -5,13 +5,14 @@ Down time and quiet hours make messages late, never lost, and never two of one p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from jobs.nouns.window import Calendar, DailyHours
-from scheduler.notify.deliver import Channel, deliver, share_among_recipients
-from scheduler.notify.report_message import message_of, redacted
+from scheduler.notify.deliver import Channel, deliver, redacted, share_among_recipients
 from scheduler.notify.rules import (
     NotificationRule,
     alert_message,
@@ -21,6 +22,10 @@ from scheduler.notify.rules import (
     set_read,
     write_rule_messages,
 )
+from scheduler.report.document import document_of
+from scheduler.report.picture import Picture, find_font, png_of
+from scheduler.report.renderings import attached, html_of, slack_of, text_of
+from scheduler.report.report import Report
 from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox
 from scheduler.store.errors import StoreFailure
@@ -126,3 +131,28 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
         due.set_due(tx, WEEKLY, following)
         due.forget(tx, REPORT_AGAIN)
     return following
+
+
+def message_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any]:
+    """Return the body of a report's message: plain JSON types, ``pictures`` as base64 PNG by content id."""
+    document = document_of(report)
+    drawn = _drawn(pictures)
+    return {
+        "subject": document.subject,
+        "text": text_of(document),
+        "html": html_of(document, attached([picture for picture in pictures if picture.name in drawn])),
+        "blocks": slack_of(document),
+        "pictures": drawn,
+        "captions": {picture.name: picture.caption for picture in pictures if picture.name in drawn},
+    }
+
+
+def _drawn(pictures: Sequence[Picture]) -> dict[str, str]:
+    """Draw what can be drawn here: without a font or the extra `report` a message has its bars alone."""
+    font = find_font() if pictures else None
+    if font is None:
+        return {}
+    try:
+        return {picture.name: b64encode(png_of(picture.fixed, font)).decode() for picture in pictures if picture.fixed}
+    except ImportError:
+        return {}

@@ -7,7 +7,7 @@ is repeated after six hours at the earliest.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from scheduler.notify.report_message import redacted
+from config.settings import RuleSettings, WebhookSettings
+from scheduler.notify.deliver import WEBHOOK_PREFIX, redacted
 from scheduler.service.faults.places import NEVER_BEGAN, WRONG_DEVICE
 from scheduler.service.outside.ports import Ports
 from scheduler.store import due, events, outbox, runs
@@ -240,3 +241,24 @@ def _names(tx: Connection, event: Event) -> list[str]:
         with suppress(UnknownRun):
             return [event.subject, *(lane.job for lane in runs.get(tx, event.subject).lanes)]
     return [event.subject]
+
+
+def rules_of(
+    rules: Iterable[RuleSettings], webhooks: Iterable[WebhookSettings], channels: Iterable[str]
+) -> tuple[NotificationRule, ...]:
+    """Return the rules of the settings, each with the names of the ``channels`` that it sends to."""
+    names = list(channels)
+    chosen = [
+        # Apprise's channels are named by their addresses, which the settings keep to themselves.
+        NotificationRule(
+            rule.name,
+            rule.events,
+            rule.jobs,
+            tuple(name for name in names if name in rule.to or name.partition("-")[0] in rule.to),
+        )
+        for rule in rules
+    ]
+    hooks = [
+        NotificationRule(one.name, one.events, one.jobs, (WEBHOOK_PREFIX + one.name,), webhook=True) for one in webhooks
+    ]
+    return (*chosen, *hooks)

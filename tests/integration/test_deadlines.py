@@ -29,8 +29,7 @@ from platforms.skypilot.settings import read_settings as sky_settings
 from platforms.targets.base import TargetUnreachable
 from platforms.targets.vllm import Loopback
 from scheduler.host.doctor import check_mail
-from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel
-from scheduler.notify.webhook import WebhookChannel
+from scheduler.notify.deliver import DeliveryFailed, EmailChannel, SlackChannel, WebhookChannel
 from tests.lab.dripper import HEAD, Dripper
 from tests.lab.patience import until
 

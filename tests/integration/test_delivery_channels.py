@@ -32,11 +32,11 @@ from scheduler.notify.deliver import (
     DeliveryFailed,
     EmailChannel,
     SlackChannel,
+    WebhookChannel,
     asked_seconds,
     deliver,
     email_channels,
 )
-from scheduler.notify.webhook import WebhookChannel
 from scheduler.store import events, outbox
 from scheduler.store.engine import Database
 from scheduler.views.needs import needs
@@ -339,7 +339,7 @@ def test_every_exchange_has_a_limit_of_time_and_size(
         return HttpAnswer(200, {}, b'{"ok": true}')
 
     monkeypatch.setattr("scheduler.notify.deliver.exchange", exchange)
-    monkeypatch.setattr("scheduler.notify.webhook.exchange", exchange)
+    monkeypatch.setattr("scheduler.notify.deliver.exchange", exchange)
     SlackChannel("https://example.org/hook", "", "", 7).send("key", BODY)
     with_picture = {**BODY, "pictures": {"week": "iVBORw0KGgo="}}
     SlackChannel("", CANARY, "#t", 8).send("key", with_picture)  # an answer without a channel: no place for pictures

@@ -19,9 +19,8 @@ from jobs.nouns.window import DAY, HOUR, Calendar
 from scheduler import daemon as daemon_module
 from scheduler.clock import system_clock
 from scheduler.daemon import CRASHES_MAX, Daemon
-from scheduler.notify.deliver import EmailChannel, SlackChannel, deliver, email_channels
+from scheduler.notify.deliver import EmailChannel, SlackChannel, WebhookChannel, deliver, email_channels
 from scheduler.notify.mail import Mailing, mail
-from scheduler.notify.webhook import WebhookChannel
 from scheduler.store import due, events, outbox
 from scheduler.views.needs import needs, watch_needs
 

@@ -19,7 +19,7 @@ from jobs.spec import JobSpec
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.notify import report_message
 from scheduler.notify.deliver import EmailChannel
-from scheduler.notify.report_message import message_of
+from scheduler.notify.mail import message_of
 from scheduler.report.chart import STYLE
 from scheduler.report.picture import Picture, find_font, png_of
 from scheduler.report.renderings import attached, html_of

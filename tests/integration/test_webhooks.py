@@ -18,10 +18,16 @@ from pydantic import ValidationError
 from config.settings import RuleSettings, WebhookSettings
 from jobs.nouns.window import Calendar
 from jobs.payload.deadline import HttpAnswer
-from scheduler.notify.deliver import DeliveryFailed
+from scheduler.notify.deliver import (
+    DELIVERY,
+    SIGNATURE,
+    DeliveryFailed,
+    WebhookChannel,
+    standard_signature,
+    webhooks_of,
+)
 from scheduler.notify.mail import Mailing, mail
-from scheduler.notify.rules import RULES, NotificationRule
-from scheduler.notify.webhook import DELIVERY, SIGNATURE, WebhookChannel, rules_of, standard_signature, webhooks_of
+from scheduler.notify.rules import RULES, NotificationRule, rules_of
 from scheduler.store import due, outbox
 from tests.lab.outbox import NOW, happen, ports_on
 
@@ -129,7 +135,7 @@ def test_any_answer_of_success_takes_an_event(status: int, why: str, monkeypatch
         posted.append((request.method, request.full_url, request.data))
         return HttpAnswer(status, {"retry-after": "7"}, b"")
 
-    monkeypatch.setattr("scheduler.notify.webhook.exchange", exchange)
+    monkeypatch.setattr("scheduler.notify.deliver.exchange", exchange)
     channel = WebhookChannel("https://example.org/x", SECRET, 5)
     with pytest.raises(DeliveryFailed, match=why) if why else nullcontext() as failed:
         channel.send("webhook-1", {"event": {"kind": "joué", "id": 1}})
@@ -144,7 +150,7 @@ def test_a_failure_that_repeats_address_and_secret_tells_neither(
     def fail(*_: Any) -> Any:
         raise kind(f"no route to https://example.org/{SECRET}-too with {SECRET}")
 
-    monkeypatch.setattr("scheduler.notify.webhook.exchange", fail)
+    monkeypatch.setattr("scheduler.notify.deliver.exchange", fail)
     with pytest.raises(DeliveryFailed) as failed:
         WebhookChannel(f"https://example.org/{SECRET}-too", SECRET, 5).send("webhook-1", {"event": {"id": 1}})
     assert str(failed.value) == f"{kind.__name__}: no route to [secret] with [secret]"

@@ -73,8 +73,8 @@ def weekly(
 
 
 def _send(cli: Cli, document: Report) -> None:
-    from scheduler.notify.mail import WEEKLY
-    from scheduler.notify.report_message import message_of, redacted
+    from scheduler.notify.deliver import redacted
+    from scheduler.notify.mail import WEEKLY, message_of
     from scheduler.store import outbox
     from scheduler.views.chart_facts import pictures_of
 

@@ -9,7 +9,7 @@ import pytest
 from config.load import load
 from scheduler.app import App
 from scheduler.core.run import Ended, Outcome
-from scheduler.notify.report_message import message_of
+from scheduler.notify.mail import message_of
 from scheduler.service.requests import queue
 from scheduler.store import runs
 from scheduler.views.chart_facts import pictures_of
