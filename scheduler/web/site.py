@@ -1,16 +1,23 @@
-"""Site: everything put together behind the guard, and what is answered when something fails."""
+"""Site: everything put together behind the guard: pages, JSON API, metrics, forms, and answers when something fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from inspect import Signature
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import quote
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Connection
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp
 
@@ -19,13 +26,17 @@ from platforms.artifacts.base import StoreError
 from scheduler.app import App
 from scheduler.report.chart import printable
 from scheduler.service.outside.ports import EventLog
+from scheduler.store import counts, queue_waits, runs
 from scheduler.store.errors import Stale, StoreFailure
-from scheduler.verbs import questions
-from scheduler.verbs.arguments import BadRequest, checked
+from scheduler.verbs import archive, questions
+from scheduler.verbs.arguments import BadRequest, JobState, Week, alias_of, checked
 from scheduler.verbs.shapes import Fault, Health
-from scheduler.verbs.surface import Surface, Verb
+from scheduler.verbs.source import Source
+from scheduler.verbs.surface import Surface, Verb, json_of
 from scheduler.verbs.table import VERBS
-from scheduler.web import api, metrics, pages
+from scheduler.views import models
+from scheduler.views.weekly_report import render
+from scheduler.web import pages
 from scheduler.web.actors import PREFIX, ActionRefused, Actors, Bearer
 from scheduler.web.guard import PROBLEM, Guard, form_values, sign_in_routes
 
@@ -46,7 +57,7 @@ def site(app: App, bearer: Bearer | None, log: EventLog, actors: Actors | None =
         openapi_url="/api/openapi.json",
         redirect_slashes=False,
     )
-    application.include_router(api.routes(surface))
+    application.include_router(api_routes(surface))
     application.include_router(pages.asset_routes())
     application.include_router(sign_in_routes(bearer, written.environment, actors))
     if actors is not None:
@@ -75,7 +86,7 @@ def site(app: App, bearer: Bearer | None, log: EventLog, actors: Actors | None =
     @application.get("/metrics", response_class=PlainTextResponse, tags=["health"])
     def measured(request: Request) -> Response:
         """Return everything that is counted, in Prometheus' text format or as OpenMetrics."""
-        text, content_type = metrics.metrics(surface, request.headers.get("accept", ""))
+        text, content_type = metrics_text(surface, request.headers.get("accept", ""))
         return Response(text, media_type=content_type)
 
     _answer_failures(application, written, surface, log)
@@ -166,3 +177,166 @@ def _form(surface: Surface, verb: Verb, actors: Actors, log: EventLog) -> Callab
         return RedirectResponse(quote(page), 303)
 
     return acted
+
+
+# The JSON API: the verbs that read, as addresses that answer with typed JSON. Everything is read with GET.
+_PROBLEM = {PROBLEM: {"schema": Fault.model_json_schema()}}
+_ALWAYS: dict[int | str, dict[str, Any]] = {
+    404: {"description": "There is nothing of this name.", "content": _PROBLEM},
+    422: {"description": "The question cannot be understood.", "content": _PROBLEM},
+    503: {"description": "The database cannot be read now.", "content": _PROBLEM},
+}
+
+
+def api_routes(surface: Surface) -> APIRouter:
+    """Return the routes below /api/v1."""
+    api = APIRouter(prefix="/api/v1", responses=_ALWAYS)
+    for verb in VERBS.values():
+        if verb.who == "readers":
+            api.add_api_route(verb.address, _endpoint(surface, verb), name=verb.name.replace(".", "_"), methods=["GET"])
+
+    @api.get("/reports/{week}/text", response_class=PlainTextResponse)
+    def report_text(week: Week, form: Literal["text", "markdown"] = "text") -> str:
+        """Return a week's report in words."""
+        return render(archive.report(surface, week), form)
+
+    return api
+
+
+def _endpoint(surface: Surface, verb: Verb) -> Callable[..., Any]:
+    """Return a verb as FastAPI takes it."""
+
+    def endpoint(**values: Any) -> Response:
+        return Response(json_of(verb.ask(surface, values), verb.view), media_type="application/json")
+
+    parameters = [
+        one
+        if f"{{{name}}}" in verb.address
+        else one.replace(annotation=Annotated[one.annotation, Query(alias=alias_of(name))])
+        for name, one in verb.keywords.items()
+    ]
+    endpoint.__signature__ = Signature(  # type: ignore[attr-defined]  # what FastAPI looks for
+        parameters, return_annotation=verb.answers
+    )
+    endpoint.__doc__ = verb.answer.__doc__
+    return endpoint
+
+
+# Metrics: the state of things in the text formats of Prometheus. docs/status-page.md lists every name.
+_TOTALS_SECONDS = 15
+
+Sample = tuple[dict[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read(Collector):
+    """Metrics that were read already, as prometheus_client asks for them."""
+
+    metrics: list[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics that have samples."""
+        return (metric for metric in self.metrics if metric.samples)
+
+
+def metrics_text(source: Source, accept: str) -> tuple[bytes, str]:
+    """Return all metrics and their content type: OpenMetrics where ``accept`` asks for it. Raises StoreFailure."""
+    now = source.now
+    with source.read() as tx:
+        samples = [*_daemon(source, tx, now), *_work(source, tx), *_pools(source, tx, now)]
+        # Sums over whole tables; no scrape comes more often.
+        samples += source.kept("models", now // _TOTALS_SECONDS, lambda: list(_models(tx)))
+        samples += source.kept("totals", now // _TOTALS_SECONDS, lambda: list(_totals(tx)))
+    encode, content_type = choose_encoder(accept)
+    return encode(_Read(samples)), content_type
+
+
+def _daemon(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
+    leader, cycled_at, problems = questions.scheduler_health(source, tx, now)
+    plan = source.plan(tx)
+    yield _metric("uff_build_info", "The version of this program.", [({"version": version("uff-scheduler")}, 1)])
+    yield _one("uff_ready", "1 when the scheduler does its work.", float(not problems))
+    yield _one("uff_leader", "1 when a daemon holds the lease.", float(leader is not None))
+    if cycled_at is not None:
+        yield _one("uff_last_cycle_timestamp_seconds", "Newest finished cycle of the daemon.", cycled_at)
+    yield _one("uff_scheduled_time_seconds", "The scheduler's clock.", now)
+    if plan is not None:
+        yield _one("uff_plan_timestamp_seconds", "When the newest plan was made.", plan.made_at)
+        yield _one("uff_plan_value", "Weighted discounted useful hours of the newest plan.", plan.value)
+        yield _one("uff_plan_sessions", "Sessions of the newest plan.", len(plan.placements))
+        if plan.bound is not None:
+            yield _one("uff_plan_bound", "What no plan can exceed.", plan.bound)
+    needs = len(questions.newest_needs(source, tx, now))
+    yield _one("uff_needs", "Things that only a person can settle, of the last week.", needs)
+
+
+def _work(source: Source, tx: Connection) -> Iterable[Metric]:
+    states = counts.jobs_by_state(tx)
+    yield _metric("uff_jobs", "Jobs by state.", [({"state": s}, states.get(s, 0)) for s in get_args(JobState)])
+    records = source.kept("progress", source.news(tx), lambda: counts.progress(tx))
+    yield _metric("uff_job_steps", "Checkpointed steps of each open job.", [({"job": n}, d) for n, d, _ in records])
+    yield _metric("uff_job_target_steps", "Steps to train.", [({"job": n}, t) for n, _, t in records])
+    yield _one("uff_outbox_waiting", "Messages not delivered yet.", counts.messages_waiting(tx))
+
+
+def _models(tx: Connection) -> Iterable[Metric]:
+    all_models = models.models(tx)
+    states = Counter(version.state for one in all_models for version in one.versions)
+    yield _metric("uff_versions", "Versions of models by state.", [({"state": s}, n) for s, n in states.items()])
+    listed = [version for one in all_models for version in one.versions if version.in_force]
+    yield _metric(
+        "uff_version_in_force", "Number of the promoted version.", [({"model": v.model}, v.number) for v in listed]
+    )
+    costs = [(version, models.cost(tx, version)) for version in listed]
+    for unit, scale, words in (("seconds", 1, "Metered time"), ("dollars", 1_000_000, "Money")):
+        field_name = "seconds" if unit == "seconds" else "microdollars"
+        samples: list[Sample] = [({"model": v.model}, getattr(cost, field_name) / scale) for v, cost in costs]
+        yield _metric(
+            f"uff_version_cost_{unit}", f"{words} that the promoted version took with its evaluation.", samples
+        )
+
+
+def _totals(tx: Connection) -> Iterable[Metric]:
+    yield _metric(
+        "uff_runs_ended_total",
+        "Lanes that ended, by pool and outcome.",
+        [({"pool": pool, "outcome": outcome}, n) for (pool, outcome), n in counts.lanes_by_outcome(tx).items()],
+    )
+    saved = counts.checkpoints_by_state(tx)
+    yield _metric("uff_checkpoints", "Checkpoints by state.", [({"state": s}, c) for s, c in saved.items()])
+    yield _metric(
+        "uff_spent_seconds_total",
+        "Metered time of settled sessions, as first settled.",
+        [({"pool": name}, seconds) for name, seconds in counts.spent_seconds(tx).items()],
+    )
+
+
+def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
+    states = questions.pools(source, tx, now)
+    yield _metric(
+        "uff_pool_open", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in states]
+    )
+    yield _metric("uff_pool_sessions", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in states])
+    waiting = Counter(run.pool for run in queue_waits.attach(tx, runs.live(tx)) if run.wait is not None)
+    samples_waiting: list[Sample] = [({"pool": p.name}, waiting[p.name]) for p in states]
+    yield _metric("uff_pool_sessions_waiting", "Live sessions in their platform's queue.", samples_waiting)
+    meters = questions.meters(source, tx, now)
+    for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
+        for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):
+            samples: list[Sample] = [
+                ({"pool": meter.pool, "quota": meter.quota}, getattr(meter, part) / scale)
+                for meter in meters
+                if meter.unit == unit
+            ]
+            yield _metric(f"uff_quota_{part}_{name}", f"{words}, in the window that counts now.", samples)
+
+
+def _one(name: str, words: str, value: float) -> Metric:
+    return _metric(name, words, [({}, value)])
+
+
+def _metric(name: str, words: str, samples: Iterable[Sample]) -> Metric:
+    metric = Metric(name.removesuffix("_total"), words, "counter" if name.endswith("_total") else "gauge")
+    for labels, value in samples:
+        metric.add_sample(name, labels, value)
+    return metric

@@ -15,9 +15,8 @@ from scheduler.bridge.port import OF_THE_PORT, Port, hello
 from scheduler.verbs.arguments import BadRequest, Weight, checked
 from scheduler.verbs.surface import Surface, Verb, verb
 from scheduler.verbs.table import VERBS, document
-from scheduler.web import api
 from scheduler.web.actors import Actors, Bearer
-from scheduler.web.site import form_routes
+from scheduler.web.site import api_routes, form_routes
 
 if TYPE_CHECKING:
     from scheduler.app import App
@@ -40,7 +39,7 @@ def faces(surface: Surface) -> dict[str, set[str]]:
             return {tool.name for tool in (await client.list_tools()).tools}
 
     application = FastAPI()
-    application.include_router(api.routes(surface))
+    application.include_router(api_routes(surface))
     log: Any = SimpleNamespace()
     forms = form_routes(surface, Actors(Bearer("x" * 40)), log)
     port = cast("Port", SimpleNamespace(surface=surface))
