@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from config.database_address import hidden, shown_address
 from config.secret import is_secret
 from config.section import keys_of, table_in
 from config.settings import Settings
+from jobs.cycle import DAYS
 from jobs.duration import show_duration
 from jobs.nouns.quota import Quota
 from jobs.nouns.values import Reset
-from jobs.nouns.window import DailyHours
-
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+from jobs.nouns.window import clock_of
 
 
 def describe(settings: Settings) -> list[tuple[str, str, str]]:
@@ -64,10 +62,7 @@ def _text(value: Any, name: str) -> str:
         case bool():
             return str(value).lower()
         case Reset(weekday=weekday, offset_seconds=offset):
-            return f"{_DAYS[weekday]} {_clock(offset)}"
-        case DailyHours():
-            days = "" if len(value.weekdays) == 7 else ",".join(_DAYS[day][:3] for day in sorted(value.weekdays)) + " "
-            return f"{days}{_clock(value.start)}-{_clock(value.end)} {value.zone}"
+            return f"{DAYS[weekday].title()} {clock_of(offset)}"
         case tuple() | frozenset():
             items = value if isinstance(value, tuple) else sorted(value)
             return ", ".join(_text(item, "") for item in items)
@@ -75,13 +70,7 @@ def _text(value: Any, name: str) -> str:
             return show_duration(value)
         case int() if "microdollars" in name:
             return _money(value)
-        case Path():
-            return str(value)
     return str(value)
-
-
-def _clock(seconds: int) -> str:
-    return f"{seconds // 3_600:02d}:{seconds % 3_600 // 60:02d}"
 
 
 def _money(microdollars: int) -> str:

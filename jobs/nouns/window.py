@@ -140,6 +140,12 @@ class DailyHours:
     end: int
     weekdays: frozenset[int] = frozenset(range(7))
 
+    def __str__(self) -> str:
+        from jobs.cycle import DAYS  # with what it needs, of no use to most
+
+        days = "" if len(self.weekdays) == 7 else ",".join(DAYS[day][:3].title() for day in sorted(self.weekdays)) + " "
+        return f"{days}{clock_of(self.start)}-{clock_of(self.end)} {self.zone}"
+
     def windows(self, start: int, end: int) -> Iterator[Window]:
         """Yield the openings that overlap [start, end), in order."""
         day = datetime.fromtimestamp(start, _zone(self.zone)).date() - timedelta(days=1)
@@ -152,6 +158,11 @@ class DailyHours:
             if day.weekday() in self.weekdays and closes > max(opens, start):
                 yield Window(opens, closes)
             day += timedelta(days=1)
+
+
+def clock_of(seconds: int) -> str:
+    """Return wall-clock seconds after midnight as ``08:30``."""
+    return f"{seconds // 3_600:02d}:{seconds % 3_600 // 60:02d}"
 
 
 def merge(windows: Iterable[Window]) -> list[Window]:

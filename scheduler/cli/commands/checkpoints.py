@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,17 +10,16 @@ import typer
 from jobs.plural import counted
 from jobs.problem import NotFound
 from jobs.size import size
-from scheduler.cli.commands.complete import checkpoint_keys, job_names
+from scheduler.cli.commands.complete import Job, OnlyJob, checkpoint_keys
 from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import meant
 from scheduler.cli.shell.output import figure
-from scheduler.views.documents import checkpoint_json
+from scheduler.views.documents import checkpoint_json, picked
 
 app = group("Saved states: list, verify, copy, keep.", "list")
 
-OnlyJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)]
 Key = Annotated[
     str,
     typer.Argument(
@@ -49,7 +47,9 @@ def list_(cli: Cli, job: OnlyJob = None) -> None:
             ">step": lambda one: str(one.manifest.step),
             "state": lambda one: one.state,
             "-->size": lambda one: size(one.manifest.size),
-            "->loss": lambda one: _loss(one.manifest.metrics),
+            "->loss": lambda one: figure(
+                one.manifest.metrics.get("held_out_loss", one.manifest.metrics.get("loss")), ".4f"
+            ),
             "-made": lambda one: cli.out.moment(one.manifest.created_at),
             "---pinned": lambda one: "yes" if one.pinned else "",
             "--key": lambda one: one.manifest.key,
@@ -73,20 +73,16 @@ def retention(cli: Cli, job: OnlyJob = None) -> None:
         if job is not None:
             jobs.get(tx, job, removed=True)
         judged = judge(tx, cli.app.policy.retention, cli.now, job)
-    cli.out.data(
+    documents = [
         {
-            "checkpoints": [
-                {
-                    "key": one.record.manifest.key,
-                    "bytes": one.record.manifest.size,
-                    "stays": one.verdict.stays,
-                    "why": one.verdict.why,
-                    "delete_at": one.delete_at,
-                }
-                for one in judged
-            ]
+            "key": one.record.manifest.key,
+            "bytes": one.record.manifest.size,
+            **picked(one.verdict, "stays", "why"),
+            "delete_at": one.delete_at,
         }
-    )
+        for one in judged
+    ]
+    cli.out.data({"checkpoints": documents})
     cli.out.listing(
         judged,
         {
@@ -142,7 +138,7 @@ def verify(
 )
 def pull(
     cli: Cli,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)],
+    job: Job,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     step: Annotated[int | None, typer.Option("--step", min=0, help="Default: the newest good one.")] = None,
     with_code: Annotated[
@@ -190,14 +186,9 @@ def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
         with cli.app.database.read() as tx:
             raise _no_such(tx, key) from None
     with cli.app.database.read() as tx:
-        record = checkpoints.get(tx, key)
-    cli.out.data({"checkpoint": checkpoint_json(record)})
+        cli.out.data({"checkpoint": checkpoint_json(checkpoints.get(tx, key))})
     cli.out.line(f"{key} is {'kept for good' if pinned else 'no longer kept for good'}.")
     cli.wake_daemon()
-
-
-def _loss(metrics: Mapping[str, float]) -> str:
-    return figure(metrics.get("held_out_loss", metrics.get("loss")), ".4f")
 
 
 def _no_such(tx: Any, key: str) -> NotFound:

@@ -79,7 +79,7 @@ def states(incomplete: str) -> list[str]:
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)]
 OnlyJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)]
-Pool = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=pool_names)]
+PoolName = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=pool_names)]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model's job.", autocompletion=job_names)]
 VersionName = Annotated[
     str, typer.Argument(metavar="MODEL@N", help="A version, such as ufm@3.", autocompletion=version_names)

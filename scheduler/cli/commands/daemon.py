@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from importlib.metadata import version as version_of
 from platform import python_version
-from typing import Annotated
-
-import typer
 
 from scheduler.cli.prompt import show_line
-from scheduler.cli.shell.command import REASON, alone
+from scheduler.cli.shell.command import Reason, alone
 from scheduler.cli.shell.context import Cli
 
 
@@ -27,9 +24,7 @@ def daemon(cli: Cli) -> None:
 
 
 @alone("schedctl pause", "schedctl pause --reason 'the building has no power on Sunday'")
-def pause(
-    cli: Cli, why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = ""
-) -> None:
+def pause(cli: Cli, why: Reason = "") -> None:
     """Start nothing new until schedctl resume; running sessions go on."""
     from scheduler.store import limits, runs
 

@@ -11,7 +11,8 @@ import typer
 from jobs.problem import NotFound
 from platforms.base import Observed
 from platforms.manual.adapter import ManualPlatform
-from scheduler.cli.shell.command import REASON, Listing, command, group
+from platforms.plugin import traits
+from scheduler.cli.shell.command import Listing, Reason, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import meant
 from scheduler.views.documents import picked
@@ -34,8 +35,9 @@ def list_(cli: Cli) -> None:
         for key in sorted(platform.keys())
         if (offered := platform.show(key, cli.now)) is not None
     ]
-    documents = [
-        {
+    documents, rows = [], []
+    for pool, key, offer, observed, wanted_back in hand_overs:
+        document = {
             "key": key,
             "pool": pool,
             "jobs": list(offer.jobs),
@@ -46,22 +48,13 @@ def list_(cli: Cli) -> None:
             **picked(observed, "started", "ended", "detail"),
             "wanted_back": wanted_back,
         }
-        for pool, key, offer, observed, wanted_back in hand_overs
-    ]
+        documents.append(document)
+        until = cli.out.moment(offer.lapses_at if observed.state == "queued" else offer.deadline)
+        step = _next_step(key, observed, wanted_back)
+        rows.append((key, pool, " and ".join(offer.jobs), observed.state, until, step))
     cli.out.data({"handovers": documents})
-    rows = [
-        (
-            key,
-            pool,
-            " and ".join(offer.jobs),
-            observed.state,
-            cli.out.moment(offer.lapses_at if observed.state == "queued" else offer.deadline),
-            _next_step(key, observed, wanted_back),
-        )
-        for pool, key, offer, observed, wanted_back in hand_overs
-    ]
     cli.out.table(("run", "-pool", "-jobs", "state", "-until", "_next"), rows)
-    if not hand_overs:
+    if not rows:
         cli.out.say("Nothing was offered. What is planned: schedctl plan show")
 
 
@@ -101,11 +94,7 @@ def submit(
 
 
 @command(app, "schedctl handover release uff-ufm-0007 --reason 'no GPU to be had'")
-def release(
-    cli: Cli,
-    key: Key,
-    why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = "released by hand",
-) -> None:
+def release(cli: Cli, key: Key, why: Reason = "released by hand") -> None:
     """Release a session: withdraw an offer, or give up a claim."""
     _desk_of(cli, key).drop(key, f"{why} ({cli.who})", cli.now)
     cli.out.data({"key": key, "dropped": True})
@@ -115,9 +104,6 @@ def release(
 
 def _desks(cli: Cli) -> Iterator[tuple[str, ManualPlatform]]:
     """Yield the pools that a person serves. Raises PlatformError."""
-    from platforms.manual.adapter import ManualPlatform
-    from platforms.plugin import traits
-
     for name, pool in cli.app.pools.items():
         if traits(pool.platform).needs_person and isinstance(platform := cli.platform(name), ManualPlatform):
             yield name, platform

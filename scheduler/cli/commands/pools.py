@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jobs.duration import parse_duration
+from jobs.nouns.pool import Pool
 from jobs.size import gpu_use
-from scheduler.cli.commands.complete import pool_names
-from scheduler.cli.shell.command import REASON, Listing, alone, command, group, parsed
+from scheduler.cli.commands.complete import PoolName, pool_names
+from scheduler.cli.shell.command import Listing, Reason, alone, command, group, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
 from scheduler.cli.shell.output import amount, hours
 from scheduler.views.documents import picked
 
 if TYPE_CHECKING:
-    from jobs.nouns.pool import Pool
-    from jobs.nouns.window import DailyHours
     from scheduler.views.overview import PoolNow
 
 app = group("Pools, where sessions run: list, open, close.", "list")
 
-Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=pool_names)]
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _WEEK = 7 * 86_400
 
 
@@ -43,7 +40,7 @@ def list_(cli: Cli) -> None:
 
 
 @command(app, "schedctl pools open kaggle", name="open")
-def open_(cli: Cli, name: Name) -> None:
+def open_(cli: Cli, name: PoolName) -> None:
     """Open a pool that a person or refusals closed."""
     from scheduler.store import limits
 
@@ -56,11 +53,11 @@ def open_(cli: Cli, name: Name) -> None:
 @command(app, "schedctl pools close kaggle --reason 'account under review'", "schedctl pools close desk --for 12h")
 def close(
     cli: Cli,
-    name: Name,
+    name: PoolName,
     length: Annotated[
         int | None, typer.Option("--for", parser=parsed(parse_duration), metavar="DURATION", help="Such as 90m or 2d.")
     ] = None,
-    why: Annotated[str, typer.Option(*REASON, metavar="TEXT", help="It is kept and shown.")] = "closed by hand",
+    why: Reason = "closed by hand",
 ) -> None:
     """Start nothing on a pool, for a while or until it is opened. What runs there goes on."""
     from scheduler.store import limits
@@ -95,7 +92,7 @@ def _json(pool: Pool, state: PoolNow) -> dict[str, Any]:
         "image": pool.options.get("image", ""),
         "device_counts": list(pool.device_counts),
         "dtypes": sorted(pool.dtypes),
-        "hours": [_hours(opening) for opening in pool.hours],
+        "hours": [str(opening) for opening in pool.hours],
         "quotas": [quota.name for quota in pool.quotas],
     }
 
@@ -114,19 +111,10 @@ def _row(cli: Cli, pool: Pool, state: PoolNow) -> tuple[str, ...]:
         gpu_use(state.gpu_memory_bytes, state.gpu_busy),
         f"{state.sessions_live} of {pool.sessions_max}",
         hours(pool.session_cap_seconds),
-        ", ".join(_hours(opening) for opening in pool.hours) or "always",
+        ", ".join(map(str, pool.hours)) or "always",
         f"{pool.source} {pool.as_of}".strip(),
         state.closed_why + until,
     )
-
-
-def _hours(opening: DailyHours) -> str:
-    days = "" if len(opening.weekdays) == 7 else ",".join(_DAYS[day] for day in sorted(opening.weekdays)) + " "
-    return f"{days}{_clock(opening.start)}-{_clock(opening.end)} {opening.zone}"
-
-
-def _clock(seconds: int) -> str:
-    return f"{seconds // 3_600:02d}:{seconds % 3_600 // 60:02d}"
 
 
 @alone("schedctl quota", "schedctl quota kaggle --json", kind=Listing)
