@@ -17,7 +17,7 @@ from jobs.nouns.window import DAY, HOUR, Calendar
 from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import JobSpec
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.notify import report_message
+from scheduler.notify import mail
 from scheduler.notify.deliver import EmailChannel
 from scheduler.notify.mail import message_of
 from scheduler.report.chart import STYLE
@@ -148,7 +148,7 @@ def test_without_a_font_or_the_library_a_message_has_its_words_and_bars_alone(
     database: Database, report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pictures = pictures_of(database, POOLS, report)
-    monkeypatch.setattr(report_message, "find_font", lambda: find_font([tmp_path, tmp_path / "none"]))
+    monkeypatch.setattr(mail, "find_font", lambda: find_font([tmp_path, tmp_path / "none"]))
     without_font = message_of(report, pictures)
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)

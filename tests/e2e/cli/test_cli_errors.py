@@ -231,13 +231,13 @@ def test_an_unexpected_error_is_short_and_says_how_to_see_more(
     assert "Traceback" in schedctl("queue", "list", "--debug").err
 
 
-def test_ctrl_c_is_quiet(home: Path, schedctl: Schedctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_quiet(world: Database, schedctl: Schedctl, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("scheduler.cli.commands.queue_list.list_queue", interrupted)
-    monkeypatch.setattr("scheduler.cli.commands.queue_show.show_job", interrupted)
-    for words in (["queue", "list"], ["queue", "show", "x"]):
+    monkeypatch.setattr("scheduler.cli.commands.queue_show.job_json", interrupted)
+    for words in (["queue", "list"], ["queue", "show", "uff-main"]):
         typed = schedctl(*words)
         assert (typed.code, typed.out, typed.err) == (Exit.INTERRUPTED, "", "")
 

@@ -11,7 +11,6 @@ from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 from jobs.nouns.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.notify import report_message
 from scheduler.notify.deliver import DeliveryFailed
 from scheduler.notify.mail import WEEKLY, Mailing, mail
 from scheduler.store import due
@@ -57,7 +56,7 @@ class Post:
         """Do what the daemon does for its messages, on a machine that has no font to draw pictures with."""
         began = self._looked = self._world.now
         try:
-            with patch.object(report_message, "find_font", lambda: None):
+            with patch("scheduler.notify.mail.find_font", lambda: None):
                 mail(ports, self.mailing, now)
         finally:
             if self._since is None and self._is_promised():
