@@ -1,1 +1,1 @@
-"""Verbs: the one table of what may be asked and changed. Page, JSON API, port and coding agents are made of it."""
+"""Verbs: the table of all queries and changes. The page, the JSON API, the port and the MCP server are made from it."""

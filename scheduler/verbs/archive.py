@@ -1,4 +1,4 @@
-"""Archive: the weekly reports, made from the books when they are asked for, and as they were sent."""
+"""Archive of weekly reports: computed from the ledger on request, and the messages that were sent."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def message(source: Source, week: Week, channel: Channel) -> ReportMessage:
 
 
 def message_page(source: Source, week: str, channel: str) -> str | None:
-    """Return the message as its reader saw it, its pictures within; None for one that was words alone.
+    """Return the message as HTML with its pictures embedded; None for a message of plain text.
 
     Raises BadRequest, NotFound.
     """
     body = _as_sent(source, _week(source, week).label, channel)[1]
     html = body.get("html")
-    # Slack and Apprise have the same body, and show the words of it.
+    # Slack and Apprise get the same body and show its text only.
     if html is None or channel.partition("-")[0] != "email":
         return None
     for name, picture in body.get("pictures", {}).items():
@@ -77,7 +77,7 @@ def _week(source: Source, label: str) -> WeekOf:
     """Return the week of ``label``. Raises BadRequest."""
     try:
         week = week_named(label, source.zone, source.now)
-        if not 1970 <= int(week.label[:4]) <= 9_000:  # the weeks before and after it must exist as well
+        if not 1970 <= int(week.label[:4]) <= 9_000:  # the weeks before and after it must be valid dates too
             raise ValueError(label)
     except (ValueError, OverflowError):
         raise BadRequest(f"there is no week {label}", "Write it like 2026-W47, this or last") from None

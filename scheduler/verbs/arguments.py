@@ -1,4 +1,4 @@
-"""Arguments: what each verb takes, as the function that answers it declares it. All else is refused."""
+"""Arguments of verbs, derived from the signature of the function that answers. Unknown arguments are refused."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ PAGE_ROWS = 50
 
 
 class BadRequest(UserError):
-    """A request that cannot be understood; nothing was done."""
+    """The request is invalid; nothing was done."""
 
     def __init__(self, why: str, remedy: str = "The verbs and their arguments: schedctl port --describe") -> None:
         super().__init__(why, remedy=remedy)
 
 
 class Busy(UserError):
-    """Too much was asked at the same time; nothing was done."""
+    """Too many requests at the same time; nothing was done."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why, remedy="Ask again when earlier requests are answered")
 
 
 class CommandFailed(Exception):
-    """A command of ``schedctl`` refused; ``document`` is its error as ``--json`` has it."""
+    """A command of ``schedctl`` failed; ``document`` is its error as ``--json`` prints it."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         super().__init__(str(document.get("message", "")))
@@ -84,7 +84,7 @@ def _has_nul(value: Any) -> bool:
 
 
 class Arguments(BaseModel):
-    """Base of all: unknown names and other types are refused."""
+    """Base class: unknown names and wrong types are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_by_name=True)
 
@@ -97,12 +97,12 @@ class Arguments(BaseModel):
 
 
 def alias_of(parameter: str) -> str:
-    """Return what callers call a parameter: ``from_`` is named as it is for Python alone."""
+    """Return the public name of a parameter: ``from`` for ``from_``, which only avoids the Python keyword."""
     return parameter.removesuffix("_")
 
 
 def arguments_of(verb: str, parameters: Mapping[str, Parameter]) -> type[Arguments]:
-    """Return what a verb takes, as the parameters of what answers it say."""
+    """Return the argument model of a verb, from the parameters of the function that answers."""
     fields: dict[str, Any] = {
         name: (one.annotation, Field(... if one.default is Parameter.empty else one.default, alias=alias_of(name)))
         for name, one in parameters.items()
@@ -111,7 +111,7 @@ def arguments_of(verb: str, parameters: Mapping[str, Parameter]) -> type[Argumen
 
 
 def checked(takes: type[Arguments], args: Mapping[str, Any], *, texts: bool = False) -> Any:
-    """Return what was given as ``takes``, all as ``texts`` by a form. Raises BadRequest, which shows no value."""
+    """Return validated arguments; ``texts``: a form sent all values as text. Raises BadRequest, without the values."""
     try:
         return takes.model_validate_strings(args, strict=False) if texts else takes.model_validate(args)
     except ValidationError as error:

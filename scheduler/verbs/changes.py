@@ -1,4 +1,4 @@
-"""Changes: what may be changed and tried, one function each, as the verb that it is."""
+"""Verbs that change something or simulate a change, one function each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.wake import wake
 
 
 class RunStopped(ApiAnswer):
-    """The run as it is now, and whether its session was told; if not, the daemon tells it."""
+    """The run, and whether its session has received the stop; if not, the daemon delivers it."""
 
     run: RunRow
     told: bool
@@ -61,13 +61,13 @@ def stop(surface: Surface, run: Name, why: Words = "") -> RunStopped:
 
 
 def _changed(surface: Surface, record: JobRecord) -> JobRow:
-    """Return the job as it is now; a running one saves and leaves first, which takes a moment."""
+    """Return the job after the change; a running job is still active until its session has saved."""
     wake(surface.app.settings.state_dir)
     with surface.read() as tx:
         return job_rows(surface, tx, [record])[0]
 
 
-# What ``schedctl`` answers in a process of its own, and what each verb types there.
+# Verbs that run a command of ``schedctl`` in a separate process, with its arguments.
 @verb("plan.explain", "", slow=True)
 def explain(surface: Surface, job: Name) -> dict[str, Any]:
     """Why a job is not running, or where it is; for one that is outbid, the weight that would start it."""
@@ -182,7 +182,7 @@ def sync(surface: Surface, target: Name, *, dry_run: bool = False) -> dict[str, 
 
 
 def _options(**options: Any) -> Iterator[str]:
-    """Yield what was given as options of a command; one that is repeated has a sequence, a flag is true."""
+    """Yield keywords as command-line options: a sequence repeats the option, ``True`` is a flag."""
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         for one in [value] if isinstance(value, str) or not isinstance(value, Sequence) else value:

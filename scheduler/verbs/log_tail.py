@@ -1,4 +1,4 @@
-"""Log tail: the end of what sessions printed, read on from where it was left. Nothing in it steers a screen."""
+"""Log tail: the end of session output, read incrementally and without terminal control characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.verbs.source import Source
 
 _KEPT_BYTES = 256 << 10
 _PIECE_BYTES = 1 << 20
-_READ_MAX_BYTES = 16 << 20  # per request: a long log is caught up with over several
+_READ_MAX_BYTES = 16 << 20  # bytes per request; a long log is read over several requests
 _TAILS_MAX = 32
 _LOOK_AGAIN_SECONDS = 1.5
 _TERMINAL_COMMAND = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
@@ -23,9 +23,9 @@ _TERMINAL_COMMAND = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What a session printed from byte ``offset`` on; ask for more with ``after=next``.
+    """Session output from byte ``offset`` on; the next request uses ``after=next``.
 
-    ``cut`` tells that earlier text is left out; ``ended`` that no more will come; ``why`` that the log cannot be read.
+    ``cut``: earlier text is left out. ``ended``: the log is complete. ``why``: the reason why it cannot be read.
     """
 
     key: str
@@ -39,7 +39,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class _TailState:
-    """The last bytes of one log: ``data`` begins at byte ``base``. ``whole``: the session ended and all was read."""
+    """The last bytes of one log: ``data`` starts at byte ``base``. ``whole``: the session ended and all was read."""
 
     base: int = 0
     data: bytes = b""
@@ -48,13 +48,13 @@ class _TailState:
 
     @property
     def end(self) -> int:
-        """The byte after the last one that was read."""
+        """The offset after the last byte read."""
         return self.base + len(self.data)
 
 
 @dataclass(slots=True)
 class _Tail:
-    """What is known of one log, replaced by the one thread that reads on; ``read`` is set while none does."""
+    """The cached state of one log, replaced by the one thread that reads it; ``read`` is set while none does."""
 
     state: _TailState = field(default_factory=_TailState)
     read: Event = field(default_factory=Event)
@@ -62,7 +62,7 @@ class _Tail:
 
 
 class LogTails:
-    """The tails that were asked for lately. Platforms are asked at most every second and a half, by one at a time."""
+    """A cache of recently requested tails. Each log is read by one thread, at most every 1.5 seconds."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -71,10 +71,10 @@ class LogTails:
         self._redact = source.app.redact
 
     def read(self, key: str, after: int = 0, patience_seconds: float = 5.0) -> Log:
-        """Return what a run printed from the line on that byte ``after`` stands in. Raises UnknownRun.
+        """Return the output of a run from the line that contains byte ``after``. Raises UnknownRun.
 
-        Lines are whole as long as the session goes on: what is secret in one is known by the whole of it alone.
-        A platform that does not answer within the patience goes on being asked; what it says comes next time.
+        While the session runs only complete lines are returned: a secret is found only in a complete line.
+        If the platform does not answer in time, the request continues in the background for the next call.
         """
         with self._source.read() as tx:
             run = runs.get(tx, key)
@@ -89,7 +89,7 @@ class LogTails:
             if idle and not tail.state.whole and (first or at - (tail.read_at or 0.0) >= _LOOK_AGAIN_SECONDS):
                 tail.read_at = at
                 tail.read.clear()
-                # The state was read before the log: what is printed before a session ends is never missed.
+                # The state is read before the log, so output printed just before the end is not missed.
                 words = (tail, run.pool, key, isinstance(run.state, Ended))
                 Thread(target=self._read_on, args=words, daemon=True).start()
         answered = tail.read.wait(patience_seconds)
@@ -116,10 +116,10 @@ class LogTails:
 
     def _answer(self, state: _TailState, key: str, after: int, *, answered: bool) -> Log:
         end = state.end if state.whole else state.base + state.data.rfind(b"\n") + 1
-        # Cut in the middle of a line: what is left of it is not shown.
+        # The tail starts in the middle of a line; its rest is not shown.
         first = state.base if state.base == 0 else state.base + (state.data.find(b"\n") + 1 or len(state.data))
         start = first if after > state.end else max(first, min(after, end))
-        if start < state.end:  # a reader may ask from anywhere, and gets the whole line
+        if start < state.end:  # readers may start at any byte and get the complete line
             start = max(first, state.base + state.data.rfind(b"\n", 0, start - state.base) + 1)
         part = state.data[start - state.base : max(start, end) - state.base]
         return Log(
@@ -134,9 +134,9 @@ class LogTails:
 
 
 def printable(text: str) -> str:
-    """Return lines without terminal commands, control characters and marks that turn the direction of writing.
+    """Return lines without terminal escape sequences, control characters and bidirectional marks.
 
-    A line that overwrites itself, as progress bars do, is shown in its last state.
+    A line that overwrites itself, such as a progress bar, is shown in its last state.
     """
     text = _TERMINAL_COMMAND.sub("", text.replace("\r\n", "\n"))
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))

@@ -1,7 +1,7 @@
-"""Questions: what may be asked of the database, one function each, as the verb that it is.
+"""Verbs that read the database, one function each.
 
-A function takes the source and what is asked by; its first line is what people and programs read of it. Each raises
-StoreFailure, and the error of a name that nothing has.
+The first parameter is the source; the first line of the docstring is the help text. Each function raises StoreFailure,
+and an Unknown... error for a name that does not exist.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def status(source: Source) -> shapes.Status:
 
 
 def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | None, int | None, list[str]]:
-    """Return who leads, when the last cycle was, and what keeps the scheduler from its work, in sentences."""
+    """Return the leading daemon, the time of the last cycle, and problems of the scheduler as sentences."""
     problems = []
     schema = revision(tx, source.app.reading.where)
     if schema != REVISIONS[-1]:
@@ -138,7 +138,7 @@ def pools(source: Source, tx: Connection, now: int) -> list[PoolNow]:
 
 
 def newest_needs(source: Source, tx: Connection, now: int) -> list[Need]:
-    """Return what only a person can settle, of the last seven days."""
+    """Return the actions required of the last seven days."""
     return source.kept(
         "needs", source.news(tx), lambda: needs(tx, source.pools, now - WEEK, now, source.alarms(tx), source.plan)
     )
@@ -159,13 +159,13 @@ def training(source: Source) -> shapes.TrainingNow:
 
 
 def training_now(source: Source, tx: Connection, needs: Sequence[Need], now: int) -> shapes.TrainingNow:
-    """Return the jobs that train, then those that wait and those that failed or are held, and what is over."""
+    """Return the jobs in order: running, waiting, failed or held, and recently finished."""
     active, _ = jobs.page(tx, _JOBS_SHOWN, states={"active"})
     records = list(active)
     for wanted in ({"failed", "held"}, {"queued"}, {"done"}):
         room = _JOBS_SHOWN - len(records)
         records += jobs.page(tx, room, states=wanted)[0] if room > 0 else []
-    # What scored a version and is over says no more than the version does.
+    # A finished evaluation is left out: the version shows its result.
     records = [record for record in records if record.spec.role != EVALUATE or not isinstance(record.state, Done)]
     going = source.trainings(tx, records, now)
     states = counts.training_by_state(tx)
@@ -204,7 +204,7 @@ def queue_list(
 
 
 def job_rows(source: Source, tx: Connection, records: Sequence[JobRecord]) -> list[shapes.JobRow]:
-    """Return jobs as the API shows them."""
+    """Return jobs as rows of the API."""
     return [shapes.JobRow(**document) for document in _rows_of(source, tx, records, listed_job_json)]
 
 
@@ -235,7 +235,7 @@ def queue_show(source: Source, job: Name) -> shapes.JobDetail:
 
 
 def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
-    """Return (step, held-out loss) of the checkpoints that have one, by step; damaged ones prove nothing."""
+    """Return (step, held-out loss) of the checkpoints that have one, by step, without damaged checkpoints."""
     curves = {
         record.manifest.step: loss
         for record in reversed(saved)
@@ -252,7 +252,7 @@ def _rows_of(
     records: Sequence[JobRecord],
     document_of: Callable[[JobRecord, Reason | None], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return the documents of jobs, each with why the job is where it is, in a sentence."""
+    """Return the documents of jobs, each with a sentence on why the job is in its state."""
     reasons, places = source.reasons(tx), source.places(tx)
     run_of = {record.spec.name: record.state.run for record in records if isinstance(record.state, Active)}
     waits = queue_waits.of(tx, run_of.values())
@@ -308,7 +308,7 @@ def events_list(
     with source.read() as tx:
         listed = events.after(tx, after, limit, kinds, subject)
         newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
-    # Fewer than asked for: nothing that fits is left up to the newest.
+    # Fewer events than the limit: all matching events up to the newest were returned.
     position = listed[-1].id if len(listed) == limit else max(newest, after)
     return shapes.Events(events=listed, position=position, missed_up_to=pruned if after < pruned else 0)
 
@@ -319,7 +319,7 @@ def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
 
 
 def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
-    """Return how each quota of each pool is used up, with what the newest plan will take of it."""
+    """Return the burn-down of each quota of each pool, with the use that the newest plan expects."""
     return chart_facts.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
 
 
@@ -368,7 +368,7 @@ def plan_week(source: Source) -> ComingWeek | None:
 
 
 def week_ahead(source: Source, tx: Connection) -> ComingWeek | None:
-    """Return the week of the newest plan, made again after each change and once a minute; None without a plan."""
+    """Return the coming week of the newest plan, cached for a minute or until a change; None without a plan."""
     plan, now = source.plan(tx), source.now
     if plan is None:
         return None
@@ -413,7 +413,7 @@ def models_show(source: Source, version: Name) -> shapes.Data:
 
 
 def version_facts(tx: Connection, name: str) -> VersionFacts:
-    """Return all there is to know of the version that ``ufm@3`` names. Raises NotFound."""
+    """Return all details of a version, named like ``ufm@3``. Raises NotFound."""
     named = split_version(name)
     if named is None:
         raise versions.unknown_version(name)
@@ -421,12 +421,12 @@ def version_facts(tx: Connection, name: str) -> VersionFacts:
 
 
 def span_around(now: int, zone: str) -> Window:
-    """Return seven local days with today as the fourth."""
+    """Return the bounds of seven local days, today being the fourth."""
     return span_from(datetime.fromtimestamp(now, UTC).astimezone(ZoneInfo(zone)).date() - timedelta(_DAYS_BEFORE), zone)
 
 
 def span_from(day: date, zone: str, days: int = DAYS) -> Window:
-    """Return ``days`` local days from the midnight of ``day`` on. Raises OverflowError at the end of time."""
+    """Return the bounds of ``days`` local days from the midnight of ``day``. Raises OverflowError for far dates."""
     first, last = (
         datetime(at.year, at.month, at.day, tzinfo=ZoneInfo(zone)) for at in (day, day + timedelta(days=days))
     )
@@ -434,7 +434,7 @@ def span_from(day: date, zone: str, days: int = DAYS) -> Window:
 
 
 def timeline(source: Source, tx: Connection, span: Window, now: int) -> Timeline:
-    """Return what the picture of the week shows."""
+    """Return the sessions of the timeline picture."""
     return chart_facts.timeline(tx, source.pools, source.plan(tx), span, now)
 
 
@@ -454,13 +454,13 @@ def span(source: Source, from_: Day | None = None) -> shapes.Span:
 
 
 def day_of(text: str) -> date:
-    """Return the day that ``2026-11-16`` names. Raises BadRequest when there is no such day."""
+    """Return the parsed day of ``2026-11-16``. Raises BadRequest if it is not a valid day."""
     try:
         day = date.fromisoformat(text)
         if day.isoformat() != text:
             raise ValueError(text)
     except ValueError:
         raise BadRequest(f"{text} is no day; write it like 2026-11-16") from None
-    if not 1970 <= day.year <= 9_000:  # the zone's offsets and the days before and after must exist as well
+    if not 1970 <= day.year <= 9_000:  # the days before and after, with the zone's offset, must be valid dates too
         raise BadRequest(f"{text} is outside the years 1970 to 9000")
     return day

@@ -1,6 +1,6 @@
-"""Shapes: what the JSON API answers with. Keys are those of ``schedctl --json``; docs/status-page.md lists the rest.
+"""Shapes of the answers of the JSON API. Keys are those of ``schedctl --json``; docs/status-page.md lists the others.
 
-Instants are integer UTC seconds, durations integer seconds, money integer micro-dollars; null means none or not known.
+Instants are integer UTC seconds, durations integer seconds, money integer micro-dollars; null means none or unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scheduler.views.verdict import Verdict
 
 
 def finite(value: Any) -> Any:
-    """Return a value without the numbers that JSON cannot hold, which become null."""
+    """Return a value in which NaN and infinities, which JSON does not have, are null."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -45,7 +45,7 @@ Data = Annotated[dict[str, Any], BeforeValidator(finite)]
 
 
 class ApiAnswer(BaseModel):
-    """Base of all answers."""
+    """Base class of all answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
 
@@ -74,16 +74,15 @@ class JobRow(ApiAnswer):
 
 
 class TrainingRow(JobRow):
-    """A job with how its training goes."""
+    """A job with the progress of its training."""
 
     training: TrainingProgress
 
 
 class TrainingNow(ApiAnswer):
-    """The verdict, and the jobs that matter most; ``more`` are in the queue besides them.
+    """The verdict and the most important jobs; ``more`` is the number of other jobs in the queue.
 
-    ``line`` is the verdict as a person reads it. ``finished`` are those that were done in the last seven days, the
-    newest first.
+    ``line`` is the verdict as a sentence. ``finished`` are the jobs done in the last seven days, newest first.
     """
 
     verdict: Verdict
@@ -102,12 +101,12 @@ class Paged(ApiAnswer):
 
 
 def paged(page: int, rows: int, total: int) -> dict[str, int]:
-    """Return the fields of a list that is shown ``rows`` at a time; an empty one has one page."""
+    """Return the paging fields of a list with ``rows`` per page; an empty list has one page."""
     return {"total": total, "page": page, "pages": max(1, -(-total // rows))}
 
 
 class Queue(Paged):
-    """One page of the queue. ``states`` counts all jobs by state, ``total`` those that were asked for."""
+    """One page of the queue. ``states`` counts all jobs by state, ``total`` those that match the filter."""
 
     jobs: list[JobRow]
     states: dict[str, int]
@@ -117,17 +116,17 @@ class Queue(Paged):
 class LaneRow(Lane):
     """One job's lane in a run, with its newest heartbeat.
 
-    ``begun_at`` is when it continued in the session, after a job that was over; null if it began with the session.
+    ``begun_at`` is when it joined the session after an earlier job ended; null if it began with the session.
     """
 
     heartbeat: Data | None = None
 
 
 class RunRow(ApiAnswer):
-    """A run; ``started`` and ``ended`` are null for what never began or goes on.
+    """A run; ``started`` and ``ended`` are null until the session starts or ends.
 
-    ``waiting`` says why a session waits in its platform's queue, since when, until when it is expected to, and its
-    place there (1 is next), as far as its platform tells; null of one that does not wait.
+    ``waiting`` describes a session in its platform's queue as far as known: reason, since when, expected start, and
+    position (1 is next); null if it does not wait.
     """
 
     key: str
@@ -166,7 +165,7 @@ class RunDetail(RunRow):
 
 
 class CheckpointRow(ApiAnswer):
-    """A saved state of a job, without its components."""
+    """A checkpoint of a job, without its components."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -186,10 +185,10 @@ class CheckpointRow(ApiAnswer):
 
 
 class JobDetail(JobRow):
-    """All there is to know about one job.
+    """All details of one job.
 
-    ``losses`` are (step, held-out loss) of its generation's checkpoints, ``told`` (step, loss) of its sessions, which
-    began at the steps ``sessions``.
+    ``losses`` are (step, held-out loss) of the checkpoints of its generation, ``told`` are (step, loss) reported by its
+    sessions, which began at the steps ``sessions``.
     """
 
     training: TrainingProgress
@@ -221,7 +220,7 @@ class Ledger(Paged):
 
 
 class Status(ApiAnswer):
-    """The whole at a glance. ``problems`` say in sentences what keeps the scheduler from its work."""
+    """The summary of everything. ``problems`` are sentences on what keeps the scheduler from working."""
 
     version: str
     now: int
@@ -266,14 +265,14 @@ class Revision(ApiAnswer):
 
 
 class Health(ApiAnswer):
-    """Whether the service lives, or is ready; ``problems`` say why not."""
+    """Whether the service is alive, or ready; ``problems`` say why not."""
 
     ok: bool
     problems: list[str]
 
 
 class Fault(ApiAnswer):
-    """What failed and why, as RFC 9457 and in the manner of ``schedctl``."""
+    """An error as RFC 9457 defines it, with the fields of an error of ``schedctl``."""
 
     type: str = "about:blank"
     title: str
@@ -285,7 +284,7 @@ class Fault(ApiAnswer):
 
     @classmethod
     def of(cls, code: int, error: str, why: str, remedy: str) -> Fault:
-        """Return what is answered with an HTTP status ``code``."""
+        """Return the error document for an HTTP status ``code``."""
         return cls(status=code, title=error, detail=why, error=error, why=why, remedy=remedy)
 
 
@@ -325,7 +324,7 @@ class FinishChange(ApiAnswer):
 
 
 class PlanDifference(ApiAnswer):
-    """From the plan before the newest one, or the one that was current at ``since``, to the newest."""
+    """The changes from the previous plan, or the plan current at ``since``, to the newest plan."""
 
     before: PlanHead
     after: PlanHead
@@ -333,7 +332,7 @@ class PlanDifference(ApiAnswer):
     finishes: list[FinishChange]
 
 
-PlanDifference.model_rebuild(_types_namespace={"Placement": Placement})  # views name it for the type checker alone
+PlanDifference.model_rebuild(_types_namespace={"Placement": Placement})  # only the type checker sees the name in views
 
 
 class SessionRow(ApiAnswer):

@@ -1,4 +1,4 @@
-"""Source: what every page is made of. It reads the database and keeps what is dear to make until something changes."""
+"""Source: reads the database for pages and programs, and caches expensive results until something changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ALARMS_MAX = 200
 
 
 class Source:
-    """The database and the settings as pages see them; safe to share between threads."""
+    """The database and the settings, for reading; may be shared between threads."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -74,13 +74,13 @@ class Source:
         return self.kept("plan", plans.newest_number(tx), lambda: plans.newest(tx))
 
     def charges(self, tx: Connection) -> Mapping[str, Sequence[Charge]]:
-        """Return what counts against each pool in any window that counts now."""
-        # Kept until the next entry; what has left every window since then counts in none.
+        """Return by pool the charges that count in any current quota window."""
+        # Cached until the next ledger entry; charges that have since left every window do not count anyway.
         newest = ledger.newest_number(tx)
         return self.kept("charges", newest, lambda: ledger.charges(tx, self.now - ledger.LOOK_BACK_SECONDS))
 
     def alarms(self, tx: Connection) -> Sequence[Event]:
-        """Return the newest events that a person should know of; only what is new in the log is read again."""
+        """Return the newest events of interest to a person; only new events are read from the log."""
         event_id, alarms = self._alarms
         newest = events.newest_id(tx)
         while event_id < newest:
@@ -91,13 +91,13 @@ class Source:
         return alarms
 
     def reasons(self, tx: Connection) -> Mapping[str, Reason]:
-        """Return why each waiting job of the newest plan waits."""
+        """Return by job the reason why it waits in the newest plan."""
         plan = self.plan(tx)
         deferrals = plan.deferrals if plan else ()
         return self.kept("reasons", plans.newest_number(tx), lambda: {one.job: one.reason for one in deferrals})
 
     def places(self, tx: Connection) -> Mapping[str, Placement]:
-        """Return the first session that the newest plan has for each job."""
+        """Return by job its first session in the newest plan."""
 
         def make() -> Mapping[str, Placement]:
             plan = self.plan(tx)
@@ -107,7 +107,7 @@ class Source:
         return self.kept("places", plans.newest_number(tx), make)
 
     def trainings(self, tx: Connection, records: Sequence[JobRecord], now: int) -> list[TrainingProgress]:
-        """Return how the training of each job stands."""
+        """Return the training progress by job."""
         live = (
             queue_waits.attach(tx, runs.live(tx)) if any(isinstance(record.state, Active) for record in records) else []
         )
@@ -115,7 +115,7 @@ class Source:
         return trainings(tx, records, live, self.plan(tx), self.pools, beat, now)
 
     def why(self, state: JobState, reason: Reason | None, place: Placement | None) -> str:
-        """Return in one sentence why a job is where it is; ``place`` is its next planned session."""
+        """Return one sentence on why a job is in its state; ``place`` is its next planned session."""
         if not isinstance(state, Queued):
             return why(state, None, self.zone, 0)
         if reason is not None:
@@ -125,9 +125,9 @@ class Source:
         return "the next plan considers it"
 
     def kept(self, name: Hashable, version: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` returned for this version of the thing; only the newest version is kept.
+        """Return the cached result of ``make`` for ``version``; only the newest version is cached.
 
-        Who asks while it is being made waits for that, and makes it where that failed.
+        Concurrent callers wait for the first one. If ``make`` fails there, the next caller calls it.
         """
         making: Future[T] | None = None
         with self._lock:
@@ -147,7 +147,7 @@ class Source:
             value = make()
             making.set_result(value)
         finally:
-            making.cancel()  # where it failed; the error itself would keep its frames, and with them a transaction
+            making.cancel()  # ``make`` failed; an error that is kept would keep its frames, and a transaction
             with self._lock:
                 if self._kept.get(name) is cached and making.cancelled():
                     del self._kept[name]

@@ -1,4 +1,4 @@
-"""Surface: what verbs are asked of, and how one is declared: as a function below :func:`verb`."""
+"""Surface: declares verbs, by the decorator :func:`verb`, and answers them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Verb:
-    """One thing that may be asked: its name, and who answers; it takes what the answer has as parameters.
+    """A query or a change: its name and the function that answers, whose parameters are the arguments.
 
-    An answer is made of the surface, its first parameter. It ``changes`` something; is ``slow``, so that others are
-    answered meanwhile; is given again for ``kept_seconds`` unless something was changed here. Over HTTP, a read is
-    found at its ``address`` below /api/v1, and a change is a form of the page that goes to its address below /actions;
-    "" is none. What an address names are parameters. The answer stands below ``key``, unless that is "".
+    The first parameter of the function is the surface. ``changes``: it changes something. ``slow``: other requests are
+    answered meanwhile. ``kept_seconds``: how long an answer is cached unless something changes here. ``address`` is the
+    HTTP path, below /api/v1 for a read and below /actions for a change made by a form of the page; "" if there is none.
+    Names in the path are parameters. ``key`` is the key of the answer in its document; "" for no key.
     """
 
     name: str
@@ -50,44 +50,44 @@ class Verb:
 
     @cached_property
     def keywords(self) -> dict[str, Parameter]:
-        """The parameters of the answer but the surface, by name, to be given as keywords."""
+        """The parameters of the function by name, without the surface."""
         _, *parameters = signature(self.answer, eval_str=True).parameters.values()
         return {one.name: one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters}
 
     @cached_property
     def takes(self) -> type[Arguments]:
-        """What may be given."""
+        """The argument model."""
         return arguments_of(self.name, self.keywords)
 
     @cached_property
     def answers(self) -> Any:
-        """The type of what is answered."""
+        """The type of the answer."""
         kind = signature(self.answer, eval_str=True).return_annotation
         below: dict[str, Any] = {self.key: (kind, ...)}
         return create_model(f"{self.takes.__name__}Answer", **below) if self.key else kind
 
     @cached_property
     def view(self) -> TypeAdapter[Any]:
-        """What is answered, which has its JSON schema, and writes numbers that JSON cannot hold as null."""
+        """The model of the answer, with its JSON schema; NaN and infinities are written as null."""
         return TypeAdapter(self.answers)
 
     @property
     def who(self) -> Literal["readers", "actors", "user"]:
-        """Who may ask: readers of the page, those who showed its token for actions, or its process's own user alone."""
+        """Who may use it: readers of the page, holders of its action token, or only the user of the process."""
         return "user" if not self.address else "actors" if self.changes else "readers"
 
     @property
     def summary(self) -> str:
-        """What it does, in a line."""
+        """The first line of the help text."""
         return (self.answer.__doc__ or "").strip().splitlines()[0]
 
     def ask(self, surface: Any, arguments: Mapping[str, Any]) -> Any:
-        """Return what is answered, given arguments that were checked. Raises what the answer raises."""
+        """Return the answer for validated arguments. Raises what the function raises."""
         answer = self.answer(surface, **arguments)
         return self.answers.model_construct(**{self.key: answer}) if self.key else answer
 
     def document(self) -> dict[str, Any]:
-        """Return what it takes and answers, as JSON schemas."""
+        """Return the JSON schemas of arguments and answer."""
         schemas = {"arguments": self.takes.model_json_schema(), "answer": self.view.json_schema(mode="serialization")}
         return {"summary": self.summary, "changes": self.changes, "who": self.who, **schemas}
 
@@ -102,7 +102,7 @@ def verb(
     key: str = "",
     table: dict[str, Verb] = VERBS,
 ) -> Callable[[F], F]:
-    """Return what makes a function the verb ``name`` of the ``table``; a read has an address of its name by default."""
+    """Return a decorator that adds a function to ``table`` as verb ``name``; the address of a read is its name."""
     if address is None:
         address = "" if changes else f"/{name.replace('.', '/')}"
 
@@ -114,10 +114,10 @@ def verb(
 
 
 class Surface(Source):
-    """What programs may ask of one database, with the rights of the user who started this process.
+    """The verbs of one database, with the rights of the user who started this process.
 
-    ``who`` stands in the event log; ``where`` in the reason of a change that has none; ``config`` is the settings file
-    that commands are given; ``tell`` makes an error the document that ``--json`` shows of it.
+    ``who`` is written to the event log, ``where`` as the reason of a change without one. ``config`` is the settings
+    file for commands. ``tell`` converts an error to the document that ``--json`` prints.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Surface(Source):
         self._answering = Lock()
 
     def answer(self, verb: Verb, args: Mapping[str, Any]) -> bytes:
-        """Return the answer as JSON text, with secrets taken out. Raises BadRequest and what the verb raises."""
+        """Return the answer as JSON text without secrets. Raises BadRequest and what the verb raises."""
         if verb.kept_seconds and not args:
             kept = self._answers.get(verb.name)
             if kept is not None and stopwatch() < kept[0]:
@@ -159,12 +159,12 @@ class Surface(Source):
         return body
 
     def text_of(self, value: Any, view: TypeAdapter[Any] = _ANYTHING) -> bytes:
-        """Return views or plain values as JSON text in which no known secret stands."""
+        """Return views or plain values as JSON text, known secrets redacted."""
         return self.app.redact(json_of(value, view).decode()).encode()
 
 
 def json_of(value: Any, view: TypeAdapter[Any]) -> bytes:
-    """Return a view as JSON text. Half of a surrogate pair, which odd names of files have, becomes a question mark."""
+    """Return a view as JSON text. Lone surrogates, which odd file names contain, become question marks."""
     try:
         return view.dump_json(value)
     except PydanticSerializationError:
@@ -172,11 +172,11 @@ def json_of(value: Any, view: TypeAdapter[Any]) -> bytes:
         return json.dumps(plain, ensure_ascii=False, default=list).encode("utf-8", "replace")
 
 
-# Commands that run in processes of their own; an answer is what one writes with ``--json``, and its warnings.
+# Commands that run in separate processes; the answer is their output with ``--json``, and their warnings.
 _LIMIT_SECONDS = 3_600.0
 _WARNING = "schedctl: warning: "
-# The kernel ends the command when the thread that started it is gone, also by SIGKILL. The folder it runs in is a
-# user's and may hold files named as Python's modules: nothing is imported from there (-P).
+# The kernel ends the command when the thread that started it ends, even by SIGKILL. The command runs in a user's
+# folder, which may contain files named like Python modules; -P prevents importing them.
 _PROGRAM = (
     "import ctypes, os, signal, sys\n"
     "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"
@@ -187,7 +187,7 @@ _PROGRAM = (
 
 
 class Processes:
-    """The commands that are at work, so that they can be ended with us."""
+    """The running commands, so that they can be ended with this process."""
 
     def __init__(self, config: Path | None) -> None:
         self._options = ["--json", "--no-color", *(["--config", str(config.resolve())] if config else [])]
@@ -198,7 +198,7 @@ class Processes:
     def run(
         self, words: Sequence[str], folder: Path | None = None, tables: Sequence[Definition] = (), option: str = ""
     ) -> dict[str, Any]:
-        """Run a command in ``folder``, else in one that is empty, with each table as a job file behind the ``option``.
+        """Run a command in ``folder`` or an empty one; each table is passed as a job file after ``option``.
 
         Raises BadRequest, CommandFailed.
         """
@@ -209,7 +209,7 @@ class Processes:
             return self._run(words, folder or Path(scratch))
 
     def close(self) -> None:
-        """End every command that is at work, and let none begin."""
+        """End all running commands and refuse new ones."""
         with self._lock:
             self._closed = True
             for process in self._running:

@@ -1,4 +1,4 @@
-"""Table: the verbs, declared where they are answered. A module with verbs has its line here."""
+"""The table of all verbs. Modules that declare verbs are imported here."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scheduler.verbs.surface import VERBS, Surface, Verb
 __all__ = ["PROTOCOL", "VERBS", "ask", "document"]
 PROTOCOL = 1
 """Grows when something that was promised goes; what is new is named in the capabilities."""
-del archive, changes, questions  # they filled the table
+del archive, changes, questions  # importing them fills the table
 
 
 def ask(surface: Surface, name: str, args: Mapping[str, Any]) -> Any:
-    """Return the answer as values. Raises what the verb raises, KeyError for an unknown verb."""
+    """Return the answer as plain values. Raises what the verb raises, KeyError for an unknown verb."""
     return json.loads(surface.answer(VERBS[name], args))
 
 
 def document(of_the_port: Iterable[Verb] = ()) -> dict[str, Any]:
-    """Return the table, and the verbs that only a port has, as one JSON document."""
+    """Return the table, with the verbs that only the port has, as one JSON document."""
     verbs = sorted([*of_the_port, *VERBS.values()], key=lambda verb: verb.name)
     return {"protocol": PROTOCOL, "verbs": {verb.name: verb.document() for verb in verbs}}
