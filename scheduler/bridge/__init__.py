@@ -1,1 +1,1 @@
-"""Programs as readers: one table of verbs, spoken over a port by other languages and over MCP by coding agents."""
+"""Bridges to other programs: the verbs over a port (other languages) and over MCP (coding agents)."""

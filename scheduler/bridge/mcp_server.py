@@ -1,6 +1,6 @@
 """MCP server: the verbs as tools of a coding agent, over standard input and output.
 
-Tools that change something are not there unless they were allowed, and then tell first what they would do.
+Tools that change something exist only if they were enabled, and show a preview first.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _CONFIRM, _CONTEXT = "confirm", "context"
 _SHOWN_BY = {"job": "queue.show", "run": "runs.show", "version": "models.show"}
 """What shows the subject of a change, which is its first argument."""
 _OF_A_JOB = ("name", "state", "why", "done_step", "target_step", "weight")
-_OURS = {"dry_run", "expect"}  # the preview and its token use them
-_ASKED_MAX = 4_000  # characters of a preview that a person is shown
-_ASKED_BETWEEN_CALLS = "2026-07-28"  # the protocol since which a server asks nothing while it answers
+_OURS = {"dry_run", "expect"}  # used by the preview and its token
+_ASKED_MAX = 4_000  # characters of a preview displayed to a person
+_ASKED_BETWEEN_CALLS = "2026-07-28"  # from this protocol version on a server may not ask during a call
 _AGREE = "agree"
 _AGREED: dict[str, Any] = {
     "type": "object",
@@ -71,12 +71,12 @@ _DEPTH_MAX = 20
 
 @dataclass
 class Tokens:
-    """The previews that were given: each lets the same change with the same arguments be made once, for a while."""
+    """Tokens of previews. A token allows the previewed change with the same arguments once, until it expires."""
 
     _pending: dict[str, tuple[float, str, str]] = field(default_factory=dict)
 
     def give(self, verb: str, args: dict[str, Any], fingerprint: str = "") -> str:
-        """Return a token for one change, of files with this fingerprint."""
+        """Return a token for one change, bound to the fingerprint of its files."""
         while len(self._pending) >= _TOKENS_MAX:
             del self._pending[next(iter(self._pending))]
         token = secrets.token_urlsafe(12)
@@ -84,13 +84,13 @@ class Tokens:
         return token
 
     def take(self, token: str, verb: str, args: dict[str, Any]) -> str | None:
-        """Return the fingerprint that a token was given for; None if it is for another change, used or too old."""
+        """Use a token up and return its fingerprint; None if it is for another change, used or expired."""
         until, key, fingerprint = self._pending.pop(token, (0.0, "", ""))
         return fingerprint if stopwatch() < until and key == _key(verb, args) else None
 
 
 def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> Any:
-    """Return what a change would do, or what it would be done to. Nothing is changed. Raises as the verbs do."""
+    """Return a preview of a change, or the present state of its subject. Raises what the verb raises."""
     if "dry_run" in verb.takes.model_fields:
         return ask(surface, verb.name, {**args, "dry_run": True})
     if verb.name == "queue.priority":
@@ -106,7 +106,7 @@ def _key(verb: str, args: dict[str, Any]) -> str:
 
 @dataclass
 class Tools:
-    """Makes tools of verbs. ``complain`` makes the error that the SDK tells a client; ``context`` is a type of its."""
+    """Makes MCP tools of verbs. ``complain`` creates the SDK's error for a client; ``context`` is the SDK's type."""
 
     surface: Surface
     complain: Callable[[str], Exception]
@@ -114,14 +114,14 @@ class Tools:
     tokens: Tokens = field(default_factory=Tokens)
 
     def of(self, verb: Verb) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
-        """Return a verb as a function with a parameter for each of its arguments."""
+        """Return a verb as a function with one parameter per argument."""
 
         async def tool(**args: Any) -> Any:
             from anyio import to_thread
 
             context = args.pop(_CONTEXT, None)
             able = None if context is None else context.client_capabilities
-            # A client that cannot put a question to its user is given a preview and a token instead.
+            # A client that cannot ask its user gets a preview and a token instead.
             if verb.changes and not args.get(_CONFIRM) and able is not None and able.elicitation is not None:
                 return await self._answer_tool(verb, args, context)
             return await to_thread.run_sync(self._call, verb, args)
@@ -134,14 +134,14 @@ class Tools:
                 str, Field(max_length=100, description="The token of the preview; without it nothing is done.")
             ]
             parameters.append(inspect.Parameter(_CONFIRM, inspect.Parameter.KEYWORD_ONLY, default="", annotation=hint))
-            tool.__annotations__[_CONTEXT] = self.context  # which is how the SDK knows where to put it
-        tool.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for
+            tool.__annotations__[_CONTEXT] = self.context  # the SDK finds its context parameter by this
+        tool.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
             parameters, return_annotation=dict[str, Any]
         )
         return tool
 
     async def _answer_tool(self, verb: Verb, args: dict[str, Any], context: Any) -> Any:
-        """Make a change if the user agrees: asked within this call, or by the protocol since 2026-07-28 between two."""
+        """Make a change if the user agrees. The user is asked during the call, or between two (protocol 2026-07-28)."""
         from anyio import to_thread
         from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
         from mcp_types.version import is_version_at_least
@@ -173,14 +173,14 @@ class Tools:
             expected = {"expect": fingerprint} if fingerprint else {}
             result = marked(ask(self.surface, verb.name, {**args, **expected}))
             return {"done": True, **result} if verb.changes else result
-        except Exception as error:  # noqa: BLE001 - every error is reported to the agent, as it would be to a person
+        except Exception as error:  # noqa: BLE001 - every error is reported to the agent
             document = self.surface.tell(error)
             words = line(self.surface.app.redact(document["message"]))
             raise self.complain(f"{words} (exit code {document.get('exit_code')})") from None
 
 
 def name_of(verb: Verb) -> str:
-    """Return the name of a verb's tool."""
+    """Return the tool name of a verb."""
     return verb.name.replace(".", "_")
 
 
@@ -203,7 +203,7 @@ def server(surface: Surface, manual: Callable[[], str], *, changes: bool) -> MCP
                 open_world_hint=False,
             )
             tool = Tool.from_function(functions.of(verb), annotations=hints, structured_output=True)
-            tool.fn_metadata.arg_model.model_config["extra"] = "forbid"  # the SDK drops what it does not know
+            tool.fn_metadata.arg_model.model_config["extra"] = "forbid"  # the SDK ignores unknown arguments
             tool.fn_metadata.arg_model.model_rebuild(force=True)
             tools.append(tool.model_copy(update={"parameters": {**tool.parameters, "additionalProperties": False}}))
     built: MCPServer[Any] = MCPServer(
@@ -251,16 +251,16 @@ def _prompts(mcp: MCPServer[Any]) -> None:
     del why_is_my_training_slow, plan_my_week  # known to the server now
 
 
-# What logs, names and messages say, made harmless to read for a program that takes words for orders.
+# Text of logs, names and messages, made harmless for a model that may follow instructions in it.
 def marked(value: Any) -> dict[str, Any]:
-    """Return an answer as data that is marked as such."""
+    """Return an answer marked as data, not instructions."""
     return {"untrusted": True, "note": NOTE, "data": plain(value)}
 
 
 def plain(value: Any, name: str = "", depth: int = 0) -> Any:
-    """Return a value with every text and name bounded, one line each, without what steers screens or turns writing.
+    """Return a value whose texts and names are single, bounded lines without control or bidirectional characters.
 
-    A log alone keeps its lines, the last of them.
+    Only a log keeps several lines, its last ones.
     """
     match value:
         case str():
@@ -278,7 +278,7 @@ def plain(value: Any, name: str = "", depth: int = 0) -> Any:
 
 
 def line(text: str) -> str:
-    """Return a text in one bounded line."""
+    """Return a text as one bounded line."""
     text_line = " ".join(printable(text[: 4 * _TEXT_MAX]).split())
     return text_line if len(text_line) <= _TEXT_MAX else text_line[:_TEXT_MAX] + "… (cut)"
 

@@ -1,7 +1,7 @@
-"""Port: serves one program over its standard input and output until the input ends. docs/bridges.md has the protocol.
+"""Port: serves one program over standard input and output until the input ends. docs/bridges.md has the protocol.
 
-Standard output carries frames and nothing else: what a library prints goes to standard error. The port starts no
-training and owns none; killing it only ends the answers.
+Standard output carries only frames; output of libraries goes to standard error. The port owns no training: killing it
+only ends the answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOGS_EVERY = 5  # looks
 
 
 def take_over() -> tuple[int, int]:
-    """Return where frames come from and where they go, and put harmless ends in the places of both for all others."""
+    """Return the descriptors of frames in and out; standard input becomes empty, standard output standard error."""
     frames_in, frames_out = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -51,7 +51,7 @@ def take_over() -> tuple[int, int]:
 
 @dataclass
 class Port:
-    """One conversation."""
+    """One connection with a program."""
 
     surface: Surface
     reader: FrameReader
@@ -62,7 +62,7 @@ class Port:
         self.subscriptions = Subscriptions(self.surface, self._send)
 
     def serve(self) -> None:
-        """Answer until the input ends or the reader of the output has gone. A command that is at work then is ended."""
+        """Answer until the input ends or the output is closed; running commands are then ended."""
         for work in (*[self._work] * _SLOW_AT_ONCE, self.subscriptions.serve):
             Thread(target=_until_unread, args=(work,), daemon=True).start()
         try:
@@ -108,7 +108,7 @@ class Port:
         if not verb.slow:
             self._reply(tag, self.surface.answer(verb, args))
             return
-        given.checked(verb.takes, args)  # said at once, not when its turn comes
+        given.checked(verb.takes, args)  # refused at once, not queued
         try:
             self._slow.put_nowait((tag, verb, args))
         except Full:
@@ -150,7 +150,7 @@ def hello(port: Port) -> dict[str, Any]:
 
 
 @verb("describe", table=OF_THE_PORT)
-def describe(port: Port) -> dict[str, Any]:  # noqa: ARG001 - every verb is asked of something
+def describe(port: Port) -> dict[str, Any]:  # noqa: ARG001 - every verb has this parameter
     """All verbs with their arguments and answers, as JSON schemas."""
     return document(OF_THE_PORT.values())
 
@@ -183,17 +183,17 @@ def unsubscribe(port: Port, subscription: Position) -> dict[str, int]:
 
 
 def _until_unread(work: Any) -> None:
-    """Do work of a thread; when the output is closed, close the input as well, which ends the process."""
+    """Run the work of a thread; if the output is closed, close the input as well, which ends the process."""
     try:
         work()
     except OSError:
         return
 
 
-# Events and log lines sent as they come. One look at the database serves all of them.
+# Subscriptions to events and log lines. One query of the database serves all of them.
 @dataclass(slots=True)
 class _Subscription:
-    """One subscription to events, or to what ``run`` prints: all up to ``position`` was sent, or is not part of it."""
+    """One subscription to events, or to the output of ``run``; everything up to ``position`` was sent or is skipped."""
 
     number: int
     position: int
@@ -207,9 +207,9 @@ class _Subscription:
 
 @dataclass
 class Subscriptions:
-    """All subscriptions of one port. ``send`` is given each document; what it raises ends :meth:`serve`.
+    """All subscriptions of one port. ``send`` sends a document; an exception in it ends :meth:`serve`.
 
-    They begin and end under the ``lock``.
+    Subscriptions are added and removed under ``lock``.
     """
 
     surface: Surface
@@ -222,7 +222,7 @@ class Subscriptions:
     _failing: bool = False
 
     def events(self, after: int | None, kinds: Sequence[str] | None, subject: str | None) -> dict[str, int]:
-        """Begin to send events; return where. Raises Busy, StoreFailure."""
+        """Subscribe to events; return the position. Raises Busy, StoreFailure."""
         with self.surface.read() as tx:
             newest, pruned = events.newest_id(tx), events.pruned_up_to(tx)
         position = newest if after is None else after
@@ -230,7 +230,7 @@ class Subscriptions:
         return {**self._begin(position, kinds=kinds, subject=subject), "missed_up_to": missed}
 
     def log(self, run: str, after: int) -> dict[str, int]:
-        """Begin to send what a run prints; return where. Raises Busy, UnknownRun, StoreFailure."""
+        """Subscribe to the output of a run; return the position. Raises Busy, UnknownRun, StoreFailure."""
         if len(self._logs()) >= LOGS_MAX:
             raise Busy(f"{LOGS_MAX} logs are followed already")
         self.surface.tails.read(run, after, patience_seconds=0.0)
@@ -248,7 +248,7 @@ class Subscriptions:
         return [one for one in self._all.values() if one.run]
 
     def end(self, number: int) -> None:
-        """End a subscription. Raises BadRequest when there is none of this number."""
+        """End a subscription. Raises BadRequest for an unknown number."""
         if self._all.pop(number, None) is None:
             raise BadRequest(f"there is no subscription {number}", "See the answers to events.subscribe")
 
@@ -258,7 +258,7 @@ class Subscriptions:
         self._news.set()
 
     def serve(self) -> None:
-        """Send what comes until closed."""
+        """Send new events and output until closed."""
         for look in count():
             if not self._all:
                 self._news.wait()
@@ -274,7 +274,7 @@ class Subscriptions:
                 self._failing = False
             except OSError:
                 raise  # the output is closed
-            except Exception as error:  # noqa: BLE001 - said to the reader, once; the next look may succeed
+            except Exception as error:  # noqa: BLE001 - reported to the reader once; the next try may succeed
                 if not self._failing:
                     self.send({"trouble": self.surface.tell(error)})
                 self._failing = True
@@ -296,7 +296,7 @@ class Subscriptions:
                 self.send({"subscription": one.number, "position": position, "events": mine})
             one.position = position
         if any(len(batch) == _BATCH for batch in batches.values()):
-            self._news.set()  # there is more
+            self._news.set()  # more is available now
 
     def _look_for_lines(self) -> None:
         with self.lock:
@@ -310,7 +310,7 @@ class Subscriptions:
                 self._all.pop(one.number, None)
 
 
-# Frames: four bytes of length, the most significant first, then so many bytes of a JSON object in UTF-8.
+# Frames: a length of four bytes, big-endian, then a JSON object of that many bytes in UTF-8.
 FRAME_MAX_BYTES = 64 << 20
 _HEAD_BYTES = 4
 _READ_BYTES = 1 << 16  # what a pipe holds
@@ -318,28 +318,28 @@ _LOOKS = 40  # about a tenth of a millisecond
 
 
 class TooLong(Exception):
-    """A frame is longer than any may be: where the next begins cannot be known any more."""
+    """A frame is longer than the limit; the start of the next one cannot be found."""
 
 
 class Unreadable(Exception):
-    """A frame holds no JSON object; the next one may."""
+    """A frame is not a JSON object; reading may continue."""
 
 
 class FrameReader:
     """Reads frames from a descriptor.
 
-    A program that asks one question after the other asks the next at once, and to sleep and be woken takes longer than
-    an answer. So the reader polls a few times before it waits, and lets other threads run in between.
+    A program often sends its next request at once, and a wake-up takes longer than an answer. So the reader polls a few
+    times, yielding to other threads, before it blocks.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
-        self._held, self._at = b"", 0  # what was read, and where what was not yet returned begins
+        self._held, self._at = b"", 0  # bytes that were read, and the start of those not yet returned
 
     def frame(self) -> bytes | None:
-        """Return the next frame's bytes, None at the end of input, in the middle of a frame too. Raises TooLong."""
+        """Return the bytes of the next frame, None at the end of input, even within a frame. Raises TooLong."""
         head = self._take(_HEAD_BYTES)
         if head is None:
             return None
@@ -371,10 +371,10 @@ class FrameReader:
 
 
 def object_of(body: bytes) -> dict[str, Any]:
-    """Return the object that a frame holds. Raises Unreadable: no UTF-8, no JSON, NaN, half a surrogate, no object."""
+    """Return the object of a frame. Raises Unreadable: invalid UTF-8 or JSON, NaN, a lone surrogate, not an object."""
     try:
         decoded = from_json(body, allow_inf_nan=False)
-        json.dumps(decoded, allow_nan=False)  # a number beyond every float was read as infinite
+        json.dumps(decoded, allow_nan=False)  # a number beyond the range of floats was parsed as infinity
     except ValueError as error:
         raise Unreadable(f"this frame is no JSON: {str(error)[:200]}") from None
     if not isinstance(decoded, dict):
@@ -383,14 +383,14 @@ def object_of(body: bytes) -> dict[str, Any]:
 
 
 class Writer:
-    """Writes frames to a descriptor, each whole, from any thread."""
+    """Writes complete frames to a descriptor, from any thread."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = Lock()
 
     def write(self, body: bytes) -> None:
-        """Write one frame, and wait for the reader as long as it takes. Raises OSError when it has gone, TooLong."""
+        """Write one frame; blocks until the reader takes it. Raises OSError if the output is closed, TooLong."""
         if len(body) > FRAME_MAX_BYTES:
             raise TooLong(f"an answer of {len(body)} bytes fits no frame: ask for less at a time")
         frame = len(body).to_bytes(_HEAD_BYTES) + body

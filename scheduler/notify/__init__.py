@@ -1,1 +1,1 @@
-"""What people are sent: alerts and weekly reports, written into the outbox and delivered."""
+"""Messages to people: alerts and weekly reports, written to the outbox and delivered."""

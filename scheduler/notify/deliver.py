@@ -1,7 +1,7 @@
-"""Delivery: messages of the outbox to people, by e-mail, Slack, webhooks and whatever Apprise reaches.
+"""Delivery of outbox messages by e-mail, Slack, webhooks and the services that Apprise supports.
 
-A message is marked after its channel took it. A crash between the two sends it once more: that window cannot be closed,
-but an e-mail keeps its Message-ID, so mail programs show it once.
+A message is marked as sent after its channel accepted it. A crash between the two steps sends it again; this cannot be
+avoided, but an e-mail keeps its Message-ID, so mail programs show it once.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from scheduler.store.outbox import OutboxMessage
 
 _RETRY_BASE_SECONDS = 60
 _RETRY_CAP_SECONDS = 3_600
-_ASKED_MAX_SECONDS = 86_400  # however long a service asks us to wait
-_TRIED_SECONDS, _TRIES = 5 * 86_400, 48  # as mail servers do; down time and a clock that was wrong are no tries
+_ASKED_MAX_SECONDS = 86_400  # the longest delay accepted from a service
+_TRIED_SECONDS, _TRIES = 5 * 86_400, 48  # as mail servers do; down time and clock errors do not count as tries
 _ANSWER_MAX_BYTES = 1 << 20
-_EXCHANGES = 3  # how many time-outs a whole message may take: it has several steps
+_EXCHANGES = 3  # total deadline of a message in time-outs, since it takes several steps
 _PICTURES_MAX = 10  # of a message in Slack
 _APPRISE_SECONDS, _APPRISE_CHARACTERS = 60, 300
 _APPRISE = """
@@ -63,9 +63,9 @@ GIVEN_UP = "letter.given_up"
 
 
 class DeliveryFailed(Exception):
-    """A channel did not take a message; ``retry_seconds`` is how long the service asked us to wait.
+    """A channel did not accept a message; ``retry_seconds`` is the delay that the service asked for.
 
-    ``for_good``: it will never take this one. ``code`` is the service's own word for why.
+    ``for_good``: a retry of this message is useless. ``code`` is the error code of the service.
     """
 
     def __init__(self, why: str, retry_seconds: int = 0, *, for_good: bool = False, code: str = "") -> None:
@@ -76,14 +76,17 @@ class DeliveryFailed(Exception):
 
 
 class Channel(Protocol):
-    """Carries one message. ``body`` is a report as it is rendered, or has ``subject`` and ``text`` alone."""
+    """Sends messages. ``body`` is a rendered report, or has only ``subject`` and ``text``."""
 
     def send(self, key: str, body: Mapping[str, Any]) -> str | None:
-        """Deliver, naming the message by ``key``; return what of it was left out, and why. Raises DeliveryFailed."""
+        """Send a message with the idempotency key ``key``; return which parts were left out and why, else "".
+
+        Raises DeliveryFailed.
+        """
 
 
 class _Smtp(smtplib.SMTP):
-    """A connection that a deadline watches from its first byte."""
+    """An SMTP connection with a total deadline from its first byte."""
 
     def __init__(self, deadline: Deadline, host: str, port: int, seconds: int) -> None:
         self._deadline = deadline
@@ -93,14 +96,14 @@ class _Smtp(smtplib.SMTP):
         return self._deadline.watch(super()._get_socket(host, port, timeout))  # type: ignore[misc] # as SMTP_SSL does
 
     def getreply(self) -> tuple[int, bytes]:
-        """Read one answer of the server, of which smtplib limits each line and not their number."""
+        """Read one reply of the server; smtplib limits the length of each line, not their number."""
         if self.file is None and self.sock is not None:
             self.file = _Lines(self.sock.makefile("rb"))
         return super().getreply()
 
 
 class _Lines:
-    """What a server says in one conversation, line by line and up to a limit."""
+    """The lines of a server in one connection, up to a limit."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._left = stream, _ANSWER_MAX_BYTES
@@ -118,9 +121,9 @@ class _Lines:
 
 @dataclass(frozen=True, slots=True)
 class EmailChannel:
-    """A mail server. ``authority`` is trusted for its certificate; None trusts what this machine trusts.
+    """A mail server. ``authority`` is the CA file for its certificate; None uses the CAs of this machine.
 
-    Whose delivery is to be tried again by itself has a channel of its own.
+    Recipients that need their own retries each have their own channel.
     """
 
     host: str
@@ -135,7 +138,7 @@ class EmailChannel:
 
     @contextmanager
     def opened(self) -> Iterator[smtplib.SMTP]:
-        """Greet the server, encrypt and log in; all of it and what follows ends in time.
+        """Return a connection, encrypted and logged in; the deadline covers everything sent through it.
 
         Raises OSError, SMTPException, ValueError.
         """
@@ -150,7 +153,7 @@ class EmailChannel:
             yield server
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
-        """Deliver as plain text with an HTML alternative; Message-ID is made of the key."""
+        """Send plain text with an HTML alternative; the Message-ID is derived from the key."""
         message = EmailMessage()
         message["Message-ID"] = f"<{key}@uff-scheduler>"
         message["Subject"] = " ".join(str(body["subject"]).split())
@@ -178,7 +181,7 @@ class EmailChannel:
 
 @dataclass(frozen=True, slots=True)
 class SlackChannel:
-    """A webhook, or a bot's token and channel. ``base_url`` is another server's address, for tests."""
+    """A webhook, or the token and channel of a bot. ``base_url`` is another server, for tests."""
 
     webhook: str = field(repr=False)
     token: str = field(repr=False)
@@ -187,10 +190,10 @@ class SlackChannel:
     base_url: str = "https://slack.com/api/"
 
     def send(self, key: str, body: Mapping[str, Any]) -> str | None:
-        """Deliver as blocks; a bot puts the pictures into a thread below them."""
+        """Send a message as blocks; a bot also posts the pictures in its thread."""
         del key
         blocks = body.get("blocks")
-        # Beside blocks the text is what a notification shows; without them it is the message.
+        # With blocks the text is shown in notifications only; without blocks it is the message.
         message = {"text": body["subject"], "blocks": blocks} if blocks else {"text": body["text"]}
         if not self.webhook:
             posted, _ = self.call("chat.postMessage", channel=self.channel, **message)
@@ -217,7 +220,7 @@ class SlackChannel:
         return answer
 
     def _add_pictures(self, channel: object, thread: object, body: Mapping[str, Any]) -> str | None:
-        """The message stands already and must not be sent again: pictures that Slack does not take are left out."""
+        """Upload pictures. The message is already posted and must not be repeated, so refused pictures are left out."""
         names = list(body.get("pictures", {}))[:_PICTURES_MAX]
         if not names or not isinstance(channel, str):
             return None
@@ -240,17 +243,17 @@ class SlackChannel:
 
 @dataclass(frozen=True, slots=True)
 class AppriseChannel:
-    """One address of the form that Apprise documents."""
+    """A service that Apprise supports, given by its URL."""
 
     address: str = field(repr=False)
 
     @property
     def name(self) -> str:
-        """A name that stays when other addresses come and go, and tells nothing of this one."""
+        """A name that does not depend on the other addresses and does not reveal this one."""
         return f"apprise-{hashlib.sha256(self.address.encode()).hexdigest()[:8]}"
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
-        """Deliver as plain text, by a child: Apprise's time-outs count from byte to byte."""
+        """Send plain text in a child process, because Apprise's time-outs apply to single reads only."""
         del key
         message = json.dumps([self.address, str(body["subject"]), str(body["text"])]).encode()
         words = (sys.executable, "-P", "-c", _APPRISE)
@@ -268,10 +271,10 @@ class AppriseChannel:
 
 @dataclass(frozen=True, slots=True)
 class WebhookChannel:
-    """An address and the secret it shares with us. ``X-Uff-Signature: t=INSTANT,v1=HEX`` signs ``INSTANT.BODY``.
+    """A webhook with its shared secret. ``X-Uff-Signature: t=INSTANT,v1=HEX`` signs ``INSTANT.BODY``.
 
-    HEX is HMAC-SHA256 with the secret; INSTANT, when it was sent, lets a receiver refuse what somebody sends again.
-    ``X-Uff-Delivery`` is the same whenever one event is tried again. The headers of Standard Webhooks say the same.
+    HEX is HMAC-SHA256 with the secret; INSTANT is the time of sending, with which a receiver detects replays.
+    ``X-Uff-Delivery`` is the same for all retries of an event. The headers of Standard Webhooks are sent as well.
     """
 
     address: str = field(repr=False)
@@ -279,7 +282,7 @@ class WebhookChannel:
     timeout_seconds: int
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
-        """Deliver one event. Raises DeliveryFailed for anything but an answer of 200 to 299."""
+        """Send one event. Raises DeliveryFailed unless the status is 200 to 299."""
         now = int(real_now())
         data = json.dumps(body["event"], sort_keys=True, ensure_ascii=False).encode()
         headers = {
@@ -297,7 +300,7 @@ class WebhookChannel:
 
 
 def signature(secret: str, at: int, data: bytes) -> str:
-    """Return the header that signs ``data`` as sent at ``at``, UTC seconds."""
+    """Return the signature header of ``data`` sent at ``at``, UTC seconds."""
     signed = hmac.new(secret.encode(), f"{at}.".encode() + data, hashlib.sha256).hexdigest()
     return f"t={at},v1={signed}"
 
@@ -306,7 +309,7 @@ def standard_signature(secret: str, key: str, at: int, data: bytes) -> str:
     """Return the ``webhook-signature`` of https://www.standardwebhooks.com. A secret ``whsec_BASE64`` is decoded."""
     raw = secret.encode()
     if secret.startswith("whsec_"):
-        with suppress(ValueError):  # no base64: somebody's own secret that begins like one
+        with suppress(ValueError):  # not base64: a custom secret that happens to have this prefix
             raw = b64decode(secret.removeprefix("whsec_"), validate=True)
     signed = hmac.new(raw, f"{key}.{at}.".encode() + data, hashlib.sha256).digest()
     return f"v1,{b64encode(signed).decode()}"
@@ -323,7 +326,7 @@ def webhooks_of(wanted: Iterable[WebhookSettings]) -> dict[str, Channel]:
 
 
 def _post(address: str, data: bytes, headers: Mapping[str, str], seconds: int, secrets: Sequence[str]) -> HttpAnswer:
-    """Return what an address of the settings, or Slack's, answers. Raises DeliveryFailed without the ``secrets``."""
+    """Post to an address of the settings or of Slack and return the answer. Raises DeliveryFailed, redacted."""
     try:
         request = Request(address, data, dict(headers), method="POST")  # noqa: S310 - the settings take https only
         return exchange(request, seconds, _ANSWER_MAX_BYTES)
@@ -332,7 +335,7 @@ def _post(address: str, data: bytes, headers: Mapping[str, str], seconds: int, s
 
 
 def _document(body: bytes) -> dict[str, Any]:
-    """Return what Slack answered, empty for anything else than an object."""
+    """Return the JSON object of Slack's answer; empty for anything else."""
     try:
         value = read_json(body)
     except ValueError:
@@ -341,7 +344,7 @@ def _document(body: bytes) -> dict[str, Any]:
 
 
 def email_channels(channel: EmailChannel) -> dict[str, Channel]:
-    """Return a channel for each recipient, by name: one that is refused keeps nothing from the others."""
+    """Return one channel per recipient, by name, so that a refused recipient does not affect the others."""
     if len(channel.recipients) == 1:
         return {EMAIL: channel}
     return {
@@ -351,14 +354,14 @@ def email_channels(channel: EmailChannel) -> dict[str, Channel]:
 
 
 def asked_seconds(headers: Mapping[str, Any]) -> int:
-    """Return for how long an answer's ``Retry-After`` asks us to wait, a day at most; 0 when it gives no seconds."""
+    """Return the seconds of a ``Retry-After`` header, at most a day; 0 if it is not a number of seconds."""
     wanted = {name.lower(): value for name, value in headers.items()}.get("retry-after", 0)
     wanted = wanted[0] if isinstance(wanted, list) and wanted else wanted
     return min(digits(str(wanted).strip(), INSTANT_MAX) or 0, _ASKED_MAX_SECONDS)
 
 
 def redacted(body: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
-    """Return a message's body without known secrets. Its pictures stay: they show names, hours and losses alone."""
+    """Return a message body without known secrets; pictures are kept, they show only names, hours and losses."""
 
     def quiet(value: Any) -> Any:
         match value:
@@ -375,7 +378,7 @@ def redacted(body: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
 
 
 def share_among_recipients(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
-    """Give each recipient a message of their own in place of one to all, as older versions wrote them."""
+    """Replace messages to all recipients, as older versions wrote them, by one message per recipient."""
     named = [name for name in channels if name.startswith(f"{EMAIL}-")]
     if EMAIL in channels or not named:
         return
@@ -389,11 +392,9 @@ def share_among_recipients(ports: Ports, channels: Mapping[str, Channel], now: i
 
 
 def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
-    """Send what waits. What fails is tried again for five days, at most an hour later; the first failure is an event.
+    """Send the waiting messages. Failures are retried for five days, at least hourly; the first one is an event.
 
-    Whatever goes wrong with one message is the failure of that message.
-
-    Raises Fenced where another daemon leads: it could not write down what it sent, and the other sends it.
+    An error in one message affects that message only. Raises Fenced if another daemon leads, which then sends them.
     """
     with ports.database.read() as tx:
         lease.fence(tx, ports.epoch)
@@ -402,16 +403,16 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
     for message in waiting:
         channel = channels.get(message.channel)
         if message.channel in failed:
-            continue  # one that does not answer keeps the others waiting once in a round, not once for each message
+            continue  # a channel that does not answer delays a round once, not once per message
         if channel is None:
-            continue  # of a channel no longer configured: it waits until it is again
-        if message is not waiting[0]:  # those before it took long: is it still unsent?
+            continue  # its channel is no longer configured: it waits until it is again
+        if message is not waiting[0]:  # sending the others may have taken long: it may have been sent meanwhile
             with ports.database.read() as tx:
                 lease.fence(tx, ports.epoch)
                 if not outbox.waits(tx, message.id):
                     continue
         try:
-            # What was written before a value became a secret, or by an older version, is looked at once more.
+            # Redacted again: the message may be older than the secret, or written by an older version.
             left_out = channel.send(f"{message.kind}-{message.period}", redacted(message.body, ports.redact))
         except DeliveryFailed as error:
             _failed(ports, message, error, now)
@@ -420,7 +421,7 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
             continue
         except StoreFailure:
             raise
-        except Exception as error:  # noqa: BLE001 - an odd answer, or an odd message: the others go on
+        except Exception as error:  # noqa: BLE001 - an unexpected answer or message must not stop the others
             _failed(ports, message, DeliveryFailed(f"{type(error).__name__}: {error}"), now)
             continue
         with ports.write() as tx:

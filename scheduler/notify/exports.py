@@ -1,7 +1,7 @@
-"""Exports: files that other programs read, kept up to date by the daemon where the settings ask for them.
+"""Exports: files for other programs that the daemon keeps up to date if the settings name them.
 
-``calendar`` is a file with the sessions that run and are planned. ``series`` is a folder with one for each job: what
-its sessions reported, as CSV (written again) and as TensorBoard's event file (which only ever grows).
+``calendar`` is a file with running and planned sessions. ``series`` is a folder with the reported metrics of each job,
+as CSV (rewritten) and as a TensorBoard event file (append-only).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WALL_TIME, _STEP, _VERSION, _SUMMARY, _VALUE, _TAG, _NUMBER = 0x09, 0x10, 0x1A,
 
 
 def export(ports: Ports, wanted: ExportSettings, now: int) -> None:
-    """Write what is ``wanted``. What cannot be written is reported as failed work, and tried again a minute later."""
+    """Write the ``wanted`` exports. A failed export is reported as failed work and retried after a minute."""
     dropped = [f"export.{name}" for name in ("mlflow", "wandb") if getattr(wanted, name) is not None]
     why = f"{' and '.join(dropped)}: {_DROPPED}" if dropped else ""
     try:
@@ -50,7 +50,7 @@ def export(ports: Ports, wanted: ExportSettings, now: int) -> None:
 
 
 def calendar(ports: Ports, now: int) -> str:
-    """Return the calendar of the sessions that run and are planned."""
+    """Return the calendar of running and planned sessions."""
     with ports.database.read() as tx:
         plan, live = plans.newest(tx), runs.live(tx)
     span = Window(now, now + _AHEAD_SECONDS)
@@ -91,7 +91,7 @@ def csv_of(points: Sequence[Point]) -> str:
 
 
 def add_events(file: Path, points: Sequence[Point]) -> None:
-    """Add to an event file what was told since its last whole record; what a crash cut off is written again."""
+    """Append the metrics since the last complete record of an event file; a record cut off by a crash is replaced."""
     existing = file.read_bytes() if file.exists() else b""
     last, end = newest(existing)
     fresh = b"" if last is not None else first_record(points[0].at - 1)
@@ -107,17 +107,17 @@ def add_events(file: Path, points: Sequence[Point]) -> None:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Put data into a file, whole or not at all; a file that holds them is left alone."""
+    """Write a file atomically; a file with the same content is not touched."""
     if file.exists() and file.read_bytes() == data:
         return
     write_whole(file, data)
 
 
-# The sessions that run and are planned, as a calendar that other programs show (RFC 5545). Pure.
+# Running and planned sessions as an iCalendar file (RFC 5545). Pure.
 def calendar_of(sessions: Sequence[TimelineSession], made_at: int) -> str:
-    """Return a calendar of sessions that run or are to come; instants are UTC, lines are folded and end as they must.
+    """Return an iCalendar file of sessions; instants are UTC, lines are folded as RFC 5545 requires.
 
-    A planned session is known by its pool, jobs and start, so that one that moves is another appointment.
+    The UID of a planned session consists of pool, jobs and start, so a session that moves is a new appointment.
     """
     lines = [
         "BEGIN:VCALENDAR",
@@ -154,7 +154,7 @@ def _escaped(text: str) -> str:
 
 
 def _folded(line: str) -> str:
-    """Return a line in pieces of at most 75 bytes, none of which splits a character."""
+    """Return a line folded to at most 75 bytes, without splitting a character."""
     pieces: list[str] = []
     piece = ""
     for character in line:
@@ -184,13 +184,13 @@ _TABLE = _table()
 
 
 def first_record(at: float) -> bytes:
-    """Return what every file begins with."""
+    """Return the first record of an event file."""
     version = b"brain.Event:2"
     return _record(_wall_time(at) + bytes([_VERSION, len(version)]) + version)
 
 
 def record(at: float, step: int, values: Mapping[str, float]) -> bytes:
-    """Return the record of values told at an instant (UTC seconds) of a step; numbers beyond a float are infinite."""
+    """Return the record of the values reported at an instant (UTC seconds) for a step; overflows become infinite."""
     summary = b"".join(
         _field(_VALUE, _field(_TAG, tag.encode()) + bytes([_NUMBER]) + struct.pack("<f", _float(number)))
         for tag, number in values.items()
@@ -199,7 +199,7 @@ def record(at: float, step: int, values: Mapping[str, float]) -> bytes:
 
 
 def newest(data: bytes) -> tuple[float | None, int]:
-    """Return the wall time of the last whole record of a file, and where it ends: what follows was cut off."""
+    """Return the wall time of the last complete record of a file, and its end offset; the rest was cut off."""
     at, end = None, 0
     while end + _HEAD.size <= len(data):
         length, crc = _HEAD.unpack_from(data, end)

@@ -1,6 +1,6 @@
-"""Mail: writes the weekly report and alerts into the outbox when they are due, and has them delivered.
+"""Mail: writes weekly reports and alerts to the outbox when they are due, and delivers them.
 
-Down time and quiet hours make messages late, never lost, and never two of one period.
+Down time and quiet hours delay messages, but never lose or duplicate them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AGAIN_SECONDS = 3_600
 
 @dataclass(frozen=True, slots=True)
 class Mailing:
-    """When messages are written: the report as each week of ``weekly`` begins, alerts but in ``quiet`` hours."""
+    """When messages are written: a report at the start of each week of ``weekly``, alerts outside ``quiet`` hours."""
 
     channels: Mapping[str, Channel]
     zone: str
@@ -47,7 +47,7 @@ class Mailing:
     alerts_every_seconds: int
     quiet: DailyHours | None
     rules: tuple[NotificationRule, ...] = ()
-    webhooks: Mapping[str, Channel] = field(default_factory=dict)  # for rules alone
+    webhooks: Mapping[str, Channel] = field(default_factory=dict)  # used by rules only
 
     @property
     def carriers(self) -> dict[str, Channel]:
@@ -56,23 +56,23 @@ class Mailing:
 
 
 def mail(ports: Ports, mailing: Mailing, now: int) -> None:
-    """Write what is due and deliver what waits, one channel after the other."""
+    """Write the messages that are due and deliver waiting ones, one channel after the other."""
     write(ports, mailing, now)
     for name, channel in mailing.carriers.items():
         deliver(ports, {name: channel}, now)
 
 
 def post(ports: Ports, mailing: Mailing, apart: Callable[[Callable[[], object]], None], now: int) -> None:
-    """Do the same in threads, each under ``apart``: a server that hangs keeps nothing but its own channel waiting."""
+    """Do the same with one thread per channel, run by ``apart``: a server that hangs blocks its own channel only."""
     ports.calls.gather("letters", {"": partial(apart, partial(write, ports, mailing, now))})
     messages = {name: partial(deliver, ports, {name: channel}, now) for name, channel in mailing.carriers.items()}
     ports.calls.gather("mail", {name: partial(apart, work) for name, work in messages.items()})
 
 
 def write(ports: Ports, mailing: Mailing, now: int) -> None:
-    """Put what is due into the outbox, every report of a down time.
+    """Write due messages to the outbox, including all reports missed during a down time.
 
-    A report that cannot be made is an event. It is tried again every hour, and those of later weeks wait for it.
+    A report that cannot be made is an event; it is retried hourly, and later reports wait for it.
     """
     write_rule_messages(ports, mailing.rules, now)
     if mailing.channels:
@@ -81,7 +81,7 @@ def write(ports: Ports, mailing: Mailing, now: int) -> None:
 
 
 def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
-    """Write the reports and alerts that are due."""
+    """Write due reports and alerts."""
     with ports.database.read() as tx:
         planned = due.next_due(tx)
         read = read_up_to(tx, planned, ALERTS)
@@ -109,7 +109,7 @@ def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
 
 
 def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int | None:
-    """Write the report that was due at ``due_at``; return when the next is due, None when this one cannot be made."""
+    """Write the report due at ``due_at``; return when the next is due, None if this one cannot be made."""
     week = last_week(due_at, mailing.zone)
     try:
         report = make_report(ports.database, ports.pools, week, mailing.zone, now)
@@ -117,11 +117,11 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
     except StoreFailure:
         raise
     except Exception as error:
-        # Whatever is wrong with a report, training goes on.
+        # An error in a report must not stop training.
         ports.log.exception("report.failed", week=week.label)
         with ports.write() as tx:
             events.append(tx, "report.failed", week.label, now, why=ports.redact(f"{type(error).__name__}: {error}"))
-            # What names the week stays as it is: moved on by an hour it may name the next one.
+            # The due time names the week, so a retry does not move it: an hour later may be the next week.
             due.set_due(tx, REPORT_AGAIN, now + _AGAIN_SECONDS)
         return None
     following = mailing.weekly.window_at(due_at).end
@@ -134,7 +134,7 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
 
 
 def message_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any]:
-    """Return the body of a report's message: plain JSON types, ``pictures`` as base64 PNG by content id."""
+    """Return the message body of a report as plain JSON types; ``pictures`` are base64 PNGs by content ID."""
     document = document_of(report)
     drawn = _drawn(pictures)
     return {
@@ -148,7 +148,7 @@ def message_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, An
 
 
 def _drawn(pictures: Sequence[Picture]) -> dict[str, str]:
-    """Draw what can be drawn here: without a font or the extra `report` a message has its bars alone."""
+    """Draw the pictures; without a font or the extra ``report`` only the bars."""
     font = find_font() if pictures else None
     if font is None:
         return {}

@@ -1,8 +1,8 @@
-"""Rules and alerts: which events go to which people and channels; webhooks get them as JSON.
+"""Rules and alerts: which events are sent to which people and channels; webhooks get them as JSON.
 
-The event log is read up to an event that is kept in the database, and what matches is put into the outbox: an event
-is written once for each receiver, whatever crashes, and delivered at least once. The same alert about the same subject
-is repeated after six hours at the earliest.
+The position in the event log is stored with the messages, in one transaction: each matching event is written to the
+outbox exactly once per receiver and delivered at least once. An alert about a subject is repeated after at least six
+hours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SURPRISE_SECONDS = 600
 
 
 class _Alert(NamedTuple):
-    """What an event tells, the command to begin with, and what a need that tells the same is called."""
+    """The text of an event's alert, the first command to use, and the name of the equivalent action required."""
 
     words: str
     command: str = ""
@@ -69,18 +69,18 @@ _ALERTS = {
     "report.failed": _Alert("the weekly report could not be made", "schedctl report weekly", "report not made"),
     RAISED: _Alert("needs a person"),
 }
-# What rules tell besides; other kinds of events are named as they are.
+# Texts for rules in addition to alerts; other kinds of events are shown by their names.
 _ALSO = {"job.finish": "the job is done", "run.accept": "its session began", "run.end": "its session ended"}
 RULES = "rules"
-_READ = "{}-read"  # of a reader of the event log: the id of the newest event that it has read, kept among what is due
+_READ = "{}-read"  # key of a reader's position: the ID of the newest event that it has read
 _BEGINS = ("daemon.started", "daemon.reloaded")
 WEBHOOK = "webhook"
-_OURS = frozenset({"letter.failed", "letter.given_up"})  # a message about a message would never end
-_READ_AT_ONCE = 2_000  # the others come with the next look
+_OURS = frozenset({"letter.failed", "letter.given_up"})  # messages about messages would never end
+_READ_AT_ONCE = 2_000  # the rest is read in the next round
 
 
 def events_since(tx: Connection, since: int) -> list[Event]:
-    """Return the events that alerts since ``since`` are made of; in a bad night they are many."""
+    """Return the events for alerts since ``since``; there may be many."""
     instant = since - _TOLD_ONCE_SECONDS
     limit = _EVENTS_AT_ONCE
     while True:
@@ -91,10 +91,10 @@ def events_since(tx: Connection, since: int) -> list[Event]:
 
 
 def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
-    """Return the events after the one ``read`` that are to be sent.
+    """Return the events after event ``read`` that are to be sent.
 
-    An event is left out if one was sent about the same subject in the six hours before. An action
-    required is reported where no other event of its subject is: a job that failed is one line.
+    An event is left out if one about the same subject was sent in the six hours before. An action required is left out
+    if another event about its subject is sent, so a failed job is one line.
     """
     data: dict[tuple[str, str], int] = {}
     news = []
@@ -113,13 +113,13 @@ def alerts_in(recent: Sequence[Event], read: int) -> list[Event]:
 
 
 def alert_message(news: Sequence[Event]) -> dict[str, Any]:
-    """Return one message about all of ``news``, one at least: what happened to which job, and why if that is known."""
+    """Return one message about all events of ``news`` (at least one): what happened to which job, and why if known."""
     text = "\n".join([*lines_about(news), "", "See: schedctl status", ""])
     return {"subject": f"Training: {_line(news[0])}", "text": text}
 
 
 def lines_about(news: Sequence[Event]) -> list[str]:
-    """Return a line for each event of any kind, and how many more there are where they are too many."""
+    """Return one line per event, with the number of the rest if there are too many."""
     lines = [_line(event) + (f": {why}" if (why := _why(event)) else "") for event in news[:_LINES_MAX]]
     return lines if len(news) <= _LINES_MAX else [*lines, f"and {len(news) - _LINES_MAX} more"]
 
@@ -136,7 +136,7 @@ def _alert_of(event: Event) -> _Alert:
 
 
 def _why(event: Event) -> str:
-    """Return what the event tells of its cause, which is a platform's or a program's own words in places."""
+    """Return the cause in the event, which may contain text of a platform or a program."""
     after = event.data.get("to")
     reason = event.data.get("why") or (after.get("message") or after.get("why") if isinstance(after, dict) else "")
     if not reason and "seconds" in event.data:
@@ -152,9 +152,9 @@ def _printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NotificationRule:
-    """Events whose kind matches one of ``events`` and whose job one of ``jobs``, patterns like ``job.*``, go ``to``.
+    """Sends events whose kind matches one of ``events`` and whose job one of ``jobs``, patterns such as ``job.*``.
 
-    ``to`` are names of channels; ``webhook`` sends each event by itself instead of one message about all.
+    ``to`` are names of channels; ``webhook`` sends one message per event instead of one about all.
     """
 
     name: str
@@ -164,14 +164,14 @@ class NotificationRule:
     webhook: bool = False
 
     def wants(self, event: Event, names: Collection[str]) -> bool:
-        """Return whether an event about ``names``, its subject and the jobs of its run, is one of these."""
+        """Return whether the rule applies to an event; ``names`` are its subject and the jobs of its run."""
         if event.kind in _OURS or not any(fnmatchcase(event.kind, pattern) for pattern in self.events):
             return False
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.jobs)
 
 
 def write_rule_messages(ports: Ports, rules: Sequence[NotificationRule], now: int) -> None:
-    """Put into the outbox what happened since the last time. Raises StoreFailure."""
+    """Write messages about the events since the last call to the outbox. Raises StoreFailure."""
     with ports.database.read() as tx:
         planned = due.next_due(tx)
         read = read_up_to(tx, planned, RULES)
@@ -198,12 +198,12 @@ def write_rule_messages(ports: Ports, rules: Sequence[NotificationRule], now: in
 
 
 def document(event: Event, names: Collection[str]) -> dict[str, Any]:
-    """Return an event as webhooks get it; ``jobs`` are those it is about, as far as it is about any."""
+    """Return the JSON document of an event for webhooks; ``jobs`` are the jobs that it is about."""
     return {**asdict(event), "jobs": sorted(names)}
 
 
 def rule_message(rule: NotificationRule, wanted: Sequence[Event]) -> dict[str, Any]:
-    """Return one message about all events of a rule, one at least."""
+    """Return one message about all events of a rule (at least one)."""
     lines = lines_about(wanted)
     return {
         "subject": f"Training: {lines[0]}"[:200],
@@ -212,31 +212,31 @@ def rule_message(rule: NotificationRule, wanted: Sequence[Event]) -> dict[str, A
 
 
 def read_up_to(tx: Connection, planned: Mapping[str, int], reader: str) -> int:
-    """Return up to which event a reader has read. Events are read in the order of their commits, so none is missed.
+    """Return the ID of the last event that a reader has read. IDs follow the order of commits, so none is missed.
 
-    A new reader begins with the daemon that has its settings: what happens in its first minute is reported as well.
+    A new reader starts at the start of the daemon that first has its settings.
     """
     if (read := planned.get(_READ.format(reader))) is not None:
         return read
-    if reader in planned:  # an older version kept the instant
+    if reader in planned:  # an older version stored the instant
         return events.newest_id(tx, before=planned[reader])
     began = events.tail(tx, limit=1, kinds=_BEGINS)
     return began[0].id - 1 if began else events.newest_id(tx)
 
 
 def set_read(tx: Connection, reader: str, read: int) -> None:
-    """Store up to which event a reader has read."""
+    """Store the ID of the last event that a reader has read."""
     due.set_due(tx, _READ.format(reader), read)
 
 
 def forget_reader(tx: Connection, reader: str) -> None:
-    """Let a reader begin again."""
+    """Delete the position of a reader."""
     due.forget(tx, reader)
     due.forget(tx, _READ.format(reader))
 
 
 def _names(tx: Connection, event: Event) -> list[str]:
-    """Return the names that rules look at: of a job's event the job, of a run's also its jobs."""
+    """Return the names that rules match: the job of an event, or the run and its jobs."""
     if event.kind.partition(".")[0] in {"run", "session"}:
         with suppress(UnknownRun):
             return [event.subject, *(lane.job for lane in runs.get(tx, event.subject).lanes)]
@@ -246,10 +246,10 @@ def _names(tx: Connection, event: Event) -> list[str]:
 def rules_of(
     rules: Iterable[RuleSettings], webhooks: Iterable[WebhookSettings], channels: Iterable[str]
 ) -> tuple[NotificationRule, ...]:
-    """Return the rules of the settings, each with the names of the ``channels`` that it sends to."""
+    """Return the rules of the settings, each with the names of its channels."""
     names = list(channels)
     chosen = [
-        # Apprise's channels are named by their addresses, which the settings keep to themselves.
+        # Channels of Apprise are named by a digest of their addresses, which are secret.
         NotificationRule(
             rule.name,
             rule.events,
