@@ -57,7 +57,7 @@ lint: .venv/ready-dev ## Check format, style, types and the import rule
 	$(BIN)/lint-imports
 
 bench: .venv/ready-dev ## Run the short benchmarks and print their figures
-	for name in install_size bench_cli_start bench_daemon_idle bench_web bench_advice bench_port; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+	for name in install_size bench_cli_start bench_daemon_idle bench_web bench_advice bench_port bench_halving; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
 
 bench-planner: .venv/ready-dev ## Measure the planner against its bounds and other orders (ARGS=--quick, or a trace file)
 	$(BIN)/python benchmarks/bench_planner.py $(ARGS)

@@ -9,7 +9,7 @@ come.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
@@ -67,11 +67,19 @@ def rung_of(rule: Halving, target_step: int) -> int:
 
 
 def rungs_of(target_step: int, candidates: int, factor: int) -> tuple[int, ...]:
-    """Return the steps at which candidates are compared; the last is the target, which at least one reaches."""
+    """Return the steps at which candidates are compared; the last is the target, which at least one reaches.
+
+    Few rungs compare later, and are surer: there are as few as make at most a third of the steps of the whole grid.
+    """
     rungs = [target_step]
-    while (candidates := candidates // factor) >= 1:
+    while candidates // factor ** len(rungs) and _steps(rungs, candidates, factor) > candidates * target_step / 3:
         rungs.insert(0, max(1, round(target_step / factor ** len(rungs))))
     return tuple(rungs)
+
+
+def _steps(rungs: Sequence[int], candidates: int, factor: int) -> int:
+    spans = enumerate(zip((0, *rungs), rungs, strict=False))
+    return sum(candidates // factor**level * (end - start) for level, (start, end) in spans)
 
 
 def _loss(rule: Halving, one: Candidate) -> float:

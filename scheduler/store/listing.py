@@ -46,6 +46,7 @@ class ListedJob:
     """One job of the queue. ``waits`` is the reason of the newest plan as stored (see core.reasons), if it has one.
 
     ``waiting`` is what its platform reports about a session in its queue: why, since when, until when, at which place.
+    ``rung`` is that of a sweep which is halved, ``rung 2 of 3``.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ListedJob:
     deadline: int | None
     created_at: int
     sweep: str
+    rung: str
     waits: Mapping[str, Any] | None
     waiting: Mapping[str, Any] | None
 
@@ -95,14 +97,25 @@ def _listed(
             now = _state(state, detail)
             of_run = queue_waits.get(now.run) if isinstance(now, Active) else None
             waiting = {key: of_run.get(key) for key in ("why", "since", "starts_at", "place")} if of_run else None
-            listed: tuple[Any, ...] = (name, role, position, now, *others, _sweep(spec), waits.get(name), waiting)
+            sweep, rung = _sweep(spec, others[1])
+            listed: tuple[Any, ...] = (name, role, position, now, *others, sweep, rung, waits.get(name), waiting)
             jobs_listed.append(ListedJob(*listed))
     return jobs_listed
 
 
-def _sweep(spec: str) -> str:
-    """Return the sweep that a job is of; hardly any is of one, and reading them all would take longer than the rest."""
-    return str(json.loads(spec)["sweep"]) if '"sweep":"' in spec and '"sweep":""' not in spec else ""
+def _sweep(spec: str, target_step: int) -> tuple[str, str]:
+    """Return the sweep that a job is of, and its rung there, "" for none.
+
+    Few jobs are of one, and reading all definitions would take longer than the rest.
+    """
+    if '"sweep":"' not in spec or '"sweep":""' in spec:
+        return "", ""
+    fields = json.loads(spec)
+    rule = fields.get("halving")
+    if not rule:
+        return str(fields["sweep"]), ""
+    rung = sum(step < target_step for step in rule["rungs"]) if rule["left_at"] is None else rule["left_at"]
+    return str(fields["sweep"]), f"rung {rung + 1} of {len(rule['rungs'])}"
 
 
 @lru_cache(maxsize=4_096)

@@ -116,7 +116,9 @@ def _all(values: list[float]) -> list[Candidate]:
 
 def test_rungs_end_at_the_target_and_one_at_least_reaches_it() -> None:
     assert rungs_of(900, 9, 3) == (100, 300, 900)
-    assert rungs_of(900, 26, 3) == (100, 300, 900)
+    assert rungs_of(900, 26, 3) == (100, 300, 900)  # the best two reach it: a quarter of the whole grid's steps
+    assert rungs_of(900, 81, 3) == (100, 300, 900)
+    assert rungs_of(900, 6, 3) == (300, 900)
     assert rungs_of(900, 8, 2) == (112, 225, 450, 900)
     assert rungs_of(900, 2, 3) == (900,)
     assert [rung_of(RULE, step) for step in (100, 300, 900)] == [0, 1, 2]

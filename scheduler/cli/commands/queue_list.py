@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import share
-from scheduler.core.job import Active
+from scheduler.core.job import Active, Queued
 from scheduler.core.reasons import NotReleased
 from scheduler.core.why import in_queue, why
 from scheduler.store.listing import ListedJob, list_jobs
@@ -32,7 +32,7 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         raise UsageFault(f'unknown state "{unknown[0]}"', "no job can be in it", remedy)
     listed = list_jobs(cli.paths.database_url, states or None)
     if cli.options.json:
-        fields = [name for name in ListedJob.__slots__ if name not in {"state", "sweep"}]
+        fields = [name for name in ListedJob.__slots__ if name not in {"state", "sweep", "rung"}]
         documents = [{**picked(job, *fields), "priority": job.weight, **job_state_json(job.state)} for job in listed]
         cli.out.data({"jobs": documents})
         return
@@ -86,13 +86,19 @@ def _row_of_sweep(listed: Sequence[ListedJob], sweep: str) -> tuple[str, ...]:
         share(done, target),
         "/".join(sorted({f"{job.weight:g}" for job in members})),
         "/".join(sorted({job.last_pool for job in members if job.last_pool})),
-        "each: schedctl queue list --all",
+        "; ".join([*_rungs(members), "each: schedctl queue list --all"]),
     )
+
+
+def _rungs(members: Sequence[ListedJob]) -> list[str]:
+    counts = Counter(job.rung for job in members if job.rung)
+    return [f"{count} at {rung}" for rung, count in sorted(counts.items())]
 
 
 def _why(job: ListedJob, zone: str, now: int) -> str:
     if job.waiting is None or not isinstance(job.state, Active):
-        return why(job.state, job.waits, zone, now)
+        reason = why(job.state, job.waits, zone, now)
+        return f"{job.rung}: {reason}" if job.rung and isinstance(job.state, Active | Queued) else reason
     from scheduler.core.run import Wait
 
     waiting = job.waiting

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from jobs.definition import whole_of
+from jobs.nouns.window import HOUR
 from jobs.payload.trainers.tuning.tally import facts_told
 from jobs.plural import counted
 from jobs.size import size
@@ -17,8 +18,10 @@ from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.early_stop import Progress
+from scheduler.core.halving import rung_of
 from scheduler.core.reasons import Reason
 from scheduler.core.why import why
+from scheduler.service.facts import halvings
 from scheduler.service.facts.early_stops import standing
 from scheduler.store import generations, jobs, plans, queue_waits, rates, runs, training_data
 from scheduler.store.generations import Generation
@@ -42,6 +45,7 @@ def show_job(cli: Cli, job: Job) -> None:
         share = share_now(tx, job)
         learned = training_data.of_job(tx, job)
         gained = standing(tx, record.spec, record.fenced_attempt)
+        left = halvings.budgets(tx).get(record.spec.sweep, 0) if record.spec.halving else 0
         beat = cli.app.settings.daemon.heartbeat_seconds
         live = queue_waits.attach(tx, runs.live(tx))
         (going,) = trainings(tx, [record], live, plans.newest(tx), cli.app.pools, beat, cli.now)
@@ -58,6 +62,7 @@ def show_job(cli: Cli, job: Job) -> None:
         [
             *_facts(cli, record, going, waits, lineage),
             ("stops early", stop_line(record.spec.stop, gained) if record.spec.stop else ""),
+            ("halving", halving_line(record, left)),
             ("share", share.words() if share else ""),
             ("learned", facts_told(learned) if learned else ""),
             *((f"sample {at}", repr(text)) for at, text in enumerate((learned or {}).get("samples", []), 1)),
@@ -117,6 +122,17 @@ def stop_line(rule: StopRule, gained: Progress) -> str:
         return f"{when}; no checkpoint has {rule.metric} yet"
     so_far = f"{gained.best.value:.6g} at step {gained.best.step:,}, {counted(gained.since, 'checkpoint')} ago"
     return f"{when}; so far {so_far}"
+
+
+def halving_line(record: JobRecord, left_seconds: int) -> str:
+    """Return at which rung of its sweep a job is, and what the budget of the sweep leaves; "" where it has none."""
+    rule = record.spec.halving
+    if rule is None:
+        return ""
+    where = "no longer compared" if rule.left_at is not None else f"of {', '.join(f'{step:,}' for step in rule.rungs)}"
+    best = f"the best 1 in {rule.factor} by {rule.metric}"
+    budget = f"{left_seconds / HOUR:.2f} of {rule.budget_seconds / HOUR:g} device hours are left"
+    return f"rung {rung_of(rule, record.spec.target_step) + 1} {where}; {best}; {budget}"
 
 
 def _facts(

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from threading import Event
@@ -15,8 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from jobs.catalogue import job_from_table
+from jobs.nouns.window import HOUR
 from jobs.payload.bounded_file import TEXT_BYTES_MAX
 from jobs.payload.bounds import digits
+from jobs.plural import counted
 from jobs.spec import JobSpec
 from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.queue_add import add_specs, show_jobs
@@ -25,6 +27,7 @@ from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault
 from scheduler.cli.shell.names import free_name
 from scheduler.cli.shell.output import clean
+from scheduler.core.halving import rungs_of
 from scheduler.core.job import Active, Done, Queued
 from scheduler.core.run import Ended
 from scheduler.core.why import why
@@ -94,6 +97,7 @@ def _values(words: str, text: str) -> list[str]:
     "schedctl submit train.py --target-step 2000 -- --lr 3e-6",
     "schedctl submit train.py --max-time 3h --gpus 1 --env WANDB_MODE=offline --dry-run",
     "schedctl submit train.py --target-step 2000 --sweep lr=1e-5,3e-5 --sweep seed=0..2",
+    "schedctl submit train.py --target-step 900 --sweep lr=1e-5,3e-5,1e-4 --halving 3 --metric loss --budget 12h",
     script="train.py",
 )
 @options.allowing
@@ -112,6 +116,16 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         typer.Option(
             "--sweep", metavar="KEY=VALUES", help="A job for each of lr=1e-5,3e-5 or seed=0..2; may be repeated."
         ),
+    ] = None,
+    halving: Annotated[
+        int | None,
+        typer.Option("--halving", metavar="N", min=2, help="Of a sweep, only the best 1 in N trains on at each rung."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="What --halving compares; add :high if higher is better.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="TIME", help="Device hours of a --halving sweep, such as 12h.")
     ] = None,
     dry_run: options.DryRun = False,
     expect: options.Expect = "",
@@ -147,7 +161,9 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         del guessed["steps_per_hour"]
     elif "target_step" not in table:
         raise UsageFault("no end is set", "neither --target-step nor --max-time was given", _HOW_FAR)
-    specs = _family({**guessed, **table, "command": command, "code": str(folder)}, combinations(sweep or ()))
+    chosen = combinations(sweep or ())
+    table = {**table, **halved(table, len(chosen), halving, metric, budget)}
+    specs = _family({**guessed, **table, "command": command, "code": str(folder)}, chosen)
     if not ({"steps_per_hour", "whole"} & table.keys()):
         speed = _speed(cli, specs[0], probe)
         specs = [replace(spec, steps_per_hour=speed) for spec in specs]
@@ -155,12 +171,47 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         speaks = _SPEAKS.search(stream.read(TEXT_BYTES_MAX)) is not None
     if "whole" in table and speaks:
         cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --max-time it would")
+    show_rungs(cli, specs[0])
     if dry_run:
         show_jobs(cli, specs, _HERE)
         return
     add_specs(cli, specs, _HERE, expect=expect)
     if and_wait or follow:
         follow_jobs(cli, [spec.name for spec in specs], logs=follow)
+
+
+def halved(
+    table: dict[str, Any], count: int, factor: int | None, metric: str | None, budget: str | None
+) -> dict[str, Any]:
+    """Return the keys of a sweep of ``count`` jobs that is halved; none where it is not. Raises UsageFault."""
+    if factor is None and metric is None and budget is None:
+        return {}
+    if factor is None or metric is None or budget is None or "target_step" not in table:
+        why = "it takes --sweep, --target-step, --halving, --metric and --budget together"
+        raise UsageFault("the sweep cannot be halved", why, "Write --halving 3 --metric loss --budget 12h")
+    rungs = rungs_of(table["target_step"], count, factor)
+    if len(rungs) == 1:
+        why = f"it has {counted(count, 'job')}, and the best 1 in {factor} is none"
+        raise UsageFault("the sweep cannot be halved", why, f"Give at least {factor} combinations")
+    metric, _, aim = metric.partition(":")
+    rule = {"metric": metric, "budget": budget, "candidates": count, "rungs": list(rungs), "factor": factor}
+    return {"target_step": rungs[0], "halving": {**rule, "aim": aim or "low"}}
+
+
+def show_rungs(cli: Cli, spec: JobSpec) -> None:
+    """Write about how many device hours each rung of a sweep needs, and whether its budget is enough."""
+    rule = spec.halving
+    if rule is None:
+        return
+    overhead, needed, budget = (spec.setup_seconds + spec.checkpoint_seconds) / HOUR, 0.0, rule.budget_seconds / HOUR
+    for level, (before, step) in enumerate(pairwise((0, *rule.rungs))):
+        count = rule.candidates // rule.factor**level
+        hours = count * spec.needs.devices_min * ((step - before) / spec.steps_per_hour + overhead)
+        needed += hours
+        cli.out.say(f"Rung {level + 1}: {counted(count, 'job')} to step {step:,}, about {hours:.2f} device hours.")
+    cli.out.say(f"All rungs: about {needed:.2f} device hours, of a budget of {budget:g}.")
+    if needed > budget:
+        cli.out.warn("the budget ends the sweep before its last rung. Raise --budget, or lower --target-step")
 
 
 def _as_name(text: str) -> str:

@@ -383,12 +383,11 @@ def postpone(ports: Ports, tx: Connection, step: Postpone, now: int) -> None:
         return
     starts = now, step.deadline - step.length_seconds
     why = "" if pool is None else _no_room(tx, run, pool, step.length_seconds, starts)
-    why = why or halvings.overdrawn(tx, run, step.deadline + run.held_until - run.deadline, now)
     if why and isinstance(run.state, Running):
         why = f"it waited in its platform's queue past its hours, and {why} leaves no more: its job waits again"
         runs.change_state(tx, run.key, run.state, run_arrows.stop(run.state, why, now), "stop", now)
         return
-    _move(tx, run, now, step.deadline, now)
+    _move(tx, run, now, halvings.latest_deadline(tx, run, step.deadline, now), now)
 
 
 def extend(ports: Ports, steps: Sequence[Step], now: int) -> None:

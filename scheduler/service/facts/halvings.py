@@ -9,6 +9,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
+from jobs.nouns.pool import Pool
 from jobs.nouns.window import HOUR
 from jobs.spec import Halving, JobSpec
 from scheduler.core import job as arrows
@@ -39,7 +40,7 @@ def left(spec: JobSpec) -> Halving | None:
 def look(ports: Ports, now: int) -> None:
     """Decide all sweeps. Most decisions are made as a session ends; some follow from what people do."""
     with ports.database.read() as tx:
-        due = [sweep for sweep, members in jobs.candidates(tx).items() if _decision(tx, members) != Decision()]
+        due = [sweep for sweep, members in jobs.candidates(tx).items() if _decision(ports, tx, members) != Decision()]
     for sweep in due:
         with ports.write() as tx:
             consider(ports, tx, sweep, now)
@@ -48,7 +49,7 @@ def look(ports: Ports, now: int) -> None:
 def consider(ports: Ports, tx: Connection, sweep: str, now: int) -> None:
     """Promote the candidates of a sweep that are among the best of their rung, and end those that are not."""
     members = jobs.candidates(tx).get(sweep, []) if sweep else []
-    decision = _decision(tx, members)
+    decision = _decision(ports, tx, members)
     for record in members:
         name, rule, state = record.spec.name, record.spec.halving, record.state
         if rule is None or name not in {*decision.promoted, *decision.dropped}:
@@ -66,7 +67,7 @@ def consider(ports: Ports, tx: Connection, sweep: str, now: int) -> None:
         ports.log.info("job.compared", job=name, sweep=sweep, promoted=name in decision.promoted, at=place)
 
 
-def _decision(tx: Connection, members: Sequence[JobRecord]) -> Decision:
+def _decision(ports: Ports, tx: Connection, members: Sequence[JobRecord]) -> Decision:
     """Return which jobs to promote and to drop: none while the budget leaves no useful session."""
     present = [(record, record.spec.halving) for record in members if record.removed_at is None]
     candidates = [
@@ -80,7 +81,7 @@ def _decision(tx: Connection, members: Sequence[JobRecord]) -> Decision:
         return Decision()
     decision = decide(rule, candidates)
     if decision.promoted and any(
-        budget_spent(record, budgets(tx)) for record, _ in present if _state(record) == "waits"
+        budget_spent(record, budgets(tx), ports.pools) for record, _ in present if _state(record) == "waits"
     ):
         return Decision()
     return decision
@@ -127,10 +128,11 @@ def least_seconds(spec: JobSpec) -> int:
     return spec.setup_seconds + spec.checkpoint_seconds
 
 
-def budget_spent(record: JobRecord, left_by_sweep: Mapping[str, int]) -> BudgetSpent | None:
-    """Return why a job without a session waits for a larger budget; None where enough is left for a session."""
+def budget_spent(record: JobRecord, left_by_sweep: Mapping[str, int], pools: Mapping[str, Pool]) -> BudgetSpent | None:
+    """Return why a job without a session waits for a larger budget; None where enough is left for one on any pool."""
     spec, left_seconds = record.spec, left_by_sweep.get(record.spec.sweep, 0)
-    enough = left_seconds // spec.needs.devices_min >= least_seconds(spec)
+    overrun = max((pool.overrun_seconds for name, pool in pools.items() if name in (spec.pools or pools)), default=0)
+    enough = left_seconds // spec.needs.devices_min >= least_seconds(spec) + overrun
     if spec.halving is None or isinstance(record.state, Active) or enough:
         return None
     return BudgetSpent(spec.name, spec.sweep, left_seconds / HOUR)
@@ -148,11 +150,11 @@ def longest(tx: Connection, lanes: Iterable[tuple[JobSpec, int]]) -> int | None:
     return min(left_by_sweep[sweep] // count for sweep, count in devices.items())
 
 
-def overdrawn(tx: Connection, run: Run, until: int, now: int) -> str:
-    """Return which limit a run would pass that were held from now ``until`` then; "" when there is room."""
+def latest_deadline(tx: Connection, run: Run, wanted: int, now: int) -> int:
+    """Return the deadline of a waiting run that is held from now on: ``wanted``, or sooner by its jobs' budgets."""
     lanes = [(jobs.get(tx, lane.job, removed=True).spec, len(lane.devices)) for lane in run.lanes]
-    left_for_more = longest(tx, lanes)
-    if left_for_more is None:
-        return ""
+    more = longest(tx, lanes)
+    if more is None:
+        return wanted
     held = max(ledger.of_runs(tx, [run.key]), key=lambda entry: entry.at)
-    return "the budget of its sweep" if until - now - (held.end - held.start) > left_for_more else ""
+    return min(wanted, now + held.end - held.start + max(0, more) - (run.held_until - run.deadline))

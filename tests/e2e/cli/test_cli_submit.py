@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.spec import Halving
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.cli.shell.exits import Exit
 from scheduler.service.requests import queue
@@ -117,6 +118,35 @@ def test_a_probe_ends_what_it_started_also_what_does_not_want_to(
         os.kill(int((folder.parent / "pid").read_text()), 0)
 
 
+def test_a_sweep_that_is_halved_says_what_each_rung_costs_and_shows_where_each_job_is(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]]
+) -> None:
+    words = ("train.py", "--target-step", "90", "--name", "toy", "--sweep", "lr=1,2,3", "--steps-per-hour", "100")
+    halved = (*words, "--halving", "3", "--metric", "accuracy:high", "--budget", "12h")
+    preview = schedctl("submit", *halved, "--dry-run")
+    assert preview.code == 0, preview.err
+    assert "Rung 1: 3 jobs to step 30, about 1.45 device hours." in preview.err
+    assert "All rungs: about 2.23 device hours, of a budget of 12." in preview.err
+    assert "halving = {" in preview.out
+    assert not queued()
+    done = schedctl("submit", *halved)
+    assert done.code == 0, done.err
+    found = queued()
+    assert {record.spec.target_step for record in found.values()} == {30}
+    assert {record.spec.halving for record in found.values()} == {Halving("accuracy", 43_200, 3, (30, 90), aim="high")}
+    assert "3 at rung 1 of 2" in schedctl("queue", "list").out
+    assert "rung 1 of 2" in schedctl("queue", "list", "--all").out
+    shown = schedctl("queue", "show", "toy-lr1").out
+    assert "rung 1 of 30, 90; the best 1 in 3 by accuracy; 12.00 of 12 device hours are left" in shown
+    best = schedctl(
+        "queue", "clone", "toy-lr2", "--set", "name=best", "--set", "halving=off", "--set", "target_step=90"
+    )
+    assert best.code == 0, best.err
+    assert queued()["best"].spec.halving is None
+    short = schedctl("submit", *words, "--name", "other", "--halving", "3", "--metric", "loss", "--budget", "1h")
+    assert "the budget ends the sweep before its last rung" in short.err
+
+
 def test_a_sweep_is_a_family_with_one_code(
     schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]], artifacts: DirectoryStore
 ) -> None:
@@ -150,6 +180,18 @@ def test_a_sweep_is_a_family_with_one_code(
         (("train.py", "--target-step", "0"), "target_step = 0: this number is out of range"),
         (("train.py", "--target-step", "3", "--sweep", "lr"), "a value is empty"),
         (("train.py", "--target-step", "3", "--sweep", "lr=1,1"), "given twice"),
+        (("train.py", "--target-step", "3", "--sweep", "lr=1,2", "--halving", "3"), "--metric and --budget together"),
+        (
+            (
+                "train.py",
+                "--target-step",
+                "9",
+                "--sweep",
+                "lr=1,2",
+                *("--halving", "3", "--metric", "l", "--budget", "1h"),
+            ),
+            "the best 1 in 3 is none",
+        ),
         (("train.py", "--target-step", "3", "--sweep", "seed=5..1"), "its numbers do not go up"),
         (("train.py", "--target-step", "3", "--sweep", "a=0..99", "--sweep", "b=0..99"), "more than 200 jobs"),
         (("train.py", "--target-step", "3", "--sweep", "$(x)=1"), "it has a name and values"),

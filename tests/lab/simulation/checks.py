@@ -157,6 +157,7 @@ def check_truth(world: World, database: Database) -> None:
     with database.read() as tx:
         known = {run.key for run in runs.live(tx)} | {one.run.key for one in watched.everything(tx)}
         given_up = {} if mood.honest and not mood.rates.stall else _given_up(tx)
+        _check_budgets(world, tx, given_up)
     for place in world.places.values():
         if mood.clock_jumps_per_week:
             tolerance = 2 * _SKEW_SECONDS * (1 + len(place.sessions))
@@ -171,6 +172,38 @@ def check_truth(world: World, database: Database) -> None:
     for session in world.live_sessions():
         if session.key not in known:
             raise Violation("no orphan session", f"{session.key} runs and the daemon does not know")
+
+
+def _check_budgets(world: World, tx: Connection, given_up: Collection[str]) -> None:
+    """Raise Violation when the jobs of a sweep were billed more than its budget, on all devices together."""
+    rules = {spec.name: spec.halving for spec in world.specs.values() if spec.halving is not None}
+    if not rules:
+        return
+    used = tolerance = 0
+    for run in runs.since(tx, 0):
+        session = world.places[run.pool].sessions.get(run.key)
+        mine = [lane.index for lane in run.lanes if lane.job in rules]
+        broken = session is None or session.fate.stays_seconds or run.key in given_up
+        if mine and session is not None and not broken and (bill := session.bill()) is not None:
+            parts = lane_seconds(run.lanes, *bill)
+            used += sum(parts[index] for index in mine)
+            tolerance += 2 * _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
+    budget = next(iter(rules.values())).budget_seconds
+    if used > budget + tolerance:
+        raise Violation("a sweep keeps its budget", f"{used} device seconds were billed, of {budget}")
+
+
+def _check_halvings(world: World, tx: Connection) -> None:
+    """Raise Violation when more than one in so many candidates of a rung was promoted."""
+    rule = next((spec.halving for spec in world.specs.values() if spec.halving is not None), None)
+    if rule is None:
+        return
+    steps = [event.data["step"] for event in events.after(tx, 0, limit=10**6, kinds=("job.promote",))]
+    for level, step in enumerate(rule.rungs[1:], 1):
+        most = rule.candidates // rule.factor**level
+        world.sometimes("promoted", step in steps)
+        if steps.count(step) > most:
+            raise Violation("the best alone train on", f"{steps.count(step)} train to {step}, {most} may")
 
 
 def _given_up(tx: Connection) -> dict[str, int]:
@@ -224,6 +257,7 @@ def check_at_rest(world: World, database: Database) -> None:
         check_blame(world, tx)
         _check_parents(world, tx)
         _check_early_stops(world, tx)
+        _check_halvings(world, tx)
     if suspected:
         raise Violation("what is suspected is verified", f"{suspected} were never read")
     if late:

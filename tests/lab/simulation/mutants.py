@@ -14,7 +14,7 @@ from scheduler.core.ledger import EntryKind
 from scheduler.core.reconcile import Finish, ForceStop, reconcile
 from scheduler.core.run import Reserved, Running, Stopping, Submitting
 from scheduler.service.cycle import cycle, late_sessions, stops
-from scheduler.service.facts import apply, early_stops, observation, observe, snapshot, verification
+from scheduler.service.facts import apply, early_stops, halvings, observation, observe, snapshot, verification
 from scheduler.service.faults.postponements import Postponements
 from scheduler.service.launch import launch
 from scheduler.service.quota import audit
@@ -306,6 +306,19 @@ def _best_is_the_newest(real: Any) -> Any:
     return progress
 
 
+def _no_budget(real: Any) -> Any:
+    del real
+    return lambda *_: None
+
+
+def _all_promoted(real: Any) -> Any:
+    def decide(rule: Any, candidates: Any) -> Any:
+        waiting = sorted(one.name for one in candidates if one.state == "waits")
+        return replace(real(rule, candidates), promoted=tuple(waiting), dropped=())
+
+    return decide
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("no hold", "quota is not set aside", ledger, "append", _without(EntryKind.HOLD)),
     Mutant("no spend", "what ran is not charged", ledger, "append", _without(EntryKind.SPEND)),
@@ -361,6 +374,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("deaf to signs of life", "what writes is given up", observation.Observation, "heard", _no),
     Mutant("stops too early", "a job that still learns is stopped", early_stops, "progress", _stops_at_once),
     Mutant("newest result", "a job ends at its newest checkpoint", early_stops, "progress", _best_is_the_newest),
+    Mutant("budget unseen", "a sweep takes more hours than it may", halvings, "longest", _no_budget, first_seed=28),
+    Mutant(
+        "all promoted", "candidates train on that are not the best", halvings, "decide", _all_promoted, first_seed=15
+    ),
     Mutant("messages again", "a delivery is not written down", outbox, "sent", _silent),
     Mutant("messages lost", "a report is due and not written", outbox, "add", _no),
     Mutant("nothing kept", "retention keeps no newest", retention, "verdicts", _nothing_stays),

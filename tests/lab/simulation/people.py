@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.problem import Refusal
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held
 from scheduler.core.run import Running
+from scheduler.service.facts import halvings
 from scheduler.service.requests import queue, sessions
 from scheduler.store import jobs, runs
 from scheduler.views.needs import needs
@@ -101,16 +102,19 @@ class People:
     def unfinished(self) -> list[str]:
         """Return the jobs that are neither done nor cancelled.
 
-        Those that a cancelled parent keeps waiting, and those that cannot be launched, are left out.
+        Those that a cancelled parent or a budget keeps waiting, and those that cannot be launched, are left out.
         """
         with self._database.read() as tx:
             records = {record.spec.name: record for record in jobs.everything(tx)}
+            budgets, pools = halvings.budgets(tx), {pool.name: pool for pool in self._world.scenario.pools}
+        spent = {name for name, one in records.items() if halvings.budget_spent(one, budgets, pools)}
+        self._world.sometimes("budget of a sweep used up", bool(spent))
         return [
             name
             for name, record in records.items()
             if not isinstance(record.state, Done | Cancelled)
             and not _waits_for_ever(record, records)
-            and name not in self._world.scenario.unlaunchable
+            and name not in self._world.scenario.unlaunchable | spent
         ]
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from jobs.nouns.window import DAY, HOUR, WEEK, Calendar, DailyHours
-from jobs.spec import JobSpec, Needs, StartFrom, StopRule
+from jobs.spec import Halving, JobSpec, Needs, StartFrom, StopRule
+from scheduler.core.halving import rungs_of
 from scheduler.service.outside.ports import Policy
 from tests.lab.simulation.mood import GOOD, Habits, Mood, draw_habits, draw_mood, later_troubles
 
@@ -22,6 +23,7 @@ DST_ZONES = ("Europe/Berlin", "America/New_York", "America/Santiago", "Australia
 _FIRST_DAYS = (1_774_224_000, 1_772_409_600, 1_774_828_800, 1_792_972_800, 1_775_433_600, 1_788_134_400, 1_790_553_600)
 _SICK = 0.4
 _UNLAUNCHABLE = 0.25
+_SWEEPS = 0.25
 _ANY_DAY = 1_767_571_200
 
 
@@ -57,7 +59,7 @@ def draw_scenario(seed: int, weeks: float = 2.0) -> Scenario:
         start=start,
         weeks=weeks,
         pools=pools,
-        jobs=jobs,
+        jobs=(*jobs, *_draw_sweep(seed)),
         mood=replace(draw_mood(rng), sick=_draw_sick(seed), **later_troubles(Random(f"later troubles of {seed}"))),
         habits=draw_habits(rng),
         policy=_policy(overdue, rng.choice((1, 2, 4)) * DAY),
@@ -70,6 +72,20 @@ def _with_stop_rules(seed: int, jobs: tuple[JobSpec, ...]) -> tuple[JobSpec, ...
     rng = Random(f"stop rules in {seed}")
     rules = (StopRule("loss", patience=rng.choice((1, 3)), least=0.02), StopRule("loss", value=0.3))
     return tuple(replace(job, stop=rng.choice(rules)) if rng.random() < 0.25 else job for job in jobs)
+
+
+def _draw_sweep(seed: int) -> list[JobSpec]:
+    """Draw the candidates of a sweep that is halved, with a budget that may be too small; most worlds have none."""
+    rng = Random(f"sweep in {seed}")
+    if rng.random() >= _SWEEPS:
+        return []
+    factor, count, speed, hours = rng.choice((2, 3)), rng.choice((3, 5, 9)), rng.choice((600, 3_600)), rng.uniform(1, 6)
+    rungs = rungs_of(int(hours * speed), count, factor)
+    budget = round(count * hours * HOUR * rng.choice((0.2, 0.5, 2.0)))
+    setup = rng.choice((60, 600))
+    rule = Halving("loss", budget, count, rungs, factor)
+    spec = JobSpec("", "job", ("train",), rungs[0], speed, setup_seconds=setup, sweep="try", halving=rule)
+    return [replace(spec, name=f"try-{number}") for number in range(count)]
 
 
 def _draw_unlaunchable(seed: int, jobs: tuple[JobSpec, ...]) -> frozenset[str]:
