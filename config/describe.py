@@ -9,8 +9,7 @@ from config.database_address import hidden, shown_address
 from config.secret import is_secret
 from config.section import keys_of, table_in
 from config.settings import Settings
-from jobs.cycle import DAYS
-from jobs.duration import show_duration
+from jobs.duration import DAYS, show_duration
 from jobs.nouns.quota import Quota
 from jobs.nouns.values import Reset
 from jobs.nouns.window import clock_of

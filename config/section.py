@@ -8,10 +8,8 @@ from typing import Annotated, Any, Self, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from jobs.duration import parse_duration
-from jobs.instant import parse_instant
-from jobs.nouns.field import NUMBER, After, Before, Bounds, key_of
-from jobs.nouns.values import BadValue, Rule, refuse
+from jobs.duration import parse_duration, parse_instant
+from jobs.nouns.values import NUMBER, After, BadValue, Before, Bounds, Rule, key_of, refuse
 
 YEAR_3000 = 32_503_680_000
 

@@ -21,10 +21,22 @@ from config.layers import Layers
 from config.section import ClockScale, Fraction, Instant, Section, UnixSeconds, at_most
 from jobs.corpus.errors import BadParameter
 from jobs.corpus.options import CorpusRule
-from jobs.instant import parse_instant
-from jobs.nouns.field import After, Before, Line, PositiveInt, PositiveSeconds, ZoneName
+from jobs.duration import parse_instant
 from jobs.nouns.pool import Pool, declared
-from jobs.nouns.values import BadValue, Reset, Rule, opening_hours, reset, text_of
+from jobs.nouns.values import (
+    After,
+    BadValue,
+    Before,
+    Line,
+    PositiveInt,
+    PositiveSeconds,
+    Reset,
+    Rule,
+    ZoneName,
+    opening_hours,
+    reset,
+    text_of,
+)
 from jobs.nouns.window import DailyHours
 from jobs.problem import did_you_mean
 

@@ -24,12 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from jobs.cycle import DAYS
 from jobs.definition import Definition, merged
-from jobs.nouns.keys import Key, Rule, Wrong
+from jobs.duration import DAYS
+from jobs.nouns.keys import NAME, SEED, STEPS, TEXT, Key, Rule, Wrong, matching
 from jobs.nouns.values import zone
 from jobs.problem import Problem, ProblemsFound, as_toml, did_you_mean
-from jobs.readers import NAME, SEED, STEPS, TEXT, matching
 from jobs.spec import Gate, JobSpec, Share
 from jobs.toml_file import placed, read_toml
 

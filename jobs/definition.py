@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.duration import show_duration
-from jobs.nouns.keys import TableKey, Wrong, keys_of, paths
+from jobs.nouns.keys import TableKey, Wrong, is_remote, keys_of, paths
 from jobs.problem import Problem, as_toml, did_you_mean
-from jobs.readers import is_remote
 from jobs.spec import (
     HELD_OUT,
     Code,

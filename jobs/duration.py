@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "min": 60, "m": 60, "s": 1}
 _PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(min|[wdhms])\s*")
@@ -54,3 +55,79 @@ def _parse(text: str) -> int:
     if position == 0 or position != len(text):
         raise ValueError('a duration is written like "12h", "90m" or "1h 30m"')
     return round(total)
+
+
+# Instants as people write them: a date and time with its offset from UTC.
+YEAR_3000 = 32_503_680_000
+_INSTANT_MAX = 100  # characters; more is no instant that a person wrote
+
+
+def parse_instant(value: object) -> int:
+    """Return the UTC seconds of ``2026-12-01T09:00:00Z``, a TOML date-time, or a number of UTC seconds.
+
+    Raises ValueError with the reason.
+    """
+    moment = value
+    if isinstance(value, str) and len(value) > _INSTANT_MAX:
+        raise ValueError("a date and time is written like 2026-12-01T09:00:00Z")
+    if isinstance(value, str) and not value.isdecimal():
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError("a date and time is written like 2026-12-01T09:00:00Z") from None
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise ValueError("a date and time needs its offset from UTC, as in 2026-12-01T09:00:00Z")
+        moment = int(moment.timestamp())
+    if isinstance(moment, bool) or not isinstance(moment, int | str):
+        raise ValueError("a date and time is written like 2026-12-01T09:00:00Z")
+    seconds = int(moment)
+    if not 0 <= seconds < YEAR_3000:
+        raise ValueError("a date and time lies between 1970 and 3000")
+    return seconds
+
+
+# Cycle: when the next job of a kind is expected, as its user writes it. ``expects = "thursday 09:00"`` is every week at
+# that time (UTC), ``expects = "12d"`` so long after the last one came.
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DAY, _WEEK = 86_400, 604_800
+_FIRST_MONDAY = 4 * _DAY  # 1970 began on a Thursday
+_WEEKLY = re.compile(r"([a-z]+)(?:\s+([01]?\d|2[0-3]):([0-5]\d))?")
+_CYCLE_MIN, _CYCLE_MAX = _DAY, 53 * _WEEK
+
+
+def parse_cycle(value: object) -> str:
+    """Return how a cycle is stored: ``thursday 09:00`` or ``12d``.
+
+    Raises ValueError with the reason, in words that fit behind "key = value:".
+    """
+    text = value.strip().lower() if isinstance(value, str) else ""
+    weekly = _WEEKLY.fullmatch(text)
+    if weekly and weekly[1] in DAYS:
+        return f"{weekly[1]} {int(weekly[2] or 0):02d}:{weekly[3] or '00'}"
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        why = 'a cycle is a day of the week, such as "thursday 09:00" (UTC), or a distance, such as "12d"'
+        raise ValueError(why) from None
+    if not _CYCLE_MIN <= seconds <= _CYCLE_MAX:
+        raise ValueError("a cycle is at least a day and at most 53 weeks")
+    return show_duration(seconds)
+
+
+def coming(cycle: str, last: int | None, now: int, until: int) -> tuple[int, ...]:
+    """Return the instants after ``now`` and before ``until`` at which the next ones are expected.
+
+    ``last`` is when the last one came; without it a distance tells nothing.
+    """
+    weekly = _WEEKLY.fullmatch(cycle)
+    if weekly:
+        into_week = DAYS.index(weekly[1]) * _DAY + int(weekly[2]) * 3_600 + int(weekly[3]) * 60
+        distance, first = _WEEK, _FIRST_MONDAY + into_week
+    elif last is None:
+        return ()
+    else:
+        distance = parse_duration(cycle)
+        first = last + distance
+    behind = max(0, (now - first) // distance + 1)
+    return tuple(range(first + behind * distance, until, distance))

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from jobs.payload.bounded_file import open_below, read_bounded
-from jobs.plural import counted
 from jobs.problem import Problem, Refusal
+from jobs.size import counted
 
 ALLOWED_NAME = ".sched-allowed-secrets"
 _ALLOWED_BYTES_MAX = 1 << 20

@@ -17,3 +17,9 @@ def gpu_use(memory_bytes: int | None, busy: float | None) -> str:
     """Return what GPUs do in words, such as ``6.1 GiB, 41 % busy``; empty where nothing is known."""
     words = ["" if memory_bytes is None else size(memory_bytes), "" if busy is None else f"{busy:.0%} busy"]
     return ", ".join(filter(None, words)).replace("%", " %")
+
+
+# Plural: a number with its noun, as people write it.
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return ``1 session`` or ``2 sessions``; ``many`` where an s does not make it."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
-from jobs import readers
-from jobs.nouns.keys import Key, Option, Rule, Wrong
-from jobs.readers import matching, number, one_of, or_off, span
+from jobs.nouns import keys
+from jobs.nouns.keys import Key, Option, Rule, Wrong, matching, number, one_of, or_off, span
 
 Role = Literal["job", "main", "manager", "evaluate"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -27,8 +26,8 @@ _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose st
 class Gate:
     """The job may start once ``parent`` has checkpointed ``fraction`` (0 to 1) of its target steps, or ``step``."""
 
-    parent: Annotated[str, readers.TEXT, Key("job", old="parent")]
-    fraction: Annotated[float, readers.FRACTION] = 0.0
+    parent: Annotated[str, keys.TEXT, Key("job", old="parent")]
+    fraction: Annotated[float, keys.FRACTION] = 0.0
     step: Annotated[int | None, number(1, 10**12 - 1, "steps of the parent", whole=True)] = None
 
     def step_of(self, target_step: int) -> float:
@@ -47,7 +46,7 @@ class Share:
     ``partner`` keeps what all who share with it leave. Counted from when the last of them was added.
     """
 
-    partner: Annotated[str, readers.NAME, Key("with")]
+    partner: Annotated[str, keys.NAME, Key("with")]
     percent: Annotated[float, number(1, 99, "% of the hours of both")]
 
 
@@ -59,8 +58,8 @@ class StartFrom:
     ``done``, or ``accepted``: its newest accepted version, or any checkpoint where the parent has no gates.
     """
 
-    parent: Annotated[str, readers.TEXT, Key("job")]
-    at: Annotated[float | str, readers.START] = "newest"
+    parent: Annotated[str, keys.TEXT, Key("job")]
+    at: Annotated[float | str, keys.START] = "newest"
 
     @property
     def gate(self) -> Gate:
@@ -73,9 +72,7 @@ class StartFrom:
 class Needs:
     """What a session must offer: devices (a range: the plan picks), memory per device, a number format."""
 
-    devices_min: Annotated[
-        int, readers.DEVICES, Key("devices"), Option("The number of GPUs it needs.", "--gpus", "N")
-    ] = 1
+    devices_min: Annotated[int, keys.DEVICES, Key("devices"), Option("The number of GPUs it needs.", "--gpus", "N")] = 1
     devices_max: int = 1
     vram_gib: Annotated[
         float, number(0, 10**5, "GiB"), Option("Memory that it needs on each GPU, in GiB.", "--vram-gib")
@@ -91,7 +88,7 @@ class Mixture:
     when ``renew`` is ``restart``; when that is ``update``, only a person's update does.
     """
 
-    domain: Annotated[str | None, readers.TEXT] = None
+    domain: Annotated[str | None, keys.TEXT] = None
     extra_share: Annotated[float, number(0, 1, "of the domain's data")] = 0.0
     corpus: Annotated[
         str, matching("[0-9a-f]{16}", "this is no version of a corpus", "write its 16 characters: schedctl corpus show")
@@ -135,12 +132,12 @@ class StopRule:
 
     metric: Annotated[
         str,
-        readers.TEXT,
+        keys.TEXT,
         Option("Stop early when this metric of its checkpoints improves no more.", "--stop-on", "METRIC"),
     ]
     patience: Annotated[
         int,
-        readers.PATIENCE,
+        keys.PATIENCE,
         Option("After so many checkpoints without an improvement. Default: 3.", "--patience", "N"),
     ] = 0
     least: Annotated[float, number(0, 10**9)] = 0.0
@@ -158,10 +155,10 @@ class Halving:
     which a job left the comparison: others were better, or a person lets it train to the end.
     """
 
-    metric: Annotated[str, readers.TEXT]
+    metric: Annotated[str, keys.TEXT]
     budget_seconds: Annotated[int, span(60, 10 * 365 * 86_400)]
     candidates: Annotated[int, number(2, 1_000, "jobs", whole=True)]
-    rungs: Annotated[tuple[int, ...], readers.RUNGS]
+    rungs: Annotated[tuple[int, ...], keys.RUNGS]
     factor: Annotated[int, number(2, 100, whole=True)] = 3
     aim: Annotated[Literal["high", "low"], _AIM] = "low"
     left_at: int | None = None
@@ -176,8 +173,8 @@ class Code:
     the one it stood on (empty without git), from which a ``dirty`` one differs.
     """
 
-    source: Annotated[str, readers.PATH, Key("repository")]
-    revision: Annotated[str, readers.TEXT, Key("commit")] = ""
+    source: Annotated[str, keys.PATH, Key("repository")]
+    revision: Annotated[str, keys.TEXT, Key("commit")] = ""
     digest: str = ""
     commit: str = ""
     dirty: bool = False
@@ -219,7 +216,7 @@ TEST_SET = "set"
 def _test_set(value: Any) -> Input:
     if not isinstance(value, str) or not value.strip():
         raise Wrong("this must be a file of items, or a folder with one", 'write it like set = "tests/held-out.jsonl"')
-    return Input(TEST_SET, value if value == HELD_OUT else readers.inputs({TEST_SET: value})[TEST_SET])
+    return Input(TEST_SET, value if value == HELD_OUT else keys.inputs({TEST_SET: value})[TEST_SET])
 
 
 _TEST_SET = Rule(_test_set, lambda test_set: test_set.source, place=True)
@@ -237,18 +234,18 @@ class Evaluation:
     shown to be worse.
     """
 
-    command: Annotated[tuple[str, ...], readers.COMMAND]
+    command: Annotated[tuple[str, ...], keys.COMMAND]
     test_set: Annotated[Input, _TEST_SET, Key("set")]
-    longest_seconds: Annotated[int, readers.SESSION] = LONGEST_SECONDS
+    longest_seconds: Annotated[int, keys.SESSION] = LONGEST_SECONDS
     within_seconds: Annotated[int | None, or_off(_SPAN, None)] = WITHIN_SECONDS
     needs: Needs = Needs()
-    pools: Annotated[tuple[str, ...], readers.STRINGS] = ()
+    pools: Annotated[tuple[str, ...], keys.STRINGS] = ()
     promote: Annotated[
         str, one_of("an accepted version is promoted by itself or by a person", "automatic", "person")
     ] = "automatic"
-    at: Annotated[tuple[float, ...], readers.PARTS] = (1.0,)
-    votes: Annotated[str, readers.VOTES] = ""
-    usual: Annotated[float, readers.SHARE_OF_VOTES] = 0.5
+    at: Annotated[tuple[float, ...], keys.PARTS] = (1.0,)
+    votes: Annotated[str, keys.VOTES] = ""
+    usual: Annotated[float, keys.SHARE_OF_VOTES] = 0.5
 
 
 GateKind = Literal["threshold", "better", "no_harm", "not_worse"]
@@ -329,7 +326,7 @@ def _source_table(thing: Code | Requirements | None) -> Any:
 
 
 def _inputs(value: Any) -> tuple[Input, ...]:
-    return tuple(Input(name, source) for name, source in sorted(readers.inputs(value).items()))
+    return tuple(Input(name, source) for name, source in sorted(keys.inputs(value).items()))
 
 
 _CODE = _source(Code, "this must be a folder, or a repository and a commit", 'write it like code = "."')
@@ -348,12 +345,12 @@ class JobSpec:
     measurements. ``{python}`` and ``{payload}`` in ``command`` are filled in where the job runs.
     """
 
-    name: Annotated[str, readers.NAME, Option("Name of the job. Default for a script: that of its folder.")]
+    name: Annotated[str, keys.NAME, Option("Name of the job. Default for a script: that of its folder.")]
     role: Annotated[
         Role, one_of("there is no such role", *ROLES), Option("main or manager, in a family of models. Default: job.")
     ]
-    command: Annotated[tuple[str, ...], readers.COMMAND, Option("Training command, as one would type it in a shell.")]
-    target_step: Annotated[int, readers.STEPS, Option("Train up to this step.")]
+    command: Annotated[tuple[str, ...], keys.COMMAND, Option("Training command, as one would type it in a shell.")]
+    target_step: Annotated[int, keys.STEPS, Option("Train up to this step.")]
     steps_per_hour: Annotated[
         float, number(0.01, 10**9, "steps an hour"), Option("An estimate of its speed, until it is measured.")
     ]
@@ -369,19 +366,19 @@ class JobSpec:
     start_from: StartFrom | None = None  # then the gate is its gate
     share: Share | None = None  # of the hours that it has together with another job
     pools: Annotated[
-        tuple[str, ...], readers.STRINGS, Option("A pool it may use; may be repeated. Default: any.", "--pool", "POOL")
+        tuple[str, ...], keys.STRINGS, Option("A pool it may use; may be repeated. Default: any.", "--pool", "POOL")
     ] = ()
-    seed: Annotated[int, readers.SEED] = 0
+    seed: Annotated[int, keys.SEED] = 0
     setup_seconds: Annotated[int, span(0, _WEEK)] = 600
     checkpoint_seconds: Annotated[int, span(0, _WEEK)] = 60
-    device_speedup: Annotated[tuple[float, ...], readers.SPEEDUP] = (1.0,)
+    device_speedup: Annotated[tuple[float, ...], keys.SPEEDUP] = (1.0,)
     environment: Annotated[
         Mapping[str, str],
-        readers.ENVIRONMENT,
+        keys.ENVIRONMENT,
         Option("An environment variable of its command; may be repeated.", "--env", "KEY=VALUE"),
     ] = field(default_factory=dict)
-    not_before: Annotated[int | None, readers.INSTANT, Option("Start no earlier than this.")] = None
-    deadline: Annotated[int | None, readers.INSTANT, Option("Finish before, 2026-12-01T09:00:00Z.")] = None
+    not_before: Annotated[int | None, keys.INSTANT, Option("Start no earlier than this.")] = None
+    deadline: Annotated[int | None, keys.INSTANT, Option("Finish before, 2026-12-01T09:00:00Z.")] = None
     stall: Stall = Stall()
     stop: StopRule | None = None  # None: it trains to its target step
     code: Annotated[  # None: the command starts in an empty folder
@@ -410,14 +407,14 @@ class JobSpec:
         str, matching(r"(?a)(3\.\d{1,2})?", "this is no version of Python", 'write it like "3.12"')
     ] = ""
     secrets: Annotated[  # names of variables; the values are the daemon's or the platform's to give
-        tuple[str, ...], readers.SECRETS, Option("A secret that its sessions get; may be repeated.", "--secret", "NAME")
+        tuple[str, ...], keys.SECRETS, Option("A secret that its sessions get; may be repeated.", "--secret", "NAME")
     ] = ()
     halving: Halving | None = None  # None: it trains to its target step whatever others of its sweep come to
-    sweep: Annotated[str, readers.NAME] = ""  # what jobs that differ in a few values share; a list shows them as one
-    expects: Annotated[str, readers.CYCLE] = ""  # when the next generation comes; empty: learned from the queue
+    sweep: Annotated[str, keys.NAME] = ""  # what jobs that differ in a few values share; a list shows them as one
+    expects: Annotated[str, keys.CYCLE] = ""  # when the next generation comes; empty: learned from the queue
     whole: Annotated[  # it knows nothing of checkpoints: its one step is the whole run, in one session
         bool,
-        Rule(readers.SESSION.read, lambda whole: whole or None),
+        Rule(keys.SESSION.read, lambda whole: whole or None),
         Option(
             "Run it in one session that takes at most so long, such as 3h; it cannot resume.",
             "--max-time --whole",

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from jobs.payload.store.listing import Entry
+from jobs.payload.store.tree import Entry
 from jobs.problem import UserError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobs.nouns.field import key_of
 from jobs.nouns.pool import Pool
+from jobs.nouns.values import key_of
 from platforms.record_file import DamagedRecord, read_record
 
 FACTS = "facts.json"

@@ -23,7 +23,7 @@ from config.credentials import credential_files
 from config.errors import ConfigError, Problem
 from config.logging import configure
 from jobs.nouns.window import WEEK
-from jobs.plural import counted
+from jobs.size import counted
 from platforms.base import PlatformError
 from platforms.record_file import fingerprint
 from platforms.wrap import LatePlatform

@@ -8,11 +8,9 @@ from functools import lru_cache
 from math import ceil
 
 from jobs.advice.card import Card, cards
-from jobs.advice.choice import MARGIN, Wishes, nearest, priced
+from jobs.advice.choice import MARGIN, Wishes, gains_of, nearest, priced
 from jobs.advice.memory import memory_of, pace_of, storage_of
-from jobs.advice.recipe import gains_of
-from jobs.advice.setup import RANK, STACKS, Setup
-from jobs.advice.shape import find_shape
+from jobs.advice.shape import RANK, STACKS, Setup, find_shape
 from jobs.problem import NotFound
 from jobs.spec import Needs
 

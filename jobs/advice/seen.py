@@ -12,8 +12,7 @@ from typing import Any
 
 from jobs.advice.card import GIB, Card, cards, recognised
 from jobs.advice.memory import Memory, Pace, Part, pace_of
-from jobs.advice.setup import Setup
-from jobs.advice.shape import find_shape
+from jobs.advice.shape import Setup, find_shape
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
 from jobs.payload.whole_file import write_whole

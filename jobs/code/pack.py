@@ -16,7 +16,7 @@ from jobs.code import git
 from jobs.code.git import CodeError
 from jobs.payload.bounded_file import folder_below, open_in
 from jobs.payload.clock import stopwatch
-from jobs.payload.store.listing import CODE_LIMITS, BadListing, Entry, Kind, encode_listing
+from jobs.payload.store.tree import CODE_LIMITS, BadListing, Entry, Kind, encode_listing
 from jobs.secret_scan import SecretScan
 from jobs.spec import Code
 

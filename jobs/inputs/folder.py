@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
+from jobs.nouns.keys import REPOSITORY
 from jobs.payload.bounded_file import open_below
 from jobs.payload.bounds import read_json
 from jobs.payload.store.hub import GIT, KIND, HubDenied, Repository, ask, parse_repository, patiently
-from jobs.payload.store.listing import BadListing, Entry, Kind, encode_listing
-from jobs.payload.store.tree import LIMITS, PIECE_BYTES, Tree, encode_tree
+from jobs.payload.store.tree import LIMITS, PIECE_BYTES, BadListing, Entry, Kind, Tree, encode_listing, encode_tree
 from jobs.problem import InvalidInput
-from jobs.readers import REPOSITORY
 
 
 # Why a folder cannot be put into the store.

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from jobs.duration import show_duration
-from jobs.nouns.field import (
+from jobs.nouns.quota import Dated, MoneyQuota, Quota, WrittenQuota, charges_by_device, longest_window, read_quota
+from jobs.nouns.values import (
     NUMBER,
     TABLE,
     After,
@@ -17,10 +18,13 @@ from jobs.nouns.field import (
     PositiveFloat,
     PositiveInt,
     PositiveSeconds,
+    Rule,
     Seconds,
+    opening_hours,
+    price,
+    refuse,
+    text_of,
 )
-from jobs.nouns.quota import Dated, MoneyQuota, Quota, WrittenQuota, charges_by_device, longest_window, read_quota
-from jobs.nouns.values import Rule, opening_hours, price, refuse, text_of
 from jobs.nouns.window import DailyHours, Window, merge
 
 _TOGETHER = "set devices_max: the devices of all sessions together"

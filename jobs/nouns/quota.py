@@ -10,8 +10,19 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, ClassVar, Literal
 
-from jobs.nouns.field import TABLE, Before, Bounds, PositiveSeconds, ZoneName
-from jobs.nouns.values import Amount, Reset, amount, refuse, reset, text_of
+from jobs.nouns.values import (
+    TABLE,
+    Amount,
+    Before,
+    Bounds,
+    PositiveSeconds,
+    Reset,
+    ZoneName,
+    amount,
+    refuse,
+    reset,
+    text_of,
+)
 from jobs.nouns.window import DAY, WEEK, Calendar, Period
 
 QuotaKind = Literal["week", "day", "month", "rolling", "first-use", "money-day", "money-week", "money-month"]

@@ -141,7 +141,7 @@ class DailyHours:
     weekdays: frozenset[int] = frozenset(range(7))
 
     def __str__(self) -> str:
-        from jobs.cycle import DAYS  # with what it needs, of no use to most
+        from jobs.duration import DAYS  # with what it needs, of no use to most
 
         days = "" if len(self.weekdays) == 7 else ",".join(DAYS[day][:3].title() for day in sorted(self.weekdays)) + " "
         return f"{days}{clock_of(self.start)}-{clock_of(self.end)} {self.zone}"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jobs.instant import parse_instant
+from jobs.duration import parse_instant
 from jobs.payload.clock import Clock
 from platforms.local.processes import MARK, SIGKILL
 

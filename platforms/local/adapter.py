@@ -25,7 +25,7 @@ from jobs.payload.bounded_file import read_below
 from jobs.payload.lane.environment import FOLDER, MARK
 from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
-from jobs.plural import counted
+from jobs.size import counted
 from platforms.base import (
     Capabilities,
     LaunchRequest,

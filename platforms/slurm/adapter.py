@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.plural import counted
+from jobs.size import counted
 from platforms.base import (
     Capabilities,
     InQueue,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from jobs.plural import counted
+from jobs.size import counted
 from jobs.spec import StopRule
 from scheduler.core.learning_curve import REACH, forecast_of
 

@@ -11,7 +11,7 @@ from math import floor, log10
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
-from jobs.plural import counted
+from jobs.size import counted
 from scheduler.core.precondition import Precondition
 
 _SHOWN_SHARE = 0.005  # a smaller share is displayed as 0 %

@@ -23,11 +23,11 @@ from typing import Any, Literal, TypeVar
 
 from config.layers import shipped
 from jobs.code.pack import pack
-from jobs.payload.store.listing import code_prefix
 from jobs.payload.store.manifest import blob_key, parse_manifest
+from jobs.payload.store.tree import code_prefix
 from jobs.payload.whole_file import write_whole
-from jobs.plural import counted
 from jobs.problem import UserError
+from jobs.size import counted
 from jobs.spec import Code
 from jobs.toml_file import read_toml
 from platforms.artifacts.base import Grant

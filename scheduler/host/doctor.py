@@ -23,8 +23,8 @@ from config.errors import ConfigError
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota
 from jobs.payload.redact import Redactor
-from jobs.plural import counted
 from jobs.problem import Problem
+from jobs.size import counted
 from platforms import plugin
 from platforms.artifacts.base import BlobStore
 from platforms.base import Checked, Misconfigured, Platform, PlatformError

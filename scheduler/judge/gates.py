@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from jobs.definition import written_table
 from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
-from jobs.plural import counted
 from jobs.scores import Score, Scores
+from jobs.size import counted
 from jobs.spec import QualityGate
 from scheduler.judge.evidence import (
     ALPHA,

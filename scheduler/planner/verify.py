@@ -13,7 +13,7 @@ from typing import assert_never
 
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
-from jobs.plural import counted
+from jobs.size import counted
 from jobs.spec import Gate
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, PlannedLane

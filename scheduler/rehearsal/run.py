@@ -18,8 +18,8 @@ from typing import Any
 from config.errors import ConfigError
 from config.layers import PREFIX, shipped
 from jobs.payload.whole_file import write_whole
-from jobs.plural import counted
 from jobs.problem import Refusal
+from jobs.size import counted
 from jobs.spec import JobSpec
 from platforms.base import PlatformError
 from platforms.local.processes import start_ticks

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jobs.plural import counted
+from jobs.size import counted
 from jobs.spec import EVALUATE
 from scheduler.core.quota import Meter
 from scheduler.report.chart import local

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from jobs.plural import counted
+from jobs.size import counted
 from scheduler.core.plan import Plan
 
 SIGMA_UNKNOWN = 0.3

@@ -12,7 +12,7 @@ from jobs.nouns.pool import Pool
 from jobs.nouns.quota import MoneyQuota, Quota, RollingQuota
 from jobs.nouns.window import Window
 from jobs.payload.store.manifest import Manifest
-from jobs.plural import counted
+from jobs.size import counted
 from scheduler.core.ledger import Charge, cost_within, fold, seconds_within
 from scheduler.core.quota import charged_within, displayed_charges, limit_at, windows
 from scheduler.core.reasons import show

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from jobs.plural import counted
+from jobs.size import counted
 from scheduler.store import codec
 from scheduler.store.engine import Database
 from scheduler.store.errors import DatabaseCorrupt

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import WEEK
-from jobs.plural import counted
+from jobs.size import counted
 from scheduler.core.plan import KeptHours, Plan
 from scheduler.core.reasons import GateClosed, HeldByPerson, Reason, show
 from scheduler.core.snapshot import JobView, PoolView, Snapshot

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from sqlalchemy import Connection
 
 from jobs.nouns.window import DAY, HOUR
-from jobs.plural import counted
+from jobs.size import counted
 from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jobs.plural import counted
+from jobs.size import counted
 from scheduler.core.plan import Placement
 from scheduler.core.quota import Meter
 from scheduler.report.chart import local

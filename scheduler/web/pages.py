@@ -71,8 +71,7 @@ def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[st
     """Return what the page shows: shipped models alone, so that no visitor names a file of this machine."""
     from jobs.advice.card import find_cards
     from jobs.advice.choice import Wishes, compare, picture
-    from jobs.advice.setup import METHODS
-    from jobs.advice.shape import shipped
+    from jobs.advice.shape import METHODS, shipped
     from jobs.problem import NotFound
 
     shapes = shipped()

@@ -13,8 +13,8 @@ import pytest
 
 import jobs
 from jobs.nouns.pool import Pool
-from jobs.payload.store.listing import CONTENT, LISTING, code_prefix
 from jobs.payload.store.manifest import Component, Manifest
+from jobs.payload.store.tree import CONTENT, LISTING, code_prefix
 from jobs.spec import Code, JobSpec
 from platforms.artifacts.base import Grant, StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore

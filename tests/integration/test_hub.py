@@ -10,9 +10,8 @@ from jobs.inputs import folder as client
 from jobs.inputs.folder import TreeError
 from jobs.payload.store import hub
 from jobs.payload.store.hub import HubDenied, fetch_repository
-from jobs.payload.store.listing import LISTING, BadListing, parse_listing
 from jobs.payload.store.transport import DirectoryTransport
-from jobs.payload.store.tree import LIMITS
+from jobs.payload.store.tree import LIMITS, LISTING, BadListing, parse_listing
 from tests.lab.hub import COMMIT, NAME, TOKEN, StandInHub
 
 FILES = {

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.payload.store.listing import LISTING, code_prefix, unpack
 from jobs.payload.store.transport import DirectoryTransport
-from jobs.payload.store.tree import fetch_tree
+from jobs.payload.store.tree import LISTING, code_prefix, fetch_tree, unpack
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.store import jobs

@@ -18,9 +18,8 @@ import pytest
 from jobs.inputs import folder as packing
 from jobs.inputs.folder import TreeError
 from jobs.payload.store import tree as trees_of_sessions
-from jobs.payload.store.listing import LISTING, BadListing
 from jobs.payload.store.transport import DirectoryTransport
-from jobs.payload.store.tree import LIMITS, fetch_tree, remove_tree, tree_prefix
+from jobs.payload.store.tree import LIMITS, LISTING, BadListing, fetch_tree, remove_tree, tree_prefix
 from platforms.artifacts.base import Grant, StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.core.retention import DAY

@@ -12,8 +12,7 @@ from jobs.advice.card import recognised
 from jobs.advice.choice import MARGIN
 from jobs.advice.memory import memory_of
 from jobs.advice.seen import Measurement, pace_seen
-from jobs.advice.setup import STACKS, Setup, Stack
-from jobs.advice.shape import find_shape, from_config
+from jobs.advice.shape import STACKS, Setup, Stack, find_shape, from_config
 
 if TYPE_CHECKING:
     from pathlib import Path

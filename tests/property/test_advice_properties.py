@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from jobs.advice.card import cards
 from jobs.advice.choice import Wishes, advise
 from jobs.advice.memory import memory_of, pace_of
-from jobs.advice.setup import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS, Setup
-from jobs.advice.shape import shipped
+from jobs.advice.shape import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS, Setup, shipped
 
 SHAPES = sorted({shape.name for shape in shipped().values()})
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from jobs.corpus.build.build import build, clusters, held_out_clusters, normalised, signature
 from jobs.corpus.mixture import mixture
 from jobs.corpus.options import CorpusOptions, CorpusRule
-from jobs.corpus.read.decode import clean, decode
-from jobs.corpus.read.records import split_text
+from jobs.corpus.read.records import clean, decode, split_text
 from jobs.corpus.read.sources import Files
 from tests.lab.night import share
 

@@ -27,7 +27,6 @@ ALLOWED = {
     "jobs/code/git.py",
     "jobs/corpus/leaks.py",  # what kind of sign begins a word
     "jobs/duration.py",
-    "jobs/instant.py",
     "jobs/payload/bounds.py",
     "jobs/payload/scorers/sandbox/sandbox.py",
     "jobs/payload/supervise.py",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.nouns.window import HOUR
-from jobs.payload.lane.cadence import interval_count
+from jobs.payload.lane.meter import interval_count
 from scheduler.planner.model.session_yield import SessionTerms
 
 

@@ -15,7 +15,7 @@ import tokenizers
 from PIL import Image
 
 from jobs.payload.trainers.trainer_kit import Training
-from jobs.payload.trainers.tuning.documents import files
+from jobs.payload.trainers.tuning.documents import files, load_tokenizer, stop_tokens
 from jobs.payload.trainers.tuning.errors import UnreadableData
 from jobs.payload.trainers.tuning.group import Group
 from jobs.payload.trainers.tuning.images import find_sight, lay
@@ -23,7 +23,6 @@ from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.preferences import read_rows
 from jobs.payload.trainers.tuning.rounds import Rounds
 from jobs.payload.trainers.tuning.rows import pack, samples
-from jobs.payload.trainers.tuning.tokenizer import load_tokenizer, stop_tokens
 from tests.lab.desk import Desk, make_seeing_model, make_tokenizer
 
 CHATML = (

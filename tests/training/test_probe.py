@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.advice.memory import layer_bytes as formula
-from jobs.advice.setup import STACKS, Setup
-from jobs.advice.shape import from_config
+from jobs.advice.shape import STACKS, Setup, from_config
 from jobs.payload.trainers.calibrate import DEFAULTS
 from jobs.payload.trainers.probe import layer_bytes
 

@@ -20,8 +20,7 @@ import torch
 import transformers
 
 from jobs.advice.memory import layer_bytes as formula
-from jobs.advice.setup import STACKS, Setup
-from jobs.advice.shape import FAMILIES, from_config
+from jobs.advice.shape import FAMILIES, STACKS, Setup, from_config
 from jobs.payload.trainers.calibrate import DEFAULTS
 from jobs.payload.trainers.probe import layer_bytes
 from jobs.payload.trainers.tuning.model import ALONE, NOT_IN_4_BITS, separation

@@ -17,10 +17,10 @@ import torch
 
 from jobs.payload.trainers.trainer_kit import Training
 from jobs.payload.trainers.tuning.card import find_card
+from jobs.payload.trainers.tuning.documents import load_tokenizer
 from jobs.payload.trainers.tuning.group import Group
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.payload.trainers.tuning.rounds import Rounds
-from jobs.payload.trainers.tuning.tokenizer import load_tokenizer
 from tests.lab.desk import Desk, hidden
 from tests.lab.records import lines_of, odd_file
 

@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="torch is not installed: `make test-train` t
 import tokenizers
 import transformers
 
+from jobs.payload.trainers.tuning.documents import PROBES, digest, first_lost, load_tokenizer
 from jobs.payload.trainers.tuning.errors import TrainingRefused
-from jobs.payload.trainers.tuning.tokenizer import PROBES, digest, first_lost, load_tokenizer
 
 
 def test_a_good_one_is_taken_as_it_is(model: Path) -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from config.layers import shipped
 from jobs.catalogue import job_from_table, job_from_toml, read_catalogue
 from jobs.definition import KEYS, table_of
-from jobs.duration import parse_duration, show_duration
-from jobs.instant import parse_instant
+from jobs.duration import parse_duration, parse_instant, show_duration
 from jobs.problem import Problem, ProblemsFound
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Share, Stall
 

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.code.git import CodeError
 from jobs.code.pack import names, pack
-from jobs.payload.store.listing import (
+from jobs.payload.store.tree import (
     CODE_LIMITS,
     CONTENT,
     LISTING,

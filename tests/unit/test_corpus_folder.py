@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.corpus.build.build import build
-from jobs.corpus.difference import difference
 from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
-from jobs.corpus.folder import CorpusFolder
+from jobs.corpus.folder import CorpusFolder, difference
 from jobs.corpus.manifest import CorpusManifest
 from jobs.corpus.options import CorpusOptions, CorpusRule
 from jobs.corpus.read.sources import Files

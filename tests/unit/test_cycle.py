@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs.cycle import coming, parse_cycle
+from jobs.duration import coming, parse_cycle
 
 DAY, WEEK = 86_400, 604_800
 WEDNESDAY = int(datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp())

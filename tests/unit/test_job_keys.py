@@ -8,9 +8,8 @@ import pytest
 
 from jobs.catalogue import job_from_table
 from jobs.definition import Definition, bounded, table_of
-from jobs.nouns.keys import Option, paths
+from jobs.nouns.keys import Option, one_of, paths, span
 from jobs.problem import Problem, ProblemsFound
-from jobs.readers import one_of, span
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Stall, StopRule
 from scheduler.cli.commands.job_options import option_of
 from scheduler.store import codec

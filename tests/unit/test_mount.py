@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.transport import DirectoryTransport
-from jobs.payload.store.tree import LIMITS, MountPlace, find_mounted
+from jobs.payload.store.tree import LIMITS, BadListing, Entry, MountPlace, encode_listing, find_mounted
 
 SOURCE = "kaggle-model:org/tiny/pyTorch/base/2"
 ENTRIES = [Entry("a/words", "file", "", 5), Entry("config.json", "file", "", 2)]

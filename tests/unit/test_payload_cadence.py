@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.payload.lane.cadence import checkpoint_times, interval_count
+from jobs.payload.lane.meter import checkpoint_times, interval_count
 from tests.lab.planner.efficiency import efficiency, expected_charged_seconds, expected_useful_seconds
 
 HOUR, MINUTE = 3600.0, 60.0

@@ -10,9 +10,8 @@ import pytest
 from jobs.payload.clock import Clock
 from jobs.payload.lane.failure import Failure
 from jobs.payload.lane.prepare import fetch_inputs
-from jobs.payload.store.listing import Entry
 from jobs.payload.store.transport import DirectoryTransport
-from jobs.payload.store.tree import Tree, encode_tree, sweep_trees, tree_prefix
+from jobs.payload.store.tree import Entry, Tree, encode_tree, sweep_trees, tree_prefix
 from tests.lab.launch_file import LANE, launch_in
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from jobs.plural import counted
+from jobs.size import counted
 
 
 def test_a_number_and_its_noun_agree() -> None:

@@ -18,8 +18,7 @@ from typing import Any, BinaryIO, Literal
 from zlib import crc32
 
 from jobs.corpus.build.rules import Rules, Tags
-from jobs.corpus.errors import BadParameter, CorpusError
-from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.errors import BadParameter, CorpusError, Findings, Kind
 from jobs.corpus.manifest import (
     FINDINGS_NAME,
     FORMAT,
@@ -32,8 +31,7 @@ from jobs.corpus.manifest import (
     staging,
 )
 from jobs.corpus.options import CorpusOptions
-from jobs.corpus.read.decode import clean
-from jobs.corpus.read.records import CorpusDocument
+from jobs.corpus.read.records import CorpusDocument, clean
 from jobs.corpus.read.sources import Loader, Source, label_of
 
 _REPORT_EVERY = 256

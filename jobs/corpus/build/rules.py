@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jobs.child_process import child_environment
-from jobs.corpus.errors import BadParameter, CorpusError
-from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.errors import BadParameter, CorpusError, Findings, Kind
 from jobs.corpus.options import STAGES, VALUE, CorpusRule
 from jobs.corpus.read.records import CorpusDocument
 from jobs.payload.bounds import read_json

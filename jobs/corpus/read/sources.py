@@ -12,11 +12,20 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from jobs.corpus.errors import CorpusError
-from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.errors import CorpusError, Findings, Kind
 from jobs.corpus.options import CorpusOptions
-from jobs.corpus.read.decode import UTF16_MARKS, Utf16AsUtf8, declared_encoding, decode, looks_binary
-from jobs.corpus.read.records import CorpusDocument, RecordReader, document_of, read_block, split_text
+from jobs.corpus.read.records import (
+    UTF16_MARKS,
+    CorpusDocument,
+    RecordReader,
+    Utf16AsUtf8,
+    declared_encoding,
+    decode,
+    document_of,
+    looks_binary,
+    read_block,
+    split_text,
+)
 
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 4096

@@ -21,13 +21,12 @@ from typing import Any
 
 from ..log import log
 from ..store.publish import BadCheckpoint, PublishedManifest
-from .cadence import checkpoint_times
 from .chain import waits_until
 from .command import CommandProgress, Relay, TrainingCommand, training_command
 from .ending import DEADLINE, Ending, EndingFacts, Phase, StallWatch, Stop, judge, read_stop
 from .failure import ErrorClass, Failure
 from .launch import LaneOrder, Launch
-from .meter import LaneMeter
+from .meter import LaneMeter, checkpoint_times
 from .prepare import OUTPUT, Gathered, GpuWatch, Prepared, gather, prepare
 from .status import LaneStatus, PendingCheckpoint, UploadQueue, encode, leave_result
 

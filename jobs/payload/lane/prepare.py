@@ -17,11 +17,10 @@ from typing import NamedTuple
 from ..clock import stopwatch
 from ..log import log
 from ..store import hub
-from ..store.listing import unpack
 from ..store.manifest import split_key, valid_component_name
 from ..store.publish import Restored, restore
 from ..store.transport import Transport
-from ..store.tree import MOUNTED, by_gigabytes, fetch_tree, find_mounted, note_use
+from ..store.tree import MOUNTED, by_gigabytes, fetch_tree, find_mounted, note_use, unpack
 from .failure import Failure
 from .launch import Devices, LaneOrder, Launch
 from .meter import LaneMeter

@@ -16,7 +16,7 @@ from .sandbox.confine import SandboxMissing
 SCORERS = {
     "atomicity": "atomicity",
     "generation": "generation",
-    "judge": "judge_model",
+    "judge": "chat",
     "loads": "loads",
     "loss": "heldout_loss",
     "samples": "samples",

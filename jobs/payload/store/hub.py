@@ -18,10 +18,9 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from ..bounds import SPAN_MAX, digits
 from ..deadline import Deadline, opener
-from .listing import BadListing, Entry, parse_listing
 from .manifest import sha256_file
 from .transport import Transport
-from .tree import LIMITS, fetch_listing, is_whole, make, making_of
+from .tree import LIMITS, BadListing, Entry, fetch_listing, is_whole, make, making_of, parse_listing
 
 _Answer = TypeVar("_Answer")
 Tell = Callable[[int, int], None]

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from jobs.inputs.folder import TreeError
-from jobs.payload.store.listing import BadListing, Entry, encode_listing
-from jobs.payload.store.tree import LIMITS, check_room
+from jobs.payload.store.tree import LIMITS, BadListing, Entry, check_room, encode_listing
 from jobs.payload.whole_file import replace_below
 from platforms.artifacts.base import Grant, Missing, StoreError, StoreUnreachable, check_key, check_prefix, is_key
 from platforms.artifacts.s3.client import CONTENDED, EXISTS, NO_UPLOAD, S3Options, code_of, connect, translated

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.inputs.folder import TreeError
-from jobs.payload.store.listing import BadListing, Entry
+from jobs.payload.store.tree import BadListing, Entry
 from platforms.base import Misconfigured, QuotaReading, Unreachable
 from platforms.kaggle.api.answers import Answer, NoAnswer, nothing_wrong
 from platforms.kaggle.api.wire import Denied, Throttled, TooLarge, Wire, plain

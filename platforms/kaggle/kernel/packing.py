@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from jobs.payload.clock import stopwatch
-from jobs.payload.store.listing import LISTING, BadListing
 from jobs.payload.store.manifest import sha256_file
-from jobs.payload.store.tree import LIMITS, MOUNTED, parse_mounted
+from jobs.payload.store.tree import LIMITS, LISTING, MOUNTED, BadListing, parse_mounted
 from jobs.payload.whole_file import write_whole
 from platforms.artifacts.base import BlobStore
 from platforms.artifacts.directory import DirectoryStore

@@ -14,22 +14,20 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from jobs.advice.card import GIB, Card, find_cards, recognised
-from jobs.advice.choice import Advice, Choice, Wishes
+from jobs.advice.choice import Advice, Choice, Wishes, flags
 from jobs.advice.choice import advise as advise_on
 from jobs.advice.choice import compare as compare_machines
+from jobs.advice.choice import files as job_files
 from jobs.advice.choice import picture as draw_machines
 from jobs.advice.memory import cadence
-from jobs.advice.recipe import files as job_files
-from jobs.advice.recipe import flags
 from jobs.advice.seen import Measurement, read_seen, write_seen
-from jobs.advice.setup import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS
-from jobs.advice.shape import Shape, find_shape
+from jobs.advice.shape import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS, Shape, find_shape
 from jobs.catalogue import job_from_table
 from jobs.duration import parse_duration, show_duration
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import digits, read_json
-from jobs.plural import counted
 from jobs.problem import NotFound, Refusal
+from jobs.size import counted
 from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.plural import counted
 from jobs.problem import NotFound
-from jobs.size import size
+from jobs.size import counted, size
 from scheduler.cli.commands.complete import Job, OnlyJob, checkpoint_keys
 from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli

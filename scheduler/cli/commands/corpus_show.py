@@ -11,14 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.corpus.difference import difference
 from jobs.corpus.errors import CorpusError, NoSuchVersion
+from jobs.corpus.folder import difference
 from jobs.corpus.manifest import CorpusManifest
 from jobs.corpus.mixture import open_mixture
 from jobs.payload.scorers.items import BadItems, read_items
-from jobs.plural import counted
 from jobs.problem import InvalidInput, NotFound
-from jobs.size import size
+from jobs.size import counted, size
 from scheduler.cli.commands.job_options import AllowSecrets, allowing
 from scheduler.cli.shell.command import alone
 from scheduler.cli.shell.context import Cli

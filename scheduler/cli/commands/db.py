@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from jobs.plural import counted
 from jobs.problem import Refusal
-from jobs.size import size
+from jobs.size import counted, size
 from scheduler.cli.shell.command import alone, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.nouns.keys import TableKey, paths
-from jobs.readers import is_remote
+from jobs.nouns.keys import TableKey, is_remote, paths
 from jobs.spec import JobSpec
 from scheduler.cli.commands.complete import pool_names
 from scheduler.cli.shell.command import Several

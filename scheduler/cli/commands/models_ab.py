@@ -9,7 +9,7 @@ import structlog
 import typer
 
 from jobs.catalogue import AbTest
-from jobs.cycle import DAYS
+from jobs.duration import DAYS
 from jobs.problem import NotFound, Refusal
 from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.shell.command import Tables, alone

@@ -12,11 +12,11 @@ import typer
 
 from jobs.catalogue import job_from_toml
 from jobs.definition import RANGES
-from jobs.instant import parse_instant
+from jobs.duration import parse_instant
 from jobs.nouns.window import HOUR
 from jobs.payload.bounds import digits
-from jobs.plural import counted
 from jobs.problem import NotFound
+from jobs.size import counted
 from scheduler.cli.shell.command import alone, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault

@@ -12,7 +12,7 @@ import typer
 from jobs.catalogue import job_from_table
 from jobs.definition import merged, table_of, toml_of, whole_of
 from jobs.duration import show_duration
-from jobs.payload.store.listing import LISTING, code_prefix
+from jobs.payload.store.tree import LISTING, code_prefix
 from jobs.problem import Refusal
 from jobs.size import size
 from jobs.spec import JobSpec

@@ -20,8 +20,8 @@ from jobs.catalogue import job_from_table, job_from_toml
 from jobs.definition import OLD_NAMES, table_of, toml_of
 from jobs.payload.bounds import STEP_MAX, digits, read_json
 from jobs.payload.store.manifest import Manifest, blob_key
-from jobs.plural import counted
 from jobs.problem import Refusal
+from jobs.size import counted
 from jobs.spec import HELD_OUT, TEST_SET, Code, JobSpec, Requirements
 from platforms.artifacts.base import BlobStore
 from scheduler.cli.commands import job_options as options

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from jobs.definition import RANGES
-from jobs.plural import counted
 from jobs.problem import Refusal
+from jobs.size import counted
 from scheduler.cli.commands.complete import Job, job_names
 from scheduler.cli.parts.runs_table import warn_of_loss
 from scheduler.cli.shell.command import Reason, Yes, alone, confirm

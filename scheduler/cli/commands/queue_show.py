@@ -8,8 +8,7 @@ from dataclasses import asdict
 from jobs.definition import whole_of
 from jobs.nouns.window import HOUR
 from jobs.payload.trainers.tuning.tally import facts_told
-from jobs.plural import counted
-from jobs.size import size
+from jobs.size import counted, size
 from jobs.spec import Code, Input, Requirements, StartFrom, StopRule
 from scheduler.cli.commands.complete import Job
 from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.plural import counted
+from jobs.size import counted
 from scheduler import clock
 from scheduler.cli.commands.model_show import show_versions
 from scheduler.cli.shell.command import alone

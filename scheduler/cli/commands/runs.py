@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.instant import parse_instant
+from jobs.duration import parse_instant
 from jobs.problem import NotFound
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row, warn_of_loss

@@ -1,7 +1,7 @@
 """Session yield: the training seconds of a session after set-up, checkpoints and the stop margin.
 
 Checkpoints are counted by Young's interval. It is within one and a half checkpoints of the exact rule in
-``jobs.payload.lane.cadence`` (0.2 % of usual sessions) and, unlike it, continuous and invertible: a longer session
+``jobs.payload.lane.meter`` (0.2 % of usual sessions) and, unlike it, continuous and invertible: a longer session
 never yields less.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jobs.advice.card import Card
 from jobs.advice.seen import Measurement
-from jobs.advice.setup import Setup
+from jobs.advice.shape import Setup
 from jobs.nouns.pool import Pool
 from jobs.spec import JobSpec
 from scheduler.core.throughput import PRIOR_SIGMA

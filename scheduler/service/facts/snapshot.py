@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from config.errors import ConfigError
-from jobs.cycle import coming
+from jobs.duration import coming
 from jobs.nouns.pool import Pool
 from jobs.nouns.window import DAY
 from jobs.payload.store.manifest import Manifest

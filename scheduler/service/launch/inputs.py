@@ -16,10 +16,11 @@ from sqlalchemy import Connection
 from jobs.inputs.folder import PackedFolder, pack_folder
 from jobs.payload.lane.prepare import PURPOSE
 from jobs.payload.store import hub
-from jobs.payload.store.listing import LISTING, Entry
 from jobs.payload.store.manifest import sha256_file
 from jobs.payload.store.tree import (
     LIMITS,
+    LISTING,
+    Entry,
     Mounted,
     by_gigabytes,
     is_whole,

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from config.errors import ConfigError
 from jobs.nouns.pool import Pool
-from jobs.payload.store.listing import code_prefix
 from jobs.payload.store.manifest import Manifest, blob_key
+from jobs.payload.store.tree import code_prefix
 from platforms.artifacts.base import Grant, StoreError
 from platforms.base import LaunchRequest, Misconfigured, Observed, PlatformError, Refused, SessionState
 from platforms.image import options_for

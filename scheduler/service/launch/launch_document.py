@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobs.nouns.pool import Pool
-from jobs.payload.store.listing import code_prefix
+from jobs.payload.store.tree import code_prefix
 from jobs.spec import JobSpec
 from scheduler.core.run import Lane, Run
 from scheduler.service.facts.overheads import Overhead

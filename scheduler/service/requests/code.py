@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobs.code.pack import pack
-from jobs.payload.store.listing import CONTENT, LISTING, BadListing, code_prefix, unpack
 from jobs.payload.store.manifest import Manifest
+from jobs.payload.store.tree import CONTENT, LISTING, BadListing, code_prefix, unpack
 from jobs.problem import Refusal
 from jobs.spec import Code
 from platforms.artifacts.base import BlobStore, Missing

@@ -24,6 +24,7 @@ from jobs.code.pack import names
 from jobs.definition import OLD_NAMES
 from jobs.duration import show_duration
 from jobs.environment.demands import RequirementsError, read_demands
+from jobs.nouns.keys import is_remote
 from jobs.nouns.pool import Pool
 from jobs.payload.bounded_file import read_bounded
 from jobs.payload.bounds import read_json
@@ -31,7 +32,6 @@ from jobs.payload.trainers.tuning.base import check_length
 from jobs.payload.trainers.tuning.errors import TrainingRefused
 from jobs.payload.trainers.tuning.options import rows_at_once
 from jobs.problem import Problem, ProblemsFound, as_toml, did_you_mean
-from jobs.readers import is_remote
 from jobs.spec import JobSpec
 from jobs.toml_file import placed, read_toml
 from platforms.base import BadOption, Misconfigured, PlatformError

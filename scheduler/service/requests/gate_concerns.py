@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from jobs.nouns.keys import is_remote
 from jobs.payload.scorers.items import BadItems, Item, read_items
-from jobs.readers import is_remote
 from jobs.spec import HELD_OUT, JobSpec, QualityGate
 from scheduler.judge.evidence import ALPHA, clusters_needed
 from scheduler.judge.gates import surely_needed

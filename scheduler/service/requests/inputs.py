@@ -12,8 +12,7 @@ from pathlib import Path
 
 from jobs.inputs.folder import ENDPOINT, TreeError, pin
 from jobs.payload.store.hub import KIND as HUB
-from jobs.payload.store.listing import LISTING, BadListing, encode_listing
-from jobs.payload.store.tree import LIMITS, MOUNTED, tree_prefix
+from jobs.payload.store.tree import LIMITS, LISTING, MOUNTED, BadListing, encode_listing, tree_prefix
 from jobs.secret_scan import require_no_secrets
 from jobs.spec import TEST_SET, Input
 from platforms.artifacts.base import BlobStore

@@ -15,8 +15,8 @@ from typing import Protocol
 from jobs.code.pack import pack
 from jobs.definition import table_of
 from jobs.inputs.folder import pack_folder
+from jobs.nouns.keys import is_remote
 from jobs.nouns.pool import Pool
-from jobs.readers import is_remote
 from jobs.spec import HELD_OUT, Code, Input, JobSpec
 from platforms.artifacts.base import BlobStore
 from platforms.base import Published

@@ -17,8 +17,8 @@ from functools import partial
 from sqlalchemy import Connection
 
 from jobs.payload.bounds import Rejection
-from jobs.payload.store.listing import LISTING
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest
+from jobs.payload.store.tree import LISTING
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from scheduler.core.retention import Retention, RetentionVerdict, SavedState, may_be_read, verdicts
 from scheduler.core.run import Run

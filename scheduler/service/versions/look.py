@@ -11,8 +11,8 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from jobs.payload.scorers.items import BadItems
-from jobs.payload.store.listing import BadListing
 from jobs.payload.store.manifest import Manifest, blob_key, sha256_file, split_key
+from jobs.payload.store.tree import BadListing
 from jobs.problem import Refusal
 from jobs.scores import SCORES_BYTES_MAX, Scores, ScoresError, read_scores
 from jobs.spec import TEST_SET, JobSpec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.nouns.pool import Pool
-from jobs.payload.store.listing import code_prefix
+from jobs.payload.store.tree import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Capabilities, InQueue, Refused, SessionState, Unreachable
 from platforms.relay import pack_objects

@@ -14,7 +14,7 @@ import pytest
 import jobs
 from jobs.nouns.pool import Pool
 from jobs.payload.clock import Clock
-from jobs.payload.store.listing import code_prefix
+from jobs.payload.store.tree import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Platform, SessionState
 from platforms.emulators.kaggle.place import KaggleAccount

@@ -17,7 +17,7 @@ from dataclasses import replace
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import RollingQuota
 from jobs.nouns.window import DAY, HOUR, WEEK
-from jobs.payload.lane.cadence import checkpoint_times
+from jobs.payload.lane.meter import checkpoint_times
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan

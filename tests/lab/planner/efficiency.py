@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from jobs.payload.lane.cadence import interval_count
+from jobs.payload.lane.meter import interval_count
 
 
 def expected_useful_seconds(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from jobs.payload.lane.cadence import checkpoint_times
+from jobs.payload.lane.meter import checkpoint_times
 from tests.lab.planner.efficiency import efficiency
 
 

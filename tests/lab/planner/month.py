@@ -18,7 +18,7 @@ from statistics import mean
 from jobs.nouns.pool import Pool
 from jobs.nouns.quota import CalendarQuota, MoneyQuota
 from jobs.nouns.window import DAY, HOUR, WEEK, Calendar, DailyHours, Window
-from jobs.payload.lane.cadence import checkpoint_times
+from jobs.payload.lane.meter import checkpoint_times
 from jobs.spec import Gate, Needs
 from scheduler.core.admission import room
 from scheduler.core.ledger import Charge

@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .documents import data_digest, document_of, named_images, records
+from .documents import data_digest, digest, document_of, named_images, records
 from .errors import TrainingRefused
 from .forms import OddRecord
 from .rows import Batch, Rows, encoded, find_or_make
 from .tally import Tally
-from .tokenizer import digest
 
 FORMAT = 3  # of the rows on disk
 PREPROCESSOR = "preprocessor_config.json"

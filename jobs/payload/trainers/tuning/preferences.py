@@ -26,11 +26,15 @@ from .base import check_length
 from .card import Device, find_card
 from .documents import (
     check_read,
+    check_vocabulary,
     check_words,
     check_written,
     data_digest,
+    digest,
+    load_tokenizer,
     records,
     rendered,
+    some_stops,
     special_texts,
     unread,
     with_one_text,
@@ -54,7 +58,6 @@ from .rounds import Reward, RewardSpread, named
 from .rows import LEARNED, UNWRITTEN, describe, endless, learned_after, spread
 from .session import data_files, data_folder, judge
 from .tally import Tally, check
-from .tokenizer import check_vocabulary, digest, load_tokenizer, some_stops
 
 _FORMS = {
     "dpo": '{"prompt": ..., "chosen": ..., "rejected": ...}',

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from .documents import TokenDocument, data_digest, documents, special_texts
+from .documents import TokenDocument, data_digest, digest, documents, first_lost, special_texts
 from .errors import UnreadableData
 from .tally import Tally, facts_told, training_data
-from .tokenizer import digest, first_lost
 
 if TYPE_CHECKING:
     from ..trainer_kit import Training  # merge.py, started as a script, has no package above this one

@@ -15,7 +15,7 @@ from . import checkpoint, fingerprint
 from .attention import is_apart, tell_apart
 from .base import check_length
 from .card import Device, find_card
-from .documents import data_digest, files, unread
+from .documents import check_vocabulary, data_digest, digest, files, load_tokenizer, stop_tokens, unread
 from .errors import TrainingRefused, UnreadableData
 from .group import Group
 from .images import KINDS, Sight, find_sight, image_digest, lay
@@ -28,7 +28,6 @@ from .rounds import Rounds
 from .rows import RowOrder, Rows, describe, pack, samples
 from .start import Start
 from .tally import check, left_out
-from .tokenizer import check_vocabulary, digest, load_tokenizer, stop_tokens
 
 HELD_OUT_ROWS = 32
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from jobs.payload.store.listing import Entry
+from jobs.payload.store.tree import Entry
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import KaggleClient, Push
 from platforms.kaggle.api.wire import Wire, import_library
