@@ -18,7 +18,7 @@ from jobs.catalogue import job_from_table
 from jobs.nouns.window import HOUR
 from jobs.payload.bounded_file import TEXT_BYTES_MAX
 from jobs.payload.bounds import digits
-from jobs.plural import counted
+from jobs.size import counted
 from jobs.spec import JobSpec
 from scheduler.cli.commands import job_options as options
 from scheduler.cli.commands.queue_add import add_specs, show_jobs
