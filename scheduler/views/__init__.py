@@ -1,1 +1,1 @@
-"""One reading of the state of things for command line, pages, metrics, messages and reports."""
+"""Views: what the command line, pages, metrics, messages and reports show, read from the database in one place."""

@@ -1,4 +1,4 @@
-"""Chart facts: what the charts of pages and reports show, gathered from the database."""
+"""Data of the charts of pages and reports, read from the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AHEAD_SECONDS = 7 * 86_400
 
 
 def timeline(tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, span: Window, now: int) -> Timeline:
-    """Return what the picture of all pools' sessions in ``span`` shows."""
+    """Return the data of the timeline: the sessions of all pools in ``span``."""
     return timeline_of(
         span,
         now,
@@ -40,7 +40,7 @@ def timeline(tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, span:
 
 
 def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
-    """Return when a pool was, is and will be closed, as far as the newest events tell; open ends reach ``until``."""
+    """Return the closures of a pool known from the newest events; closures without an end extend to ``until``."""
     result: list[Window] = []
     since: int | None = None
     planned_end: int | None = None
@@ -59,7 +59,7 @@ def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
 def burn_downs(
     tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, charges: Mapping[str, Sequence[Charge]], now: int
 ) -> list[BurnDown]:
-    """Return how each quota of each pool is used up by ``charges``, with what ``plan`` will take of it."""
+    """Return the burn-down of each quota of each pool: the use by ``charges``, and the use expected by ``plan``."""
     observed = limits.observed(tx)
     live = runs.live(tx)
     result = []
@@ -78,13 +78,13 @@ def burn_downs(
 
 
 def pictures_of(database: Database, pools: Mapping[str, Pool], report: Report) -> list[Picture]:
-    """Return the pictures of a report: its week, the seven days to come, the quotas, and the losses of its jobs."""
+    """Return the pictures of a report: its week, the next seven days, the quotas, and the losses of its jobs."""
     now, zone = report.made_at, report.zone
     with database.read() as tx:
         plan = plans.newest(tx)
         past = timeline(tx, pools, None, Window(report.start, report.end), now)
         coming = timeline(tx, pools, plan, Window(now, now + _AHEAD_SECONDS), now)
-        end = report.end  # the quotas of that week, as they stood then, whenever the report is made
+        end = report.end  # the quotas at the end of that week, whenever the report is made
         booked = [entry for entry in ledger.entries(tx, since=end - ledger.LOOK_BACK_SECONDS) if entry.at < end]
         ahead, at = (plan, end) if report.so_far else (None, end - 1)
         quotas = burn_downs(tx, pools, ahead, fold(booked), at)

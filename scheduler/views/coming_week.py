@@ -1,4 +1,4 @@
-"""The coming week of a plan: what every lane does, which hours stay empty and why, and what could use them.
+"""The coming week of a plan: the sessions of each lane, its gaps with reasons, and the jobs that could use them.
 
 Command line, page, API and port show the same answer of :func:`coming_week`.
 """
@@ -27,13 +27,13 @@ from scheduler.views import chart_facts
 _EXPECTED = Pool("expected work", "", "")  # the last row of the picture
 Kind = Literal["running", "planned", "empty", "unusable"]
 
-_NAMED = 2  # jobs that a sentence names; the others are counted
+_NAMED = 2  # a sentence names at most so many jobs and counts the others
 _USES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of one lane's week. ``job`` is empty, and ``why`` set, where no session is."""
+    """A part of one lane's week; without a session ``job`` is empty and ``why`` is the reason."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ class LaneWeek:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A job that could use a gap. ``change`` is what must happen first; empty if it could start there as it is."""
+    """A job that could use a gap. ``change`` is what must be changed first; empty if nothing."""
 
     job: str
     change: str
@@ -61,7 +61,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Open hours that no job uses, on ``devices`` of the lanes from ``lane`` on; ``why`` says why no job does."""
+    """Unused open hours on ``devices`` lanes starting with ``lane``; ``why`` is the reason."""
 
     pool: str
     lane: int
@@ -73,7 +73,7 @@ class Gap:
 
     @property
     def length(self) -> int:
-        """Seconds."""
+        """The length in seconds."""
         return self.end - self.start
 
 
@@ -89,7 +89,7 @@ class ComingWeek:
 
 
 def coming_week(snapshot: Snapshot, plan: Plan, zone: str = "UTC") -> ComingWeek:
-    """Return the week that begins with ``snapshot``; sentences show instants in ``zone``."""
+    """Return the week that starts at the time of ``snapshot``; sentences show instants in ``zone``."""
     case = make_case(snapshot)
     until = min(case.until, case.now + WEEK)
     lanes: list[LaneWeek] = []
@@ -118,7 +118,7 @@ class _Session:
 
 
 def _sessions(view: PoolView, plan: Plan, now: int) -> list[_Session]:
-    """Return the sessions on a pool that run or are still to come, by start."""
+    """Return the running and planned sessions of a pool, by start."""
     live = [
         _Session(now, run.deadline, "running", tuple((job, max(1, run.devices // len(run.jobs))) for job in run.jobs))
         for run in view.live
@@ -135,7 +135,7 @@ def _sessions(view: PoolView, plan: Plan, now: int) -> list[_Session]:
 
 
 class _PoolWeek:
-    """The lanes of one pool, from left to right; every gap is booked, so that no hour is offered twice."""
+    """The lanes of one pool, filled in order of time; gaps are booked, so that no hour is offered twice."""
 
     def __init__(self, case: Case, plan: Plan, number: int, until: int, obstacles: _Obstacles) -> None:
         self._now, self._until, self._number, self._obstacles = case.now, until, number, obstacles
@@ -172,7 +172,7 @@ class _PoolWeek:
                 yield LaneWeek(self._pool.name, slot * self._tall + row + 1, tuple(stretches))
 
     def _seat(self, slot: int, rows: list[list[Stretch]], session: _Session) -> None:
-        """Add a session to its lanes; the devices that no job of it uses are a gap."""
+        """Add a session to its lanes; devices that it does not use are a gap."""
         start, end = session.start, min(session.end, self._until)
         lanes = session.lanes[:1] if self._pool.device_counts else session.lanes
         seats = [job for job, devices in lanes for _ in range(1 if self._pool.device_counts else devices)]
@@ -185,7 +185,7 @@ class _PoolWeek:
                 stretches.append(Stretch(start, end, "empty", why=gap.why))
 
     def _leave_empty(self, slot: int, rows: list[list[Stretch]], start: int, end: int) -> None:
-        """Add [start, end), in which the slot has no session: the hours that it could have, then those it could not."""
+        """Add [start, end) without a session: first the hours in which one was possible, then the others."""
         stretches: list[Stretch] = []
         while start < end:
             room = self._free.room(start)
@@ -229,7 +229,7 @@ def _unusable(pool: str, seconds: int, limited_by: str) -> str:
 
 
 class _Obstacles:
-    """What keeps each open job from a gap, and what would change that."""
+    """The obstacles between each open job and a gap, and what would remove them."""
 
     def __init__(self, case: Case, plan: Plan, zone: str) -> None:
         self._case, self._zone, self._kept = case, zone, plan.kept
@@ -243,14 +243,14 @@ class _Obstacles:
         for placement in plan.placements:
             for lane in placement.lanes:
                 planned[lane.job] = planned.get(lane.job, 0) + lane.steps
-        # The rest of a job that a live run or the plan finishes.
+        # Jobs that a live run or the plan finishes are left out.
         self._left = {
             job.view.name: job.view.remaining_steps - job.expected_steps - planned.get(job.view.name, 0)
             for job in case.jobs
         }
 
     def of_gap(self, pool: int, start: int, end: int, devices: int) -> tuple[str, tuple[Use, ...]]:
-        """Return why no job uses the gap, and which jobs could, those that need no change first."""
+        """Return why no job uses the gap, and the jobs that could, those without a change first."""
         free: list[Use] = []
         fixable: list[Use] = []
         obstacles: list[str] = []
@@ -282,7 +282,7 @@ class _Obstacles:
         )
 
     def _static(self, job: JobView, number: int, devices: int) -> tuple[str, str] | None:
-        """Return what the job needs and the pool does not have, and the change that helps."""
+        """Return the requirement of the job that the pool does not meet, and the change that would help."""
         pool, needs = self._case.capacities[number].pool, job.needs
         if job.allowed_pools and pool.name not in job.allowed_pools:
             return f"may not use {pool.name}", f"if {pool.name} is among its pools"
@@ -295,7 +295,7 @@ class _Obstacles:
         return (f"has no speed on {pool.name}", "") if pool.name not in job.rates else None
 
     def _dynamic(self, planner_job: PlannerJob, number: int, start: int, end: int) -> tuple[str, str] | None:
-        """Return what keeps a job that fits from starting in time, and the change that helps."""
+        """Return why a job that fits cannot start in time, and the change that would help."""
         case, job = self._case, planner_job.view
         reason = self._reasons.get(job.name)
         offer = case.classes[case.class_of[number]].offers[planner_job.index]
@@ -358,7 +358,7 @@ def week_timeline(week: ComingWeek, pools: Mapping[str, Pool], tx: Connection) -
 
 
 def alike_gaps(week: ComingWeek) -> list[tuple[str, str, list[Gap]]]:
-    """Return (why, what could use them, gaps) of the gaps of a pool that are empty for one reason, by first start."""
+    """Return (reason, jobs that could use them, gaps) for gaps of a pool with the same reason, by first start."""
     alike: dict[tuple[str, str], list[Gap]] = {}
     for gap in week.gaps:
         alike.setdefault((gap.pool, gap.why), []).append(gap)
@@ -366,7 +366,7 @@ def alike_gaps(week: ComingWeek) -> list[tuple[str, str, list[Gap]]]:
 
 
 def _uses(gaps: Sequence[Gap]) -> str:
-    """Return the jobs that could use any of ``gaps``, each with the change that it needs in the first of them."""
+    """Return the jobs that could use any of ``gaps``, each with the change that the first of them needs."""
     changes: dict[str, str] = {}
     for gap in gaps:
         for use in gap.could_use:

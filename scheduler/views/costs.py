@@ -34,7 +34,7 @@ class Cost:
 
 
 def costs(tx: Connection, pools: Mapping[str, Pool], since: int, zone: str, now: int) -> list[Cost]:
-    """Return the costs of all weeks from the one that holds ``since`` to the end of the newest plan, oldest first."""
+    """Return the costs of all weeks from the week of ``since`` to the end of the newest plan, oldest first."""
     calendar = Calendar("week", zone)
     first = calendar.window_at(since).start
     spent: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0, 0, 0, 0])

@@ -1,4 +1,4 @@
-"""How the scheduler's values stand in JSON: the same keys in the commands' ``--json`` and in the API.
+"""JSON documents of the scheduler's values; commands with ``--json`` and the API use the same keys.
 
 docs/cli.md lists the keys.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def picked(value: object, *names: str) -> dict[str, Any]:
-    """Return these attributes of a value as they are, by name."""
+    """Return the named attributes of a value, unchanged."""
     return {name: getattr(value, name) for name in names}
 
 
@@ -35,7 +35,7 @@ def job_state_json(state: JobState | RunState) -> dict[str, Any]:
 
 
 def job_json(record: JobRecord, waits: Reason | None = None) -> dict[str, Any]:
-    """Return a job with its whole definition; what its environment calls a secret is hidden."""
+    """Return a job with its whole definition; secrets in its environment are hidden."""
     spec = record.spec
     environment = {name: MARK if is_secret(name) else text for name, text in spec.environment.items()}
     definition = {**asdict(spec), "environment": environment}
@@ -43,7 +43,7 @@ def job_json(record: JobRecord, waits: Reason | None = None) -> dict[str, Any]:
 
 
 def listed_job_json(record: JobRecord, waits: Reason | None) -> dict[str, Any]:
-    """Return a job as it stands in a list; ``waits`` is why it waits."""
+    """Return a job as an entry of a list; ``waits`` is why it waits."""
     return {
         **picked(record.spec, "name", "role"),
         **job_state_json(record.state),
@@ -61,7 +61,7 @@ def wait_json(wait: Wait | None) -> dict[str, Any] | None:
 
 
 def run_json(run: Run, heartbeats: Mapping[tuple[str, int], LaneReport] | None = None) -> dict[str, Any]:
-    """Return a run with its lanes, and with the newest heartbeat of each where ``heartbeats`` are given."""
+    """Return a run with its lanes, and the newest heartbeat of each if ``heartbeats`` are given."""
     from scheduler.core.run import Ended, Running, Stopping
 
     state = run.state
@@ -96,7 +96,7 @@ def checkpoint_json(record: CheckpointRecord) -> dict[str, Any]:
 
 
 def corpus_json(manifest: CorpusManifest) -> dict[str, Any]:
-    """Return a version of the corpus as its manifest has it, with its sums."""
+    """Return the manifest of a corpus version, with its totals."""
     sums = {"rows": manifest.rows, "train_text_bytes": manifest.train_text_bytes}
     return {**asdict(manifest), "folder": str(manifest.folder), **sums}
 

@@ -1,7 +1,7 @@
-"""Long work: what the daemon does beside its cycles for longer than a moment, and what of it failed, for people to see.
+"""Long work: background work of the daemon that takes more than a moment, with its failures, for display.
 
-All of it is one event each time it changes, so that status, page and needs read one row. What a daemon that is gone
-was doing is over: its successor starts it again.
+Its state is written as one event whenever it changes, so that status, page and needs read one row. The work of a daemon
+that has ended counts as over; the next daemon starts it again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from scheduler.store import events
 
 WORK = "daemon.work"
 _SHOWN_WALL_SECONDS, _DATA_SHOWN_WALL_SECONDS = 60.0, 5.0
-_KEPT_WALL_SECONDS = 120.0  # work that is begun again within this time after its end goes on as the same piece
+_KEPT_WALL_SECONDS = 120.0  # work that starts again within this time after its end counts as the same piece
 _STANDS_WALL_SECONDS = 1_800.0
 _WHY_CHARACTERS = 300
-# Calls by kind, as people know them. Platforms that do not answer are reported by service/faults/places.py.
+# Names of calls by kind, for people. Platforms that do not answer are reported by service/faults/places.py.
 _WORDS = {
     "data": "training data of {}",
     "inputs": "input {}",
@@ -46,9 +46,9 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One piece of work: ``state`` is under way, standing still (nothing new for half an hour) or failed.
+    """One piece of work: ``state`` is under way, standing still (no progress for half an hour) or failed.
 
-    ``since`` is the scheduled second in which it began; ``told`` says how far it has come, or why it failed.
+    ``since`` is the scheduled second of its start; ``told`` is its progress, or why it failed.
     """
 
     what: str
@@ -66,7 +66,7 @@ class _Last:
 
 
 class LongWork:
-    """Watches the long work of one daemon. What it keeps may be lost."""
+    """Watches the long work of one daemon. Its state need not survive a restart."""
 
     def __init__(self) -> None:
         self._last: dict[str, _Last] = {}
@@ -74,7 +74,7 @@ class LongWork:
         self._written: list[Work] = []
 
     def note(self, ports: Ports, now: int) -> None:
-        """Write down what is under way and what failed, if that has changed."""
+        """Write an event with running and failed work if it has changed."""
         second = ports.clock.wall_seconds(1.0)
         for one in ports.calls.slow(_DATA_SHOWN_WALL_SECONDS):
             if one.kind not in _WORDS or (
@@ -115,7 +115,7 @@ class LongWork:
 
 
 def long_work(tx: Connection) -> Sequence[Work]:
-    """Return what the daemon that runs, or ran last, said of its long work."""
+    """Return the long work of the current or last daemon."""
     newest = events.tail(tx, limit=1, kinds=(WORK, "daemon.started"), subject="daemon")
     return [Work(**one) for one in newest[0].data.get("work", ())] if newest else []
 

@@ -1,4 +1,4 @@
-"""Models as they are: versions, how each was judged, which is promoted and where, what each cost, what came of it."""
+"""Models and their versions: evaluation, promotion, deployment, cost and lineage."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from scheduler.store.versions import Promotion, Version
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """What sessions were charged: metered seconds and micro-dollars; a session of two jobs counts half for each."""
+    """Charged metered seconds and micro-dollars; a session with two jobs counts half for each."""
 
     seconds: int = 0
     microdollars: int = 0
 
     def __add__(self, other: ModelCost) -> ModelCost:
-        """Return both together."""
+        """Return the sum of both."""
         return ModelCost(self.seconds + other.seconds, self.microdollars + other.microdollars)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedVersion:
-    """A version in a list; ``serving`` names the targets where it serves."""
+    """A version in a list; ``serving`` are the names of the targets that serve it."""
 
     name: str
     model: str
@@ -41,14 +41,14 @@ class ListedVersion:
     why: str
     in_force: bool
     promoted: bool  # the same as in_force
-    parent: str  # such as uff-main@2, or uff-main step 4000; empty: it started from nothing
+    parent: str  # such as uff-main@2, or uff-main step 4000; empty: not initialised from another job
     serving: tuple[str, ...]
     created_at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model with its versions, the newest last. ``paused``: none is promoted by itself until a person promotes."""
+    """A model with its versions, newest last. ``paused``: no automatic promotion until a person promotes."""
 
     name: str
     in_force: str | None
@@ -60,9 +60,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """All there is to know of a version. ``children`` are versions and jobs that began with it.
+    """All details of a version. ``children`` are versions and jobs that were initialised from it.
 
-    ``returned_parent`` is set when what it began with was taken back or overruled since.
+    ``returned_parent`` is set if the version that it was initialised from was later rolled back or overruled.
     """
 
     listed: ListedVersion
@@ -77,13 +77,13 @@ class VersionFacts:
     deployments: tuple[Deployment, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return it in plain JSON types: what is listed, and the rest beside it."""
+        """Return it in plain JSON types: the fields of the list, and the others."""
         whole = asdict(self)
         return {**asdict(self.version), **whole.pop("listed"), **{k: v for k, v in whole.items() if k != "version"}}
 
 
 def models(tx: Connection) -> list[Model]:
-    """Return all models that have versions or say how they are evaluated, in queue order."""
+    """Return all models with versions or quality gates, in queue order."""
     by_model: dict[str, list[Version]] = {}
     for version in versions.everything(tx):
         by_model.setdefault(version.model, []).append(version)
@@ -93,14 +93,14 @@ def models(tx: Connection) -> list[Model]:
 
 
 def model(tx: Connection, name: str) -> Model:
-    """Return one model. Raises UnknownJob where no job ever had this name."""
+    """Return one model. Raises UnknownJob if no job ever had this name."""
     if jobs.find(tx, name) is None:
         jobs.get(tx, name)
     return _model(tx, name, versions.everything(tx, name))
 
 
 def facts(tx: Connection, version: Version) -> VersionFacts:
-    """Return all there is to know of a version."""
+    """Return all details of a version."""
     listed = next(one for one in model(tx, version.model).versions if one.number == version.number)
     parent = versions.of_checkpoint(tx, version.parent_key) if version.parent_key else None
     tried, key = evaluations.of_version(tx, version), version.checkpoint
@@ -122,15 +122,15 @@ def facts(tx: Connection, version: Version) -> VersionFacts:
 
 
 def cost(tx: Connection, version: ListedVersion) -> ModelCost:
-    """Return what the training and all evaluations of a version were charged."""
+    """Return the charged cost of the training and all evaluations of a version."""
     whole = versions.get(tx, version.model, version.number)
     return _training_cost(tx, whole) + _evaluating_cost(tx, whole)
 
 
 def tree(listed: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
-    """Return the lineage of versions as lines of text: a version initialised from another stands below it, indented.
+    """Return the lineage of versions as lines of text, children indented below their parents.
 
-    ``marks`` are words behind a version's name.
+    ``marks`` are words after a version's name.
     """
     everyone = [version for one in listed for version in one.versions]
     names = {version.name for version in everyone}
@@ -190,7 +190,7 @@ def _parent(tx: Connection, version: Version) -> str:
 
 
 def _training_cost(tx: Connection, version: Version) -> ModelCost:
-    """Return what the attempts of its generation were charged, up to the one that saved it."""
+    """Return the charged cost of the attempts of its generation, up to the one that saved it."""
     named = split_key(version.checkpoint)
     if named is None:
         return ModelCost()

@@ -1,7 +1,7 @@
-"""Needs: the one list of the actions required of a person, each with the command to type.
+"""Needs: the list of actions required of a person, each with the command to type.
 
-Status, top, the page, its API and metrics, reports, alerts and the line of prompts all show this list. What comes to
-stand on it, and what leaves it, is an event.
+Status, top, page, API, metrics, reports, alerts and shell prompts show this list. An entry that is added or removed is
+an event.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from scheduler.views.long_work import long_work
 RAISED, SETTLED = conditions.RAISED, "need.settled"
 CLAIMED = "session.taken"
 ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan", conditions.BLIND)
-REPORT_AGAIN = "weekly-report-again"  # the duty that is there while a report could not be made
+REPORT_AGAIN = "weekly-report-again"  # this duty exists while a report could not be made
 _TRIES_SHOWN = 3  # a message that failed so often needs an action
-_REFUSALS = 5  # launches of a pool in a row, without one that was taken
-_STRAY_SECONDS = 2 * HOUR  # a session that runs on is found again every hour
+_REFUSALS = 5  # refused launches of a pool in a row
+_STRAY_SECONDS = 2 * HOUR  # a session that goes on is reported again every hour
 
 
 def needs(
@@ -57,10 +57,10 @@ def needs(
     alarms: Sequence[Event] | None = None,
     read_plan: Callable[[Connection], Plan | None] = plans.newest,
 ) -> list[Need]:
-    """Return the actions required of a person: by what is so now, and by what happened after ``since``.
+    """Return the actions required of a person, from the present state and the events after ``since``.
 
-    ``pools`` are the configured ones: of others nothing can be fixed. ``alarms`` are the events of the kinds
-    :data:`ALARMS`, where they were read already; ``read_plan`` returns the newest plan, from memory where it is kept.
+    ``pools`` are the configured pools; others are ignored. ``alarms`` are the events of the kinds :data:`ALARMS` if the
+    caller has read them; ``read_plan`` returns the newest plan, cached if possible.
     """
     queue, plan = jobs.everything(tx), read_plan(tx)
     return [
@@ -80,7 +80,7 @@ def needs(
 
 
 def watch_needs(ports: Ports, now: int, since: int) -> int:
-    """Write an event for each need that came up or was settled since the last look; return how many there are."""
+    """Write an event for each need that was added or settled since the last call; return the number of needs."""
     with ports.database.read() as tx:
         current = {(need.what, need.subject): need for need in needs(tx, ports.pools, since, now)}
         reported = {(condition.what, condition.subject) for condition in conditions.standing(tx, RAISED)}
@@ -101,7 +101,7 @@ def watch_needs(ports: Ports, now: int, since: int) -> int:
 
 
 def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
-    """Jobs that wait for a person, and those that wait for what will not come without one."""
+    """Yield needs of jobs that cannot continue without a person."""
     stopped = {job.spec.name: job for job in queue if isinstance(job.state, Failed | Cancelled)}
     for job in queue:
         name = job.spec.name
@@ -141,7 +141,7 @@ def _waiting(queue: Sequence[JobRecord], plan: Plan | None) -> Iterator[Need]:
 
 
 def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, now: int) -> Iterator[Need]:
-    """Deadlines that lie ahead of the late end of the forecast by the newest plan, or have none."""
+    """Yield deadlines that the newest plan's forecast misses in its late case, or that have no forecast."""
     dated = [job for job in queue if job.spec.deadline is not None and not jobs.has_time(job.spec, now)]
     dated = [job for job in dated if not isinstance(job.state, Cancelled | Failed)]
     left = {job.spec.name: steps for job in dated if (steps := job.spec.target_step - job.done_step) > 0}
@@ -197,10 +197,10 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
 
 
 def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
-    """What goes on to be wrong of sessions and jobs that are still there.
+    """Yield lasting problems of live sessions and open jobs.
 
-    Sessions that cannot be handled or go on unwanted; jobs that train though no plan can be made with them, or that
-    plans placed twice and more without a launch; live sessions that are not claimed: nothing runs before a person does.
+    These are sessions that cannot be handled or run on unwanted, jobs that run but cannot be planned, jobs that were
+    planned at least twice without a launch, and unclaimed live sessions, which block all launches.
     """
     late, live = watched.keys(tx), {run.key for run in runs.live(tx)}
     training, waiting = ({job.spec.name for job in queue if isinstance(job.state, kind)} for kind in (Active, Queued))
@@ -219,7 +219,7 @@ def _conditions(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
 
 
 def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
-    """Return by pool when and why its newest launches were refused, oldest first, up to the last that was taken."""
+    """Return by pool the (instant, reason) of launches refused since the last accepted one, oldest first."""
     result: dict[str, list[tuple[int, str]]] = {}
     for run in runs.since(tx, since):
         refused = result.setdefault(run.pool, [])
@@ -231,9 +231,9 @@ def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
 
 
 def _versions(tx: Connection) -> Iterator[Need]:
-    """The newest version of each model, where it has no result because scores are missing, or was not accepted.
+    """Yield the newest version of each model if its scores are missing or it was not accepted.
 
-    And each model of which a version was rolled back by its votes, until a person promotes one.
+    A model with a version that was rolled back by votes is included until a person promotes one.
     """
     for version in {one.model: one for one in versions.everything(tx)}.values():
         moved = next(iter(versions.promotions_of(tx, version.model)), None)
@@ -259,7 +259,7 @@ def _versions(tx: Connection) -> Iterator[Need]:
             verdicts = evaluations.verdicts_of(tx, version)
             if (
                 verdicts and verdicts[-1].verdict == version.state
-            ):  # else it was accepted once, and a person rolled it back
+            ):  # otherwise it was accepted once and a person rolled it back
                 why = f"{version.state}: {version.why}"
                 yield Need(
                     "version not accepted", version.name, why, f"schedctl models show {version.name}", verdicts[-1].at
@@ -286,7 +286,7 @@ def _deployments(tx: Connection) -> Iterator[Need]:
 
 
 def _messages(tx: Connection, since: int) -> Iterator[Need]:
-    """Channels that do not take their messages; one line each, or reporting a message by a message would never end."""
+    """Yield one line per channel that does not accept its messages."""
     for one in outbox.stuck(tx, _TRIES_SHOWN, since):
         why = f"{counted(one.messages, 'message')}, {counted(one.attempts, 'try', 'tries')}: {one.why}"
         yield Need("message not delivered", one.channel, why, "schedctl doctor", one.since)

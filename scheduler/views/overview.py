@@ -1,4 +1,4 @@
-"""Overview: everything that one screen tells of now, read in one transaction."""
+"""Overview: the present state for one screen, read in one transaction."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from scheduler.views.needs import needs
 from scheduler.views.training import TrainingProgress, trainings
 from scheduler.views.verdict import Verdict, verdict
 
-# So many cycles may be missed before something is said; real time, since a platform may take a minute to answer.
+# Missed cycles before a warning; in real time, since a platform may take a minute to answer.
 _CYCLES_MISSED = 3
 _SLACK_WALL_SECONDS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonHealth:
-    """``leader`` holds the lease, ``cycled_at`` is the scheduled second of the newest cycle; None: there is none.
+    """``leader`` holds the lease, ``cycled_at`` is the scheduled second of the newest cycle; both may be None.
 
-    ``problem`` is a sentence, empty when all is well; ``over`` tells of a rehearsal that nothing happens in any more.
+    ``problem`` is a sentence, empty if there is no problem; ``over``: the rehearsal of this database has ended.
     """
 
     leader: str | None
@@ -48,7 +48,7 @@ class DaemonHealth:
 def daemon_health(
     tx: Connection, now: int, cycle_seconds: int, wall_seconds: Callable[[float], float], *, over: bool = False
 ) -> DaemonHealth:
-    """Return the daemon's health; ``wall_seconds`` turns scheduled seconds into real ones.
+    """Return the daemon's health; ``wall_seconds`` converts scheduled seconds to real seconds.
 
     A rehearsal that is ``over`` needs no daemon.
     """
@@ -70,10 +70,10 @@ def daemon_health(
 
 @dataclass(frozen=True, slots=True)
 class PoolNow:
-    """A pool now; ``closed_until`` is null for an open one, and for a closure without an end.
+    """The state of a pool; ``closed_until`` is null if it is open or closed without an end.
 
-    ``gpu_memory_bytes`` is the most that a live session has used of a GPU, and ``gpu_busy`` the
-    mean share of the time in which GPUs of live sessions work; null where none has reported it.
+    ``gpu_memory_bytes`` is the peak GPU memory of live sessions, ``gpu_busy`` the mean utilisation of their GPUs (0 to
+    1); null if none has reported it.
     """
 
     name: str
@@ -89,7 +89,7 @@ class PoolNow:
 
 
 def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], now: int) -> list[PoolNow]:
-    """Return the pools, by name; ``live`` are the runs that go on."""
+    """Return the pools, by name; ``live`` are the live runs."""
     closures, paused = limits.closures(tx), limits.paused(tx)
     live = list(live)
     running = Counter(run.pool for run in live)
@@ -125,26 +125,26 @@ def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], no
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The state of things at ``at``. ``waits`` is why jobs wait; ``next`` is the next session of each job."""
+    """The state at ``at``. ``waits`` is why jobs wait, ``next`` the next session, both by job."""
 
     at: int
     verdict: Verdict
     daemon: DaemonHealth
-    read_anew_at: int | None  # when the daemon took new settings over while it ran
+    read_anew_at: int | None  # when the running daemon reloaded its settings
     live: tuple[Run, ...]
     jobs: tuple[JobRecord, ...]
-    trainings: tuple[TrainingProgress, ...]  # of these jobs, in the same order
+    trainings: tuple[TrainingProgress, ...]  # of ``jobs``, in the same order
     waits: Mapping[str, Reason]
     next: Mapping[str, Placement]
     pools: tuple[PoolNow, ...]
     meters: tuple[Meter, ...]
     needs: tuple[Need, ...]
-    work: tuple[Work, ...]  # what the daemon does beside its cycles
-    plan_warnings: tuple[str, ...]  # layers that the newest plan was made without
+    work: tuple[Work, ...]  # background work of the daemon
+    plan_warnings: tuple[str, ...]  # planner layers that failed in the newest plan
 
 
 def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, beat_seconds: int, now: int) -> Overview:
-    """Read it, for the configured ``pools``, whose sessions speak every ``beat_seconds``. Raises StoreFailure."""
+    """Return the overview of ``pools``; ``beat_seconds`` is the heartbeat interval. Raises StoreFailure."""
     plan = plans.newest(tx)
     live = queue_waits.attach(tx, runs.live(tx))
     life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
@@ -152,7 +152,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():
         for planned_lane in placement.lanes:
             coming.setdefault(planned_lane.job, placement)
-    # What scored a version and is over says no more than the version does.
+    # A finished evaluation is left out: the version shows its result.
     queue = tuple(one for one in jobs.everything(tx) if one.spec.role != EVALUATE or not isinstance(one.state, Done))
     going = tuple(trainings(tx, queue, live, plan, pools, beat_seconds, now))
     quotas = tuple(meters(tx, pools, now))

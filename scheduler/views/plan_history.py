@@ -1,4 +1,4 @@
-"""Plan diff: what changed from one stored plan to the newest, sessions that started in between told apart."""
+"""Plan diff: the changes from a stored plan to the newest one, apart from sessions that started in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.store.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """A planned session that changed. ``after`` is None for one that started or vanished."""
+    """A planned session that changed. ``after`` is None if it started or is no longer planned."""
 
     change: Literal["started", "appeared", "vanished", "moved"]
     before: Placement | None
@@ -28,7 +28,7 @@ class SessionChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """Two plans and all that differs. Sessions that started in between count for both."""
+    """Two plans and their differences. Sessions that started in between count for both."""
 
     before: Plan
     after: Plan
@@ -95,9 +95,9 @@ def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple
 
 
 def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:
-    """Return the jobs with the steps they had before the runs in between, so that both plans count from there.
+    """Return the jobs with their steps before the runs in between, so that both plans start from the same state.
 
-    Those runs count as planned sessions, so what they will still save is not counted a second time.
+    Those runs count as planned sessions, so their steps are not counted twice.
     """
     steps: dict[str, int] = {}
     for run in launched:

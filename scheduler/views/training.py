@@ -1,4 +1,4 @@
-"""Training: how it goes, job by job: what is saved and what is live beyond it, loss, speed, and when it ends."""
+"""Training progress by job: saved and live steps, loss, speed and ETA."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ CURVED = 40
 
 _PHASES: Mapping[str, Health] = {"training": "trains", "saving": "saves", "stopping": "stops", "ended": "stops"}
 _BEATS_MISSED = 3
-_SURE = 0.02  # no speed is surer than that: data and neighbours change
+_SURE = 0.02  # minimum relative error of a speed: data and other load change
 _SPEEDS_MIN = 3
-_DRAWN = 60  # points of a curve as small as a word
+_DRAWN = 60  # points of a sparkline
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """How the training of a job stands; instants are UTC seconds, None means unknown.
+    """The training progress of a job; instants are UTC seconds, None means unknown.
 
-    ``saved_step`` lies in a checkpoint, ``step`` is the newest that its live session reported. ``loss`` is the newest;
-    ``trend`` is by which share the mean of the last tenth of its points lies above (or, negative, below) that of the
-    tenth before. ``losses`` are (step, loss), held-out ones as soon as two are known. ``steps_per_hour`` is
-    measured, ``guessed`` tells that it never was. ``week_change`` is by how much the last of ``losses`` differs from
-    that of seven days ago, or from the first since.
+    ``saved_step`` is that of the newest checkpoint, ``step`` the newest step reported by the live session. ``loss`` is
+    the newest loss; ``trend`` the relative change of the mean over the last tenth of its points from the tenth before.
+    ``losses`` are (step, loss), held-out losses if at least two are known. ``steps_per_hour`` is measured unless
+    ``guessed``. ``week_change`` is the difference of the last of ``losses`` from that of seven days ago, or the first
+    since then.
     """
 
     job: str
@@ -68,8 +68,8 @@ class TrainingProgress:
     guessed: bool
     forecast: Forecast | None
     week_change: float | None = None
-    gpu_memory_bytes: int | None = None  # the most that its live session has used of a GPU
-    gpu_busy: float | None = None  # the share of the last minute in which its GPUs worked
+    gpu_memory_bytes: int | None = None  # peak GPU memory of its live session
+    gpu_busy: float | None = None  # mean utilisation of its GPUs in the last minute, 0 to 1
 
 
 def trainings(
@@ -81,7 +81,7 @@ def trainings(
     beat_seconds: int,
     now: int,
 ) -> list[TrainingProgress]:
-    """Return how the training of each job of ``queue`` stands. Raises StoreFailure."""
+    """Return the training progress of each job of ``queue``. Raises StoreFailure."""
     reports = runs.heartbeats(tx, [run.key for run in live])
     places = {lane.job: (run, lane) for run in live for lane in run.lanes if lane.outcome is None}
     begun = [record for record in queue if record.attempts]
@@ -104,7 +104,7 @@ def trainings(
     ]
 
 
-def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
+def _training(  # noqa: PLR0913, PLR0917 - all that was read for one job
     record: JobRecord,
     place: tuple[Run, Lane] | None,
     reports: Mapping[tuple[str, int], LaneReport],
@@ -178,7 +178,7 @@ def _health(
 
 
 def _trend(losses: Sequence[float]) -> float | None:
-    """Return by which share the mean of the last tenth differs from that of the tenth before; None of too few."""
+    """Return the relative change of the mean of the last tenth from that of the tenth before; None for few points."""
     tenth = max(1, len(losses) // 10)
     if len(losses) < 2 * tenth or not (before := fmean(losses[-2 * tenth : -tenth])):
         return None
@@ -186,14 +186,14 @@ def _trend(losses: Sequence[float]) -> float | None:
 
 
 def _week_change(losses: Sequence[tuple[int, float | None]], now: int) -> float | None:
-    """Return the newest of (instant, loss) less that of a week ago, or the oldest since; None of less than two."""
+    """Return the newest loss minus that of a week ago, or the oldest since then; None for fewer than two."""
     before = max((at for at, _ in losses if at <= now - WEEK), default=None)
     finite_losses = [loss for at, loss in losses if loss is not None and (before is None or at >= before)]
     return finite_losses[-1] - finite_losses[0] if len(finite_losses) > 1 else None
 
 
 def _spread(points: Sequence[Point]) -> float | None:
-    """Return the relative standard error of an attempt's speed, by the speeds between its points; None of too few."""
+    """Return the relative standard error of the speed of an attempt, from its points; None for too few."""
     speeds = [
         (after.step - before.step) / (after.at - before.at)
         for before, after in pairwise(points)
@@ -208,15 +208,15 @@ def _drawn(held: Sequence[Point], training: Sequence[Point]) -> tuple[tuple[int,
         [(one.step, one.held_out_loss) for one in held] if len(held) > 1 else [(one.step, one.loss) for one in training]
     )
     every = math.ceil(len(points) / _DRAWN) or 1
-    kept = points[::-1][::every][::-1]  # the newest is always among them
+    kept = points[::-1][::every][::-1]  # the newest is always included
     return tuple((step, loss) for step, loss in kept if loss is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ShareNow:
-    """``part`` of the device hours that the job has together with ``partners`` is its own; None without any hours.
+    """The job's ``part`` of the device hours that it shares with ``partners``, 0 to 1; None without any hours.
 
-    Sessions that run count in full.
+    Live sessions count in full.
     """
 
     partners: tuple[str, ...]
@@ -224,13 +224,13 @@ class ShareNow:
     so_far: float | None
 
     def words(self) -> str:
-        """Return it for people."""
+        """Return the share as a sentence."""
         had = "none yet" if self.so_far is None else f"{self.so_far:.0%} so far"
         return f"{self.part:.0%} of its hours with {', '.join(self.partners)}; {had}".replace("%", " %")
 
 
 def share_now(tx: Connection, name: str) -> ShareNow | None:
-    """Return the share of the job ``name``; None when it has none, or its partner is not in the queue any more."""
+    """Return the share of the job ``name``; None if it has none, or its partner has left the queue."""
     shares = hour_shares(tx, jobs.everything(tx))
     mine = shares.get(name)
     if mine is None:

@@ -1,4 +1,4 @@
-"""Verdict: in one line, whether training is on track, what comes next, what it cost, and the actions required."""
+"""Verdict: one line on whether training is on track, the next session, the cost and the actions required."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CLEAR_SECONDS = 6 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Counts of jobs, the next session of the plan, and the budget; cancelled jobs count nowhere.
+    """Counts of jobs, the next session of the plan, and the budget; cancelled jobs are not counted.
 
-    ``silent`` are those of the ``running`` whose last report is late; ``in_queue`` are jobs whose session waits in its
-    platform's queue, which do not run. ``late`` is the number of deadlines at risk. Spent, with
-    what is reserved, and budget are those of the quota windows that are open, of one quota of each pool.
+    ``silent`` are ``running`` jobs with an overdue heartbeat; ``in_queue`` are jobs whose session waits in its
+    platform's queue. ``late`` is the number of deadlines at risk. ``spent`` (with reservations) and ``budget`` are sums
+    over the current quota windows, one quota per pool.
     """
 
     running: int
@@ -54,7 +54,7 @@ def verdict(
     *,
     paused: bool = False,
 ) -> Verdict:
-    """Return it; ``coming`` has the next planned session of jobs. While everything is ``paused`` none comes."""
+    """Return the verdict; ``coming`` has the next planned session by job, ignored while everything is ``paused``."""
     live = [one for one in trainings if one.health and one.health != "waits"]
     ahead = [(placement.start, job, placement.pool) for job, placement in coming.items() if placement.start > now]
     at, job, pool = (None, None, None) if paused else min(ahead, default=(None, None, None))
@@ -82,12 +82,12 @@ def verdict(
 
 
 def when(at: int | None, now: int, zone: str) -> str:
-    """Return an instant as short as it is clear: the weekday tells the day within six days, the date beyond."""
+    """Return an instant in short form: with the weekday within six days, with the date beyond."""
     return "" if at is None else local(at, zone, "%a %H:%M" if abs(at - now) < _CLEAR_SECONDS else "%d %b %H:%M")
 
 
 def sentence(judgement: Verdict, now: int, zone: str) -> str:
-    """Return the headline: on track or not, jobs, what comes next, the budget, and the actions required.
+    """Return the headline: on track or not, jobs, next session, budget, and actions required.
 
     Such as ``On track · 3 running · 4 of 7 done · next: ufm on kaggle, Sat 01:00 · 6.1 of 30.0 h spent or reserved``.
     """

@@ -1,4 +1,4 @@
-"""The weekly report: gather the facts of a week from the database, make the report, and write it in a form."""
+"""The weekly report: read the facts of a week from the database, make the report, and render it."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class WeekOf:
 
 
 def last_week(now: int, zone: str) -> WeekOf:
-    """Return the newest ISO week of ``zone`` that is over."""
+    """Return the last complete ISO week in ``zone``."""
     return week_named("last", zone, now)
 
 
 def week_named(label: str, zone: str, now: int = 0) -> WeekOf:
-    """Return the ISO week of ``zone`` that ``2026-W47``, or this or last at ``now``, names. Raises ValueError."""
+    """Return the ISO week named ``2026-W47``, "this" or "last", in ``zone`` at ``now``. Raises ValueError."""
     calendar = Calendar("week", zone)
     if label in {"this", "last"}:
         this = calendar.window_at(now)
@@ -81,7 +81,7 @@ def _named(window: Window, zone: str) -> WeekOf:
 
 
 def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zone: str, now: int) -> Report:
-    """Return the report of a week, so far if it is not over. Raises StoreFailure."""
+    """Return the report of a week; of the current week, up to now. Raises StoreFailure."""
     last = Calendar("week", zone).window_at(week.start - 1)
     with database.read() as tx:
         records = [record for record in checkpoints.everything(tx) if record.state != "quarantined"]
@@ -99,7 +99,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
         judged = [_judged(tx, verdict) for verdict in evaluations.verdicts_between(tx, week.start, week.end)]
 
         def known_at_its_end(start: int, end: int) -> WeekFacts:
-            # Retention deletes files, not history: an expired checkpoint was useful all the same.
+            # Expired checkpoints count as well: retention deletes files, not history.
             saved = [record.manifest for record in records if record.seen_at < end]
             booked = [entry for entry in entries if entry.at < end]
             return facts_within(tx, pools, start, end, 1.0, booked, saved, queue)
@@ -136,7 +136,7 @@ def _judged(tx: Connection, verdict: StoredVerdict) -> JudgedVersion:
 
 
 def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> str:
-    """Return the report in one of its forms; all are made of the same words, JSON of the same data.
+    """Return the report in one format; all formats have the same content.
 
     ``pictures`` go into HTML.
     """
@@ -155,11 +155,11 @@ def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> st
             assert_never(form)
 
 
-# The facts of a week, as the database has them.
+# The facts of a week, read from the database.
 def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:
     """Read everything that touched [start, end) in one read transaction."""
     with database.read() as tx:
-        # Retention deletes files, not history: an expired checkpoint was useful all the same.
+        # Expired checkpoints count as well: retention deletes files, not history.
         good = [record.manifest for record in checkpoints.everything(tx) if record.state != "quarantined"]
         return facts_within(tx, pools, start, end, scale, ledger.entries(tx, since=start), good, jobs.everything(tx))
 
@@ -174,12 +174,12 @@ def facts_within(
     manifests: Sequence[Manifest],
     queue: Sequence[JobRecord],
 ) -> WeekFacts:
-    """Return the facts of [start, end) from what was read already, and the runs that touched it."""
+    """Return the facts of [start, end) from loaded rows, and the runs that overlap it."""
     week_runs = queue_waits.attach(tx, runs.between(tx, start, end))
     touched = [run for run in week_runs if run.planned_start < end]
     parents = generations.parents(tx)
     firsts = {job: {first for _, first in begun} for job, begun in generations.beginnings(tx).items()}
-    for record in queue:  # up to there the attempts are those of a removed job of this name
+    for record in queue:  # earlier attempts belong to a removed job of this name
         firsts.setdefault(record.spec.name, set()).add(record.fenced_attempt + 1)
     signs: dict[str, int] = {}
     for (key, _), report in runs.heartbeats(tx, [run.key for run in touched]).items():

@@ -1,8 +1,8 @@
-"""Actors: who may change something on the page, and proof that they asked for just this and only once.
+"""Actors: authentication of people who change something on the page, and protection of its forms against forgery.
 
-A person shows a second token at a form of its own; from then on a cookie proves it for half a day. Every form carries a
-word of its own that is made for this cookie and this action, is good for an hour and is taken once. All of it is signed
-with a key that no two processes share, so that nothing is good any more once the page was started again.
+A person signs in with a second token and gets a cookie for half a day. Each form carries a one-time CSRF token bound to
+this cookie and this action, valid for an hour. Everything is signed with a key of the process, so a restart of the page
+invalidates all cookies and forms.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ TRIES_SECONDS, _TRIES, _TRIES_OF_ALL, _ADDRESSES_MAX = 60, 10, 100, 1_000
 
 
 class TooManyTries(Exception):
-    """There were too many wrong tokens within the last minute: this one was not looked at."""
+    """Too many wrong tokens within the last minute; this one was not checked."""
 
 
 class Tries:
-    """Wrong tokens of the last minute, of each address and of all together.
+    """Counts wrong tokens of the last minute, by address and in total.
 
-    Who guesses from many addresses is stopped by the limit for all. It does not count for addresses that were right
-    before: readers of other addresses are not shut out.
+    The total limit stops guesses from many addresses. Addresses that were right before are exempt from it, so that
+    guessing does not lock out others.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Tries:
         self._right: dict[str, None] = {}
 
     def check(self, guess: str, expected: str, address: str) -> bool:
-        """Return whether ``guess`` is what was expected. Raises TooManyTries; what is empty is no try."""
+        """Return whether ``guess`` is right. Raises TooManyTries; an empty guess is not counted."""
         if not guess:
             return False
         now = stopwatch()
@@ -66,7 +66,7 @@ class Tries:
         if not hmac.compare_digest(guess.encode("utf-8", "replace"), expected.encode()):
             self._wrong.append((now, address))
             return False
-        self._right.pop(address, None)  # it goes to the end
+        self._right.pop(address, None)  # moves to the end of the order
         self._right[address] = None
         if len(self._right) > _ADDRESSES_MAX:
             del self._right[next(iter(self._right))]
@@ -75,37 +75,37 @@ class Tries:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A token. It is never shown, and no answer tells how much of a guess was right."""
+    """A bearer token. It is never shown; comparisons take constant time."""
 
     token: str = field(repr=False)
     _tries: Tries = field(default_factory=Tries, repr=False, compare=False)
 
     def allows(self, token: str, address: str = "") -> bool:
-        """Return whether a reader at ``address`` showed the token. Raises TooManyTries."""
+        """Return whether the token of a reader at ``address`` is right. Raises TooManyTries."""
         return self._tries.check(token, self.token, address)
 
     @property
     def session(self) -> str:
-        """What a browser keeps in place of the token: proof that it once had it, of no use anywhere else."""
+        """The cookie that stands for the token in a browser; it is valid for this page only."""
         return hmac.new(self.token.encode(), b"status page session", hashlib.sha256).hexdigest()
 
     def continues(self, cookie: str, address: str = "") -> bool:
-        """Return whether a cookie is this token's; a guess at one is a guess at the token. Raises TooManyTries."""
+        """Return whether a cookie is valid for this token; a wrong one counts as a wrong token. Raises TooManyTries."""
         return self._tries.check(cookie, self.session, address)
 
 
 def read_bearer(
     file: Path | None, environ: Mapping[str, str], *, exposed: bool, credential: str = READERS
 ) -> Bearer | None:
-    """Return the token of ``file``, or of the service manager's ``credential``; None when there is neither.
+    """Return the token from ``file`` or the systemd ``credential``; None if there is neither.
 
-    Raises InvalidInput when the file cannot be used, or others may read it, or an ``exposed`` page would have no token.
+    Raises InvalidInput if the file cannot be used or others may read it, or if an ``exposed`` page would have no token.
     """
     if file is not None:
         return _from(file, private=True)
     folder = environ.get("CREDENTIALS_DIRECTORY", "")
     if folder and (Path(folder) / credential).is_file():
-        return _from(Path(folder) / credential, private=False)  # its mode is the service manager's business
+        return _from(Path(folder) / credential, private=False)  # systemd sets its mode
     if exposed:
         raise InvalidInput(
             "no token: at this address other machines reach the page",
@@ -129,7 +129,7 @@ def _from(file: Path, *, private: bool) -> Bearer:
 
 
 class ActionRefused(Exception):
-    """An action that is not done; ``why`` says what was wrong with how it was asked for."""
+    """An action that was refused; ``why`` is the fault of the request."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -138,25 +138,23 @@ class ActionRefused(Exception):
 
 @dataclass(slots=True)
 class Actors:
-    """Those who know ``bearer``'s token. Safe to share between threads."""
+    """People who know the action token. May be shared between threads."""
 
     bearer: Bearer
     _key: bytes = field(default=b"", repr=False)
-    _used_words: dict[str, int] = field(
-        default_factory=dict, repr=False
-    )  # words of forms, and until when they were good
+    _used_words: dict[str, int] = field(default_factory=dict, repr=False)  # used tokens of forms, with their expiry
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
         self._key = hmac.new(self.bearer.token.encode(), os.urandom(32), hashlib.sha256).digest()
 
     def session(self, now: int) -> str:
-        """Return what a browser keeps in place of the token."""
+        """Return the value of the session cookie."""
         begun = f"{now + SESSION_SECONDS}.{secrets.token_hex(16)}"
         return f"{begun}.{self._signed('session', begun)}"
 
     def of(self, request: Request) -> str | None:
-        """Return the session that a request belongs to; None if it may not act."""
+        """Return the session of a request; None if it may not act."""
         cookie = cookie_of(request.headers.get("cookie", ""), COOKIE)
         begun, _, signed = cookie.rpartition(".")
         if not _same(signed, self._signed("session", begun)):
@@ -164,12 +162,12 @@ class Actors:
         return cookie if int(begun.partition(".")[0]) > real_now() else None
 
     def word(self, session: str, action: str) -> str:
-        """Return the word that a form carries: good for one ``action``, a path, of one session, once."""
+        """Return a one-time form token for one ``action`` (a path) of one session."""
         begun = f"{int(real_now()) + _FORM_SECONDS}.{secrets.token_hex(8)}"
         return f"{begun}.{self._signed('form', session, action, begun)}"
 
     def take(self, request: Request, action: str, word: str) -> None:
-        """Take a form's word. Raises ActionRefused for one of others, of another form, too old or used."""
+        """Use a form token up. Raises ActionRefused if it is for another session or form, expired or used."""
         session = self.of(request)
         if session is None:
             raise ActionRefused("you are not signed in for actions, or no longer")
@@ -195,19 +193,19 @@ class Actors:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """What a template needs for the forms of one page: ``sign_in`` is an address, or empty once signed in."""
+    """What a template needs for the forms of one page; ``sign_in`` is an address, empty when signed in."""
 
     actors: Actors
     session: str | None
     sign_in: str
 
     def word(self, action: str) -> str:
-        """Return a fresh word for an action's form."""
+        """Return a new form token for an action."""
         return "" if self.session is None else self.actors.word(self.session, action)
 
 
 def forms(actors: Actors | None, request: Request) -> Forms | None:
-    """Return the forms of the page that is asked for; None where nothing can be changed."""
+    """Return the forms of the requested page; None if nothing can be changed."""
     if actors is None:
         return None
     session = actors.of(request)
@@ -216,7 +214,7 @@ def forms(actors: Actors | None, request: Request) -> Forms | None:
 
 
 def cookie_of(header: str, name: str) -> str:
-    """Return what a browser keeps under a name; empty for nothing."""
+    """Return the value of a cookie; empty if there is none."""
     try:
         cookies = SimpleCookie(header)
     except CookieError:
@@ -229,7 +227,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _is_from_here(request: Request) -> bool:
-    """Return whether a browser says that a page of this very site sent the form; all of today's say so."""
+    """Return whether the browser reports that the form came from this site; all current browsers do."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = request.headers.get("origin")

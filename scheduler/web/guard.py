@@ -1,4 +1,4 @@
-"""Guard: stands before every page. Who may ask, by which name, and what browsers may do with the answer."""
+"""Guard: middleware before every page: checks host, method and token, and sets security headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"
 PROBLEM = "application/problem+json"
 _OPEN = ("/health/", "/livez", "/readyz", "/assets/", SIGN_IN)
-# A name or an address, and perhaps a port; nothing that some reader of it might take for a user or another host.
+# A host name or an address, with an optional port; nothing that a client could parse as a user or another host.
 _HOST = re.compile(r"([a-z0-9_][a-z0-9_.-]*|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _POLICY = (
@@ -45,22 +45,22 @@ _HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Lets through what asks for ``names`` or this machine, reads or sends an expected form, and shows the token.
+    """Admits requests for ``names`` or this machine that read, or send an expected form, with the token.
 
-    ``redact`` sees every answer as a whole: a secret that came into a row in some way is on no page.
+    ``redact`` gets every answer as a whole, so that a secret in a stored row does not reach a page.
 
-    The host is checked even on the loopback address: a page elsewhere could otherwise make a browser ask us under a
-    name of its own and read the answer.
+    The Host header is checked even on the loopback address, against DNS rebinding: another site could otherwise make a
+    browser request this page under the site's own name and read the answer.
     """
 
     inner: ASGIApp
     names: frozenset[str]
     bearer: Bearer | None
     redact: Redact = str
-    acting: bool = False  # whether forms that change something are let through to those who check them
+    acting: bool = False  # whether POST requests of forms are passed on to their handlers, which check them
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one ASGI request."""
         if scope["type"] != "http":
             return
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -95,7 +95,7 @@ class Guard:
         await answer(scope, receive, guarded)
 
     def _redacted(self, start: Message, message: Message) -> Message:
-        """Return the only piece of an answer without secrets, and set the length told before it."""
+        """Return the body of an answer, sent as one message, without secrets, and set Content-Length."""
         kind = next((value for name, value in start["headers"] if name.lower() == b"content-type"), b"")
         body = message.get("body", b"")
         if not body or not kind.startswith((b"text/", b"application/json")):
@@ -110,7 +110,7 @@ class Guard:
         return {**message, "body": body}
 
     def _reader(self, bearer: Bearer, scope: Scope, headers: MutableMapping[bytes, str]) -> ASGIApp:
-        """Return the page for a reader, and for others a question or a refusal."""
+        """Return the application for an authorised reader, otherwise a challenge or a refusal."""
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         cookie = cookie_of(headers.get(b"cookie", ""), COOKIE)
         try:
@@ -125,18 +125,18 @@ class Guard:
             return self.inner
         answer = _challenge(scope)
         if cookie:
-            answer.delete_cookie(COOKIE)  # a browser would try it again with every page
+            answer.delete_cookie(COOKIE)  # a browser would send it with every page
         return answer
 
 
 def _peer(scope: Scope) -> str:
-    """Return the address at the other end of the connection; headers about it can be forged."""
+    """Return the peer address of the connection; forwarding headers can be forged."""
     client = scope.get("client")
     return client[0] if client else ""
 
 
 def _challenge(scope: Scope) -> Response:
-    """Return what a reader without the token is answered."""
+    """Return the answer to a reader without the token."""
     path: str = scope["path"]
     if path.startswith("/api/") or path == "/metrics":
         challenge = {"www-authenticate": 'Bearer realm="status"'}
@@ -158,7 +158,7 @@ def _refusal(code: int, error: str, why: str, remedy: str, headers: dict[str, st
     return JSONResponse(Fault.of(code, error, why, remedy).model_dump(), code, headers, PROBLEM)
 
 
-# The forms at which a reader, or an actor, shows a token and gets a cookie.
+# The sign-in forms of readers and actors.
 _BODY_MAX_BYTES = 4_096
 _READER_SECONDS = 2_592_000
 _WRONG = "This is not the token."
@@ -168,7 +168,7 @@ _SETTINGS = {SIGN_IN: "web.bearer_file", acting.SIGN_IN: "web.actions_file"}
 
 
 def sign_in_routes(bearer: Bearer | None, environment: Environment, actors: Actors | None = None) -> APIRouter:
-    """Return the routes; without a token they lead straight to the page. ``actors`` sign in at a form of their own."""
+    """Return the sign-in routes; without a token they redirect to the page. ``actors`` have their own form."""
     routes = APIRouter()
 
     def reader(response: RedirectResponse, request: Request) -> None:
@@ -194,7 +194,7 @@ def _add(
     environment: Environment,
     accept: Callable[[RedirectResponse, Request], None],
 ) -> None:
-    """Add a form at ``path`` that asks for ``bearer``'s token; ``accept`` gives who showed it a cookie."""
+    """Add a form at ``path`` that asks for a token; ``accept`` sets the cookie of a person who sent it."""
     template = environment.get_template("sign_in.html")
     page = partial(template.render, action=path, setting=_SETTINGS[path])
 
@@ -225,7 +225,7 @@ def _add(
 
 
 async def form_values(request: Request) -> dict[str, str]:
-    """Return a form's fields, each once. Raises HTTPException 413, 400, 422."""
+    """Return the fields of a form, none repeated. Raises HTTPException 413, 400, 422."""
     body = bytearray()
     try:
         async for piece in request.stream():
@@ -243,12 +243,12 @@ async def form_values(request: Request) -> dict[str, str]:
 def _keep(
     response: RedirectResponse, request: Request, name: str, value: str, seconds: int, site: Literal["lax", "strict"]
 ) -> None:
-    # Whoever says so falsely gets a cookie that travels over less, so that this header needs no proof.
+    # This header needs no check: a client that forges it only makes its own cookie stricter.
     secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
     response.set_cookie(name, value, httponly=True, samesite=site, secure=secure, max_age=seconds)
 
 
 def local_path(text: str) -> str:
-    """Return a path of this site; "/" in place of anything that leads elsewhere."""
+    """Return ``path`` if it is a path of this site, otherwise "/"."""
     plain = text.startswith("/") and text[1:2] not in {"/", "\\"} and text.isprintable() and text.isascii()
     return text if plain and not text.startswith(SIGN_IN) else "/"

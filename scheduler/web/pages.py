@@ -1,4 +1,4 @@
-"""Pages: what people see. Every page is whole without a script; the parts marked ``data-live`` are renewed by one."""
+"""The HTML pages. Every page works without JavaScript; a script refreshes the parts marked ``data-live``."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
 Jobs = Annotated[str, Query(max_length=2_000)]
 _COMPARED_MAX = 8
-# Keys of job files, where a stored definition has another.
+# Keys of job files that differ from those of stored definitions.
 _WRITTEN = {"weight": "priority", "gate.parent": "after.job", "gate.fraction": "after.fraction"}
 _PLANNED_SHOWN = 100
 _GAPS_SHOWN = 12
-# The page weighs 100 kB at most: the more the picture takes, the fewer sessions are in the table beside it.
+# A page has at most 100 kB: the larger the picture, the fewer sessions are in the table beside it.
 _SESSIONS_SHOWN, _SESSIONS_MIN = 60, 10
 _PICTURE_BYTES, _SESSION_BYTES = 68_000, 500
 _ROWS_SHOWN = 100
 _CURVES_SHOWN = 24
 _LINES_SHOWN = 30
-_LOG_PATIENCE_SECONDS = 1.0  # a platform that takes longer is read by the page's script
+_LOG_PATIENCE_SECONDS = 1.0  # if a platform takes longer, the script of the page fetches the rest
 Words = Annotated[str, Query(max_length=200)]
 Number = Annotated[int, Query(ge=1, le=1 << 20)]
 Tokens = Annotated[float, Query(ge=1, le=1e15)]
@@ -63,12 +63,12 @@ MACHINES = "5060ti, 5060ti x2, 4090, 5090, h100"
 _MACHINES_MAX = 8
 NOTHING = "\N{EN DASH}"
 _HOURS_BEFORE = 8
-_DAY_FORM = "%Y-%m-%d"  # as addresses carry it
-_LEVEL = 0.002  # a loss that changed by less is shown as level
+_DAY_FORM = "%Y-%m-%d"  # as in addresses
+_LEVEL = 0.002  # a smaller relative change of a loss is shown as level
 
 
 def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[str, Any]:
-    """Return what the page shows: shipped models alone, so that no visitor names a file of this machine."""
+    """Return the advice of the page; only shipped models are allowed, so that visitors cannot name local files."""
     from jobs.advice.card import find_cards
     from jobs.advice.choice import Wishes, compare, picture
     from jobs.advice.shape import METHODS, shipped
@@ -138,12 +138,12 @@ class Pages:
             ("/reports/{label}", self.report),
             ("/reports/{label}/letters/{channel}", self.message),
         ):
-            own = path in {"/jobs/{name}", "/runs/{key}"}  # with forms of its reader
+            own = path in {"/jobs/{name}", "/runs/{key}"}  # with forms of this reader
             routes.add_api_route(path, page if own else self._shared(page), methods=["GET"], response_model=None)
         return routes
 
     def _shared(self, page: Callable[..., HTMLResponse]) -> Callable[..., HTMLResponse]:
-        """Return ``page`` made once for all who ask for it in the same second."""
+        """Return ``page`` with its answer shared between requests of the same second."""
 
         @wraps(page)
         def answer(**parameters: Any) -> HTMLResponse:
@@ -155,7 +155,7 @@ class Pages:
         return answer
 
     def fault(self, problem: Fault, code: int) -> HTMLResponse:
-        """Return a page that says what failed; it reads nothing, so that it cannot fail for the same reason."""
+        """Return an error page; it reads nothing, so it cannot fail for the same reason."""
         written = self.environment.get_template("fault.html").render(told=problem, code=code)
         return HTMLResponse(written.encode("utf-8", "replace"), code)
 
@@ -169,7 +169,7 @@ class Pages:
             full_hour = now // 3_600 * 3_600 - _HOURS_BEFORE * 3_600  # the last eight hours and the next sixteen
             window = questions.span_around(now, source.zone) if span == "week" else Window(full_hour, full_hour + DAY)
         with source.read() as tx:
-            # The line that marks now moves on by itself; a minute is a pixel or less. Weeks long past change no more.
+            # The line that marks now moves by at most a pixel a minute. Past weeks do not change.
             settled = window.end < now - questions.SETTLED_SECONDS
             version = ("settled", now // 600) if settled else (source.news(tx), now // 60)
             timeline = source.kept("timeline", (window, version), lambda: questions.timeline(source, tx, window, now))
@@ -354,7 +354,7 @@ class Pages:
         return self._page("message.html", "reports", message=archive.message(self._source, label, channel))
 
     def _page(self, template: str, place: str, tx: Connection | None = None, **context: Any) -> HTMLResponse:
-        """Return a page; it reads in ``tx``, or in a transaction of its own."""
+        """Return a rendered page; it reads in ``tx``, or in its own transaction."""
         source, now = self._source, self._source.now
         with source.read() if tx is None else nullcontext(tx) as read:
             leader, cycled_at, problems = scheduler_health(source, read, now)
@@ -363,10 +363,10 @@ class Pages:
             written = self.environment.get_template(template).render(
                 place=place, revision=source.revision(read), **state, **context
             )
-        return HTMLResponse(written.encode("utf-8", "replace"))  # a file's odd name has what no text may have
+        return HTMLResponse(written.encode("utf-8", "replace"))  # odd file names contain lone surrogates
 
     def _hue(self, name: str) -> str:
-        """Return the classes of a model's colour."""
+        """Return the CSS classes of a model's colour."""
         return f" hue h{self._hues[name]}" if name in self._hues else ""
 
 
@@ -385,9 +385,9 @@ def _settings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield key, str(value)
 
 
-# How templates write instants, durations, amounts and counts.
+# Template filters for instants, durations, amounts and counts.
 def filters(zone: str) -> dict[str, Callable[..., Any]]:
-    """Return the filters of all templates; instants are shown in ``zone``."""
+    """Return the template filters; instants are shown in ``zone``."""
     return {
         "instant": lambda at: instant(at, zone),
         "clock": lambda at: instant(at, zone, "%H:%M"),
@@ -412,7 +412,7 @@ def filters(zone: str) -> dict[str, Callable[..., Any]]:
 
 
 def instant(at: int | None, zone: str, form: str = "%a %-d %b %H:%M") -> Markup:
-    """Return an instant for people, with what programs read beside it; a dash for None."""
+    """Return an instant as a ``<time>`` element; a dash for None."""
     return escape(NOTHING) if at is None else _instant(at, zone, form)
 
 
@@ -426,7 +426,7 @@ def _instant(at: int, zone: str, form: str) -> Markup:
 
 
 def duration(seconds: int | None) -> str:
-    """Return seconds in the two units that matter: ``2d 4h``, ``3h 05m``, ``12m``, ``40s``."""
+    """Return seconds in their two largest units: ``2d 4h``, ``3h 05m``, ``12m``, ``40s``."""
     if seconds is None:
         return NOTHING
     sign, left = ("-", -seconds) if seconds < 0 else ("", seconds)
@@ -438,14 +438,14 @@ def duration(seconds: int | None) -> str:
 
 
 def ago(seconds: int) -> str:
-    """Return how long ago, or how long until."""
+    """Return the time since or until an instant, in words."""
     if abs(seconds) < 5:
         return "now"
     return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
 
 
 def share(part: float, whole: float) -> str:
-    """Return a percentage that says 100 only when it is all."""
+    """Return a percentage, rounded down below 100 %."""
     if not whole:
         return NOTHING
     percent = 100 * part / whole
@@ -453,7 +453,7 @@ def share(part: float, whole: float) -> str:
 
 
 def arrow(trend: float | None) -> Markup:
-    """Return where a loss goes, in a sign and in words that are read out."""
+    """Return the trend of a loss as a sign, with words for screen readers."""
     if trend is None:
         return Markup()
     sign, word = ("→", "level") if abs(trend) < _LEVEL else ("↓", "falling") if trend < 0 else ("↑", "rising")
@@ -461,14 +461,14 @@ def arrow(trend: float | None) -> Markup:
 
 
 def spark(going: TrainingProgress) -> Markup:
-    """Return a job's losses as a line as small as a word."""
-    return Markup(  # noqa: S704 - of our own making, its words escaped
+    """Return a sparkline of a job's losses."""
+    return Markup(  # noqa: S704 - generated here, its text escaped
         loss_curve_svg(going.job, going.losses, going.target_step, height=28, axes=False, whole=False)
     )
 
 
 def plain(value: Any) -> Markup | str:
-    """Return a value of unknown shape in words: what an event holds besides its states."""
+    """Return a value of unknown shape as text, such as the data of an event."""
     match value:
         case None:
             return NOTHING
@@ -486,14 +486,14 @@ def plain(value: Any) -> Markup | str:
             return str(value)
 
 
-# The files that pages name: each is found at an address that changes with it.
+# Static files; the address of each contains its digest.
 _FOLDER = Path(__file__).with_name("static")
 _TYPES = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 @cache
 def asset_content(name: str) -> bytes:
-    """Return one of the assets; the style sheet has the charts' own style in it. Raises KeyError."""
+    """Return the content of an asset; the style sheet includes the style of the charts. Raises KeyError."""
     if name not in _TYPES:
         raise KeyError(name)
     text = (_FOLDER / name).read_bytes()
@@ -502,7 +502,7 @@ def asset_content(name: str) -> bytes:
 
 @cache
 def asset_address(name: str) -> str:
-    """Return where an asset is found. Raises KeyError."""
+    """Return the address of an asset. Raises KeyError."""
     return f"/assets/{hashlib.sha256(asset_content(name)).hexdigest()[:12]}/{name}"
 
 

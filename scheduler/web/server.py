@@ -1,4 +1,4 @@
-"""Server: serves the site from one process until it is asked to stop."""
+"""Server: serves the site from one process until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scheduler.web.site import site
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Seconds for a whole request to come in and for its answer to be taken; connections at the same time."""
+    """Deadlines, in seconds, for receiving a request and for sending its answer; and the number of connections."""
 
     request_seconds: float = 10.0
     answer_seconds: float = 60.0
@@ -32,7 +32,7 @@ class ServerLimits:
 
 
 class Connection(H11Protocol):
-    """One connection. ``phase`` says what is waited for: "request", "answer", or nothing."""
+    """One connection. ``phase`` is what a deadline applies to: "request", "answer", or nothing."""
 
     limits = ServerLimits()
     phase = ""
@@ -41,7 +41,7 @@ class Connection(H11Protocol):
     _over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Begin to wait; where there are too many, the one that has kept us waiting for longest goes."""
+        """Start the deadline; with too many connections the one that has waited longest is closed."""
         super().connection_made(transport)
         self.since = self.loop.time()
         self._wait_for("request", self.limits.request_seconds)
@@ -51,22 +51,22 @@ class Connection(H11Protocol):
             min(idle, key=lambda other: other.since, default=self).drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Cancel the deadline."""
         self._wait_for("", None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, unless the request that it belongs to has been answered already."""
+        """Process received data, unless its request was answered already."""
         if not self._over:
             super().data_received(data)
             self._look()
 
     def on_response_complete(self) -> None:
-        """Go on to the next request."""
+        """Start the deadline of the next request."""
         super().on_response_complete()
         self.since = self.loop.time()
         if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
-            # The rest of the body is not wanted. It is let run dry for a moment, or the answer would be lost.
+            # The rest of the body is read and dropped for a moment; closing at once would lose the answer.
             self._over = True
             self._unset_keepalive_if_required()
             if self.transport.can_write_eof() and not self.transport.is_closing():
@@ -77,13 +77,13 @@ class Connection(H11Protocol):
 
     def _look(self) -> None:
         if self.transport.is_closing():
-            return  # the timer that runs ends it if the reader does not take the rest
+            return  # the running timer closes it if the client does not read the rest
         if self.conn.their_state is h11.SEND_BODY or (
             self.conn.their_state is h11.IDLE and (self.conn.trailing_data[0] or self.cycle is None)
         ):
             self._wait_for("request", self.limits.request_seconds)
         elif self._is_silent():
-            self._wait_for("", None)  # uvicorn ends a connection that stays silent between two requests
+            self._wait_for("", None)  # uvicorn closes connections that are idle between requests
         else:
             self._wait_for("answer", self.limits.answer_seconds)
 
@@ -100,23 +100,23 @@ class Connection(H11Protocol):
 
     def _end(self) -> None:
         if self.phase == "answer" and self._is_silent():
-            self._wait_for("", None)  # the reader took all of it
+            self._wait_for("", None)  # the client has read all of it
         else:
             self.drop()
 
     def drop(self) -> None:
-        """End the connection at once, with what the kernel still holds for a reader who does not take it."""
+        """Close the connection at once and discard data that the client has not read."""
         if (sock := self.transport.get_extra_info("socket")) is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
 
 def bounded(limits: ServerLimits) -> dict[str, Any]:
-    """Return what makes uvicorn's configuration one with ``limits``."""
+    """Return the uvicorn configuration class with ``limits``."""
     return {
         "http": type("Bounded", (Connection,), {"limits": limits}),
         "h11_max_incomplete_event_size": limits.header_bytes_max,
-        "proxy_headers": False,  # or programs of this machine could name any address as their own
+        "proxy_headers": False,  # otherwise local programs could forge their address
     }
 
 
@@ -125,11 +125,11 @@ _LIMITS = ServerLimits()
 
 
 class _Server(uvicorn.Server):
-    """Ends on SIGTERM and Ctrl-C with exit code 0; uvicorn's own would raise the signal once more."""
+    """Ends on SIGTERM and Ctrl-C with exit code 0; uvicorn's own server would raise the signal again."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on the first signal, without waiting on the second."""
+        """Stop gracefully on the first signal, at once on the second."""
         previous = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -150,7 +150,7 @@ def serve(
     settings = app.settings.web
     application = site(app, bearer, log, actors)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # The protocol is named, because only then are answers sent without waiting for the reader's last receipt.
+    # With a named protocol TCP_NODELAY is set, so that answers do not wait for the client's last ACK.
     with closing(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((settings.host, settings.port))

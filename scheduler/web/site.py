@@ -1,4 +1,4 @@
-"""Site: everything put together behind the guard: pages, JSON API, metrics, forms, and answers when something fails."""
+"""Site: the ASGI application of pages, JSON API, metrics and forms behind the guard, with its error answers."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _WORDS_MAX = 500
 
 
 def site(app: App, bearer: Bearer | None, log: EventLog, actors: Actors | None = None) -> ASGIApp:
-    """Return the guarded site; only ``actors`` may change something."""
+    """Return the guarded application; only ``actors`` may change something."""
     surface = Surface(app, BY, where="on the status page")
     written = pages.Pages(surface, actors)
     application = FastAPI(
         title="uff-scheduler",
         version=version("uff-scheduler"),
         description="What the scheduler does and plans. Everything is read-only; instants are integer UTC seconds.",
-        docs_url=None,  # their pages load scripts from elsewhere
+        docs_url=None,  # the framework's pages load scripts from other sites
         redoc_url=None,
         openapi_url="/api/openapi.json",
         redirect_slashes=False,
@@ -67,13 +67,13 @@ def site(app: App, bearer: Bearer | None, log: EventLog, actors: Actors | None =
     @application.get("/livez", include_in_schema=False)
     @application.get("/health/live", tags=["health"])
     def live() -> Health:
-        """Return that this process answers."""
+        """Report that this process answers."""
         return Health(ok=True, problems=[])
 
     @application.get("/readyz", include_in_schema=False)
     @application.get("/health/ready", tags=["health"], responses={503: {"model": Health}})
     def ready() -> Any:
-        """Return whether a daemon leads and finishes cycles; 503 and why, when not."""
+        """Report whether a daemon leads and completes cycles; status 503 with the reason if not."""
         try:
             with surface.read() as tx:
                 problems = questions.scheduler_health(surface, tx, surface.now)[2]
@@ -85,7 +85,7 @@ def site(app: App, bearer: Bearer | None, log: EventLog, actors: Actors | None =
 
     @application.get("/metrics", response_class=PlainTextResponse, tags=["health"])
     def measured(request: Request) -> Response:
-        """Return everything that is counted, in Prometheus' text format or as OpenMetrics."""
+        """Return all metrics in the Prometheus text format or as OpenMetrics."""
         text, content_type = metrics_text(surface, request.headers.get("accept", ""))
         return Response(text, media_type=content_type)
 
@@ -113,7 +113,7 @@ def _answer_failures(application: FastAPI, written: pages.Pages, surface: Surfac
         return fault(request, 422, _WHAT[422], "; ".join(problems))
 
     def refused(request: Request, error: Any) -> Response:
-        # No route: the framework's message does not help.
+        # No such route: the message of the framework does not help.
         nowhere = error.status_code == 404 and not isinstance(error, HTTPException)
         why = "there is no such page" if nowhere else str(error.detail)
         return fault(request, error.status_code, _WHAT.get(error.status_code, "refused"), why)
@@ -121,7 +121,7 @@ def _answer_failures(application: FastAPI, written: pages.Pages, surface: Surfac
     def impossible(request: Request, error: Any) -> Response:
         code, words = _IMPOSSIBLE[next(kind for kind in type(error).__mro__ if kind in _IMPOSSIBLE)]
         if isinstance(error, BadRequest) and request.method == "GET":
-            code = 404  # its address names something that does not exist
+            code = 404  # the address names something that does not exist
         return fault(request, code, _WHAT.get(code, "refused"), words.format(error))
 
     def crashed(request: Request, error: Exception) -> Response:
@@ -149,9 +149,9 @@ _IMPOSSIBLE: dict[type, tuple[int, str]] = {
 }
 
 
-# What may be changed on the page, by the same verbs as the port's.
+# Changes from the page, by the same verbs as those of the port.
 def form_routes(surface: Surface, actors: Actors, log: EventLog) -> APIRouter:
-    """Return the routes of all changes. Each is a form that is sent by POST and leads back to its page."""
+    """Return the routes of all changes: forms sent by POST, which redirect to their page."""
     routes = APIRouter(include_in_schema=False)
     for verb in VERBS.values():
         if verb.who == "actors":
@@ -179,7 +179,7 @@ def _form(surface: Surface, verb: Verb, actors: Actors, log: EventLog) -> Callab
     return acted
 
 
-# The JSON API: the verbs that read, as addresses that answer with typed JSON. Everything is read with GET.
+# The JSON API: one GET address with typed JSON for each verb that reads.
 _PROBLEM = {PROBLEM: {"schema": Fault.model_json_schema()}}
 _ALWAYS: dict[int | str, dict[str, Any]] = {
     404: {"description": "There is nothing of this name.", "content": _PROBLEM},
@@ -197,14 +197,14 @@ def api_routes(surface: Surface) -> APIRouter:
 
     @api.get("/reports/{week}/text", response_class=PlainTextResponse)
     def report_text(week: Week, form: Literal["text", "markdown"] = "text") -> str:
-        """Return a week's report in words."""
+        """Return the report of a week as text."""
         return render(archive.report(surface, week), form)
 
     return api
 
 
 def _endpoint(surface: Surface, verb: Verb) -> Callable[..., Any]:
-    """Return a verb as FastAPI takes it."""
+    """Return a verb as an endpoint of FastAPI."""
 
     def endpoint(**values: Any) -> Response:
         return Response(json_of(verb.ask(surface, values), verb.view), media_type="application/json")
@@ -215,14 +215,14 @@ def _endpoint(surface: Surface, verb: Verb) -> Callable[..., Any]:
         else one.replace(annotation=Annotated[one.annotation, Query(alias=alias_of(name))])
         for name, one in verb.keywords.items()
     ]
-    endpoint.__signature__ = Signature(  # type: ignore[attr-defined]  # what FastAPI looks for
+    endpoint.__signature__ = Signature(  # type: ignore[attr-defined]  # read by FastAPI
         parameters, return_annotation=verb.answers
     )
     endpoint.__doc__ = verb.answer.__doc__
     return endpoint
 
 
-# Metrics: the state of things in the text formats of Prometheus. docs/status-page.md lists every name.
+# Metrics in the text formats of Prometheus. docs/status-page.md lists every name.
 _TOTALS_SECONDS = 15
 
 Sample = tuple[dict[str, str], float]
@@ -230,21 +230,21 @@ Sample = tuple[dict[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class _Read(Collector):
-    """Metrics that were read already, as prometheus_client asks for them."""
+    """A collector for prometheus_client of metrics that were read already."""
 
     metrics: list[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics that have samples."""
+        """Return the metrics with samples."""
         return (metric for metric in self.metrics if metric.samples)
 
 
 def metrics_text(source: Source, accept: str) -> tuple[bytes, str]:
-    """Return all metrics and their content type: OpenMetrics where ``accept`` asks for it. Raises StoreFailure."""
+    """Return all metrics and the content type: OpenMetrics if ``accept`` asks for it. Raises StoreFailure."""
     now = source.now
     with source.read() as tx:
         samples = [*_daemon(source, tx, now), *_work(source, tx), *_pools(source, tx, now)]
-        # Sums over whole tables; no scrape comes more often.
+        # Sums over whole tables are cached for the usual scrape interval.
         samples += source.kept("models", now // _TOTALS_SECONDS, lambda: list(_models(tx)))
         samples += source.kept("totals", now // _TOTALS_SECONDS, lambda: list(_totals(tx)))
     encode, content_type = choose_encoder(accept)
