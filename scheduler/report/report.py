@@ -14,7 +14,7 @@ from scheduler.core.ledger import Charge, LedgerEntry, cost_within, fold, second
 from scheduler.core.plan import Plan
 from scheduler.core.quota import Meter, displayed_charges, limit_at, shows_device_hours, windows
 from scheduler.core.run import Ended, Outcome, Run
-from scheduler.report.facts import WeekFacts, started, useful_by_run
+from scheduler.report.facts import JobFacts, WeekFacts, started, useful_by_run
 from scheduler.report.forecast import Forecast, forecast
 from scheduler.report.week import jobs_of, violations
 
@@ -177,8 +177,8 @@ class PoolReport:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport(JobFacts):
     """One job. ``losses`` are (step, held-out loss) of the week's checkpoints; speeds are steps per hour.
 
     ``loss_before`` is the newest held-out loss at the beginning of the week, ``loss_best`` the least until its end.
@@ -186,11 +186,6 @@ class JobReport:
     ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``; ``why`` explains its state.
     """
 
-    name: str
-    role: str
-    state: str
-    step: int
-    target_step: int
     steps: int
     steps_before: int
     steps_per_hour: float | None
@@ -199,8 +194,6 @@ class JobReport:
     resumes: int
     resumed_elsewhere: int
     checkpoints: int
-    starts_from: str | None
-    why: str
     losses: tuple[tuple[int, float], ...]
     loss_before: float | None
     loss_best: float | None

@@ -49,28 +49,21 @@ class PoolFigures:
     launches: Launches
 
 
-@dataclass(frozen=True, slots=True)
-class JobFigures:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFigures(JobFacts):
     """One job. Losses are held out: before its first step if it reported that, else of its first checkpoint; and now.
 
     ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``; ``loss_parent`` was theirs.
     """
 
-    name: str
-    role: str
-    state: str
-    target_step: int
-    step: int
     runs: int
     pools: tuple[str, ...]
     resumes: int
     resumed_elsewhere: int
     checkpoints: int
-    starts_from: str | None
     loss_parent: float | None
     loss_first: float | None
     loss_last: float | None
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,22 +215,18 @@ def _job_figures(
         resumes += 1
         if homes.get(runs_of.get(started_from, "")) not in {None, run.pool}:
             moves += 1
+    own = {name: getattr(job, name) for name in JobFacts.__slots__}
+    own["starts_from"] = None if parent is None else f"{parent.job}@{parent.step}"
     return JobFigures(
-        name=job.name,
-        role=job.role,
-        state=job.state,
-        target_step=job.target_step,
-        step=job.step,
+        **own,
         runs=len(lanes),
         pools=tuple(dict.fromkeys(run.pool for run, _ in lanes)),
         resumes=resumes,
         resumed_elsewhere=moves,
         checkpoints=len(saved),
-        starts_from=None if parent is None else f"{parent.job}@{parent.step}",
         loss_parent=None if parent is None else parent.metrics.get("held_out_loss"),
         loss_first=next(begins, losses[0] if losses else None),
         loss_last=losses[-1] if losses else None,
-        why=job.why,
     )
 
 
