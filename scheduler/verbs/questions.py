@@ -319,7 +319,7 @@ def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
 
 
 def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
-    """Return the burn-down of each quota of each pool, with the use that the newest plan expects."""
+    """Return the use of each quota of each pool over time, with the use that the newest plan expects."""
     return chart_facts.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
 
 

@@ -59,7 +59,7 @@ def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
 def burn_downs(
     tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, charges: Mapping[str, Sequence[Charge]], now: int
 ) -> list[BurnDown]:
-    """Return the burn-down of each quota of each pool: the use by ``charges``, and the use expected by ``plan``."""
+    """Return the use of each quota of each pool over time: by ``charges``, and as ``plan`` expects."""
     observed = limits.observed(tx)
     live = runs.live(tx)
     result = []

@@ -108,10 +108,10 @@ class CommandGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the names and summaries, for which no command is loaded."""
         del ctx
-        shown = {name: one for name, one in self.commands.items() if not one.hidden}
-        limit = formatter.width - 6 - max(map(len, shown))
+        listed = {name: one for name, one in self.commands.items() if not one.hidden}
+        limit = formatter.width - 6 - max(map(len, listed))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in shown.items()])
+            formatter.write_dl([(name, one.get_short_help_str(limit)) for name, one in listed.items()])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; without any command among them they are those of the command ``alone``."""
