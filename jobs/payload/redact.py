@@ -9,7 +9,7 @@ import quopri
 import re
 import string
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from urllib.parse import quote, quote_plus
 
 Redact = Callable[[str], str]
@@ -18,17 +18,26 @@ MARK = "[secret]"
 LENGTH_MIN = 6
 _STRIDES = (27, 9, 3, 1)  # of characters between two looks: the longer the words, the fewer
 
+# How tools print bytes and characters as numbers: one of them, and what stands between two.
+_HEX = [(form, between) for form in ("%02x", "%02X") for between in ("", " ", ":", "-", ",", ", ")]
+_HEX += [("%%%02x", ""), ("%%%02X", ""), ("\\x%02x", ""), ("\\x%02X", "")]
+_BYTES = [("0x%02x", ", "), ("0x%02X", ", "), ("0x%02x", ","), ("0x%02x", " "), ("\\%03o", ""), ("%03o", " ")]
+_BYTES += [("%d", ", "), ("%d", ","), ("%d", " ")]
+_CHARACTERS = [("\\u%04x", ""), ("\\u%04X", ""), ("&#%d;", ""), ("&#x%x;", ""), ("&#x%X;", "")]
+
 _GO = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 # What shortens a text may put these before or behind it.
 _BESIDE_A_CUT = string.whitespace + "\"'.…()[]{}="
+_LINE_MIN = 57  # the shortest lines that encoders wrap a long text into are a little longer
+_BREAK = r"(?:\r?\n[ \t]*)?"
 
 
 class Redactor:
     """Replaces secrets in text, also where they were encoded for a URL, a page, a mail or JSON, in hex or in base64.
 
-    A text that was cut before it came here may end in the beginning of a secret, or begin with the end of one, which
-    is replaced as well.
+    A line break in it hides no secret. A text that was cut before it came here may end in the beginning of a secret,
+    begin with the end of one, or be a line out of the middle, which is replaced as well.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -40,13 +49,13 @@ class Redactor:
         # An accented character is written as one or as two, by the system that wrote it.
         spelled = {unicodedata.normalize(way, one) for one in parts for way in ("NFC", "NFD", "NFKC", "NFKD")} | parts
         forms = {form for secret in spelled if len(secret) >= LENGTH_MIN for form in _forms(secret)}
-        forms = {form for form in forms if len(form) >= LENGTH_MIN}
+        forms = {form for form in forms if len(_in_one_line(form)) >= LENGTH_MIN}
         # Longest first, so that no secret survives inside a longer one.
         self._words = sorted(forms, key=lambda form: (-len(form), form))
         self._begins = {word[:LENGTH_MIN] for word in self._words}
         self._ends = {word[-LENGTH_MIN:] for word in self._words}
         self._inner: dict[int, set[str]] = {}  # by stride: pieces, of which each word has one at a multiple of it
-        for word in self._words:
+        for word in map(_in_one_line, self._words):
             stride = next(each for each in _STRIDES if len(word) >= each + LENGTH_MIN - 1)
             self._inner.setdefault(stride, set()).update(_pieces(word[: stride + LENGTH_MIN - 1]))
 
@@ -58,9 +67,11 @@ class Redactor:
     def whole(self, text: str) -> str:
         """Return ``text`` with every secret replaced that stands in it from its beginning to its end."""
         # Looking for pieces of all words at once is many times as fast as looking for each, or for the pattern.
-        if all(pieces.isdisjoint(_pieces(text, stride)) for stride, pieces in self._inner.items()):
+        line = _in_one_line(text)
+        if all(pieces.isdisjoint(_pieces(line, stride)) for stride, pieces in self._inner.items()):
             return text
-        words = [re.escape(word) for word in self._words if word in text]
+        dense = "".join(line.split())
+        words = [_BREAK.join(map(re.escape, word)) for word in self._words if "".join(word.split()) in dense]
         return re.sub("|".join(words), MARK, text) if words else text
 
     def __call__(self, text: str) -> str:
@@ -86,7 +97,13 @@ class Redactor:
             last = max((at for word in self._words if (at := _over(word, text, begin)) is not None), default=None)
             if last is not None and not text.startswith(MARK):
                 text = f"{text[:begin]}{MARK}{text[last:]}"
-        return text
+        line = text.strip()
+        is_wrapped = _LINE_MIN <= len(line) <= self.longest and " " not in line
+        return text.replace(line, MARK) if is_wrapped and any(line in word for word in self._words) else text
+
+
+def _in_one_line(text: str) -> str:
+    return text.replace("\n", "").replace("\r", "")
 
 
 def _pieces(text: str, stride: int = 1) -> Iterator[str]:
@@ -131,23 +148,34 @@ def _forms(secret: str) -> Iterator[str]:
             inner = json.dumps(inner, ensure_ascii=ensure_ascii)[1:-1]
             yield from (inner, inner.translate(_GO), inner.replace("/", r"\/"))
     yield from (repr(secret)[1:-1], ascii(secret)[1:-1], repr(raw)[2:-1])
+    both = f"'\"{secret}"  # beside both quotation marks, Python escapes one of them
+    yield from (repr(both)[4:-1], ascii(both)[4:-1], repr(b"'\"" + raw)[5:-1])
     yield from (secret.replace("'", quoted) for quoted in ("'\"'\"'", r"'\''"))  # of a shell
+    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", secret)  # as Bash's printf %q
+    yield "".join(chr(byte) if byte < 128 else f"\\{byte:03o}" for byte in raw)  # as git and Bash
     escaped = html.escape(secret)
     for page in (escaped, escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")):
         yield from (page, page.replace("/", "&#x2F;").replace("=", "&#x3D;"), page.replace("+", "&#43;"))
         yield page.encode("ascii", "xmlcharrefreplace").decode()
     yield from (quopri.encodestring(raw, quotetabs=tabs).decode().replace("=\n", "") for tabs in (False, True))
-    yield from _inside(base64.b64encode(raw), base64.b64encode)
+    for inner in {base64.b64encode(raw), *(form.encode() for form in _inside(raw, base64.b64encode))}:
+        yield from _inside(inner, base64.b64encode)
+    yield from (_numbered(raw, *each) for each in _BYTES)
+    units = secret.encode("utf-16-be", "surrogatepass")
+    for codes in (list(map(ord, secret)), [high << 8 | low for high, low in zip(units[::2], units[1::2], strict=True)]):
+        yield from (_numbered(codes, *each) for each in _CHARACTERS)
     # Without the zero bytes at its ends, UTF-16 of ASCII is the same in both orders.
     wide = (secret.encode(f"utf-16-{order}", "surrogatepass").strip(b"\0") for order in ("le", "be"))
     for data in {raw, *wide}:
-        pairs = data.hex(" ")
-        for separator in ("", " ", ":", "%", "\\x"):
-            yield from (pairs.replace(" ", separator), pairs.upper().replace(" ", separator))
+        yield from (_numbered(data, *each) for each in _HEX)
         for encode in (base64.b64encode, base64.b32encode, base64.b32hexencode, base64.b85encode, base64.a85encode):
             for form in _inside(data, encode):
                 yield form
                 yield form.lower() if form.isupper() else form.replace("+", "-").replace("/", "_")
+
+
+def _numbered(codes: Sequence[int], form: str, between: str) -> str:
+    return between.join([form] * len(codes)) % tuple(codes)
 
 
 def _inside(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
