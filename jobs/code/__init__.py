@@ -1,1 +1,1 @@
-"""A job's own code: which files of a folder or a commit it is, and the digest that names them."""
+"""A job's own code: the files of a folder or a commit, and the digest that identifies them."""

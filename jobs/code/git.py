@@ -1,4 +1,4 @@
-"""What git says of a folder. No program that a repository names is run, and nothing is checked out."""
+"""Git queries about a folder. No program that a repository configures is run, and nothing is checked out."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from jobs.payload.bounded_file import read_bounded
 from jobs.problem import InvalidInput
 
 
-# Why a folder cannot be a job's code.
+# Errors of folders that cannot be packed.
 class CodeError(InvalidInput):
-    """``source`` cannot be taken as it is; the message says why and what to do."""
+    """``source`` cannot be packed; the message says why and what to do."""
 
     def __init__(self, source: str, why: str, remedy: str) -> None:
         super().__init__(f"the code in {source} cannot be taken", why, remedy)
 
 
-# What git is asked.
+# Git commands.
 _SECONDS = 120
-# What a repository's own settings could have git start, and what is asked of it here never needs.
+# Switches off settings of a repository by which git would start programs; the queries here need none of them.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")
 _ENVIRONMENT = {
-    "GIT_ALLOW_PROTOCOL": "none",  # else a missing object is fetched, by whatever the repository names for it
+    "GIT_ALLOW_PROTOCOL": "none",  # otherwise git fetches a missing object, by a program that the repository may name
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
@@ -39,16 +39,16 @@ _FILE_MAX = 4096
 
 
 class GitBlob(NamedTuple):
-    """One entry of a commit: its mode as git writes it (``100644``, ``100755``, ``120000``) and its object."""
+    """One entry of a commit: its git mode (``100644``, ``100755``, ``120000``) and its object name."""
 
     mode: bytes
     object: bytes
 
 
 class WorkTree(NamedTuple):
-    """A working folder: the names git tracks or does not ignore, the commit it stands on, and what that holds.
+    """A work tree: the names that git tracks or does not ignore, its commit, and the content of that commit.
 
-    ``commit`` is empty before the first; ``moved``: a submodule is not at the commit that is recorded for it.
+    ``commit`` is empty before the first commit; ``moved``: a submodule is not at its recorded commit.
     """
 
     names: frozenset[bytes]
@@ -58,7 +58,7 @@ class WorkTree(NamedTuple):
 
 
 def has_git(folder: Path) -> bool:
-    """Return whether a folder lies in a repository."""
+    """Return whether a folder is inside a repository."""
     return _root(folder) is not None
 
 
@@ -67,9 +67,9 @@ def _root(folder: Path) -> Path | None:
 
 
 def _check_owner(folder: Path) -> None:
-    """Refuse a ``.git`` that names the repository of another folder, whose content would be packed.
+    """Refuse a ``.git`` that points to the repository of another folder, whose content would be packed.
 
-    A worktree and a submodule name a repository elsewhere too, which names them in return.
+    A worktree or a submodule points to another folder too, but that repository points back to it.
     """
     root = _root(folder)
     if root is None or (not (root / ".git").is_symlink() and _owns(root, root / ".git")):
@@ -83,7 +83,7 @@ def _owns(root: Path, mark: Path) -> bool:
         repository = mark
         if mark.is_file():
             repository = root / _first_line(mark).removeprefix("gitdir:").strip()
-        if (repository / "commondir").exists():  # a worktree: its branches and objects are in another folder
+        if (repository / "commondir").exists():  # a worktree keeps its branches and objects in another folder
             common = (repository / _first_line(repository / "commondir")).resolve()
             listed = repository.resolve().parent == common / "worktrees"
             back = Path(_first_line(repository / "gitdir")).resolve()
@@ -100,7 +100,7 @@ def _owns(root: Path, mark: Path) -> bool:
 
 
 def _leads_out(repository: Path) -> bool:
-    """Return whether commits or branches of a repository are links to those of another."""
+    """Return whether objects or branches of a repository are links to those of another."""
     home = repository.resolve()
     places = [home / name for name in _KEPT_BY_GIT]
     for place in places:
@@ -117,7 +117,7 @@ def _first_line(path: Path) -> str:
 
 
 def work(folder: Path) -> WorkTree:
-    """Return what a working folder and the repositories inside it hold. Raises CodeError."""
+    """Return the content of a work tree and of the repositories inside it. Raises CodeError."""
     _check_owner(folder)
     listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
     commit = _head(folder)
@@ -132,7 +132,7 @@ def work(folder: Path) -> WorkTree:
     for name in sorted(inner):
         place = folder / os.fsdecode(name)
         if place.resolve() != folder.resolve() / os.fsdecode(name) or not (place / ".git").exists():
-            continue  # behind a link, or nothing is checked out there
+            continue  # behind a link, or not checked out
         state = work(place)
         names |= {name + b"/" + path for path in state.names}
         own |= {name + b"/" + path: blob for path, blob in state.tree.items()}
@@ -153,7 +153,7 @@ def resolve(folder: Path, revision: str) -> str:
 
 
 def tree(folder: Path, commit: str) -> dict[bytes, GitBlob]:
-    """Return what a commit holds below the folder, by path. Raises CodeError."""
+    """Return the entries of a commit below the folder, by path. Raises CodeError."""
     result = {}
     for line in git(folder, "ls-tree", "-r", "-z", commit).split(b"\0"):
         if line:
@@ -164,7 +164,7 @@ def tree(folder: Path, commit: str) -> dict[bytes, GitBlob]:
 
 
 def contents(folder: Path, objects: list[bytes], bytes_max: int) -> list[bytes]:
-    """Return the bytes of objects as they are stored, unfiltered. Raises CodeError, also beyond ``bytes_max``."""
+    """Return the stored, unfiltered bytes of objects. Raises CodeError, also if they exceed ``bytes_max``."""
     sizes = git(folder, "cat-file", "--batch-check=%(objectsize)", feed=b"\n".join([*objects, b""])).split(b"\n")
     if sum(int(size) for size in sizes if size.isdigit()) > bytes_max:
         raise CodeError(str(folder), f"that commit holds more than {bytes_max >> 20} MiB", "Leave data out of it")
@@ -189,7 +189,7 @@ def _head(folder: Path) -> str:
 
 
 def git(folder: Path, *words: str, feed: bytes = b"") -> bytes:
-    """Return what git prints. Raises CodeError with git's own first line."""
+    """Return the output of git. Raises CodeError with the first line of git's error."""
     done = _run(("git", "-C", str(folder), *_QUIET, *words), feed)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()

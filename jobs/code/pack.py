@@ -1,4 +1,4 @@
-"""Take a job's code: each file is read once, hashed, and written where the store will take it from."""
+"""Pack a job's code: each file is read once, hashed and written to the file that will be uploaded."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MODE = {"file": b"100644", "program": b"100755", "link": b"120000"}
 
 
 def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
-    """Write the bytes of all files one after another; return the code with its digest and figures, and its listing.
+    """Write the bytes of all files, concatenated; return the code with digest and sizes, and the listing.
 
-    Raises CodeError, and SecretsFound when all of it was read.
+    Raises CodeError, and after reading everything SecretsFound.
     """
     folder = _folder(code)
     packing = _Taking(folder)
@@ -54,7 +54,7 @@ def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
 
 
 def names(code: Code) -> frozenset[str]:
-    """Return the paths that would be taken now, without reading them. Raises CodeError."""
+    """Return the paths that would be packed, without reading the files. Raises CodeError."""
     folder = _folder(code)
     if code.revision:
         tracked = git.tree(folder, git.resolve(folder, code.revision)).keys()
@@ -75,7 +75,7 @@ def _folder(code: Code) -> Path:
 
 
 class _Taking:
-    """The entries so far, and how much there may still be."""
+    """The entries so far, and the remaining number of files and bytes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ class _Taking:
 
 
 def _of_folder(packing: _Taking, sink: BinaryIO) -> tuple[str, bool]:
-    """Take a folder as it stands; return the commit it stands on, if any, and whether it differs from that."""
+    """Pack the present content of a folder; return its commit, if any, and whether the content differs from it."""
     folder = packing.folder
     rules = _rules(folder)
     state = git.work(folder) if git.has_git(folder) else None
@@ -109,7 +109,7 @@ def _of_folder(packing: _Taking, sink: BinaryIO) -> tuple[str, bool]:
     for name in wanted:
         there = read(folder, name, packing.left)
         if there is None:
-            continue  # git remembers it, and it is gone
+            continue  # tracked by git, but deleted
         kind, data = there
         packing.take(os.fsdecode(name), kind, data, sink)
         if state is not None and (committed := state.tree.get(name)) is not None:
@@ -123,7 +123,7 @@ def _of_folder(packing: _Taking, sink: BinaryIO) -> tuple[str, bool]:
 
 
 def _of_commit(packing: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool]:
-    """Take what a commit holds, out of the repository's objects."""
+    """Pack the content of a commit, from the objects of the repository."""
     folder = packing.folder
     commit = git.resolve(folder, revision)
     tree = git.tree(folder, commit)
@@ -151,30 +151,30 @@ def _rules(folder: Path) -> Ignore:
 
 
 def _without_state(names: Collection[bytes]) -> list[bytes]:
-    """Return names without those in a scheduler's own state folder, which changes all the time and is not code."""
+    """Return names without those in a state folder of the scheduler, which changes all the time and is not code."""
     states = tuple(name.removesuffix(_DATABASE) for name in names if name.endswith(b"/" + _DATABASE))
     return [name for name in names if not name.startswith(states)]
 
 
 def _in_order(names: Iterable[bytes]) -> list[bytes]:
-    """Return names as their listing will have them: content comes in the listing's order."""
+    """Return names in the order of the listing, which is the order of the content."""
     return sorted(names, key=os.fsdecode)
 
 
 def _object(data: bytes, like: bytes) -> bytes:
-    """Return the name git gives to bytes; how long another name is tells by which hash."""
+    """Return the git object name of bytes; the length of another object's name selects the hash."""
     make = hashlib.sha1 if len(like) == 40 else hashlib.sha256
     return make(b"blob %d\0" % len(data) + data).hexdigest().encode()
 
 
-# A folder as it stands: the names that belong to a job's code, and their bytes, never through a link.
-# Besides hidden ones: folders that tools fill, and that a session would have to make again anyway.
+# The files of a folder that belong to a job's code; links are never followed.
+# Left out besides hidden folders: folders that tools fill and that a session creates again anyway.
 GENERATED = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 def plain_names(folder: Path, leaves_out: Callable[[str], bool]) -> set[bytes]:
-    """Return the names below a folder without git: everything but hidden and generated ones. Raises CodeError."""
+    """Return the names below a folder without git, except hidden and generated ones. Raises CodeError."""
     result: set[bytes] = set()
     try:
         for name in _walk(folder, leaves_out):
@@ -188,16 +188,16 @@ def plain_names(folder: Path, leaves_out: Callable[[str], bool]) -> set[bytes]:
 
 
 def too_many(folder: Path) -> CodeError:
-    """Say that a folder has more files than a job's code may have."""
+    """Return the error for a folder with more files than a job's code may have."""
     remedy = "Name what no session needs in .schedignore, or give a folder that holds the code alone"
     return CodeError(str(folder), f"it has more than {CODE_LIMITS.files:,} files", remedy)
 
 
 def read(folder: Path, name: bytes, bytes_max: int) -> tuple[Kind, bytes] | None:
-    """Return what stands under a name, and its bytes; None when nothing does, or only behind a link.
+    """Return the kind and the bytes of an entry; None if it does not exist or is behind a link.
 
-    ``file``, ``program`` or ``link``, whose bytes are its target. Raises CodeError for anything else, or when it is
-    longer than ``bytes_max``.
+    The kind is ``file``, ``program`` or ``link``, whose bytes are its target. Raises CodeError for other kinds, and for
+    more than ``bytes_max`` bytes.
     """
     path = PurePosixPath(os.fsdecode(name))
     try:
@@ -210,9 +210,9 @@ def read(folder: Path, name: bytes, bytes_max: int) -> tuple[Kind, bytes] | None
                 raise CodeError(str(folder), why, "Name it in .schedignore if no session needs it")
             with open_in(place, path.name) as stream:
                 status = os.fstat(stream.fileno())
-                # Asked for as much as it may be, the library would make room for all of that, for each file.
+                # A read of ``bytes_max`` would allocate a buffer of that size for each file.
                 data = b"" if status.st_size > bytes_max else stream.read(status.st_size + 1)
-                if len(data) > status.st_size:  # it grew since
+                if len(data) > status.st_size:  # it has grown since
                     data += stream.read(bytes_max + 1)
     except OSError as error:
         if error.errno in _ABSENT:
@@ -232,7 +232,7 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
         with os.scandir(os.fsencode(folder) + b"/" + prefix) as entries:
             children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         if prefix and (b"pyvenv.cfg", False) in children:
-            continue  # an environment, whatever its name
+            continue  # a virtual environment of any name
         for last, is_folder in children:
             name = prefix + last
             generated = os.fsdecode(last) in GENERATED or last.endswith(b".pyc")
@@ -244,16 +244,16 @@ def _walk(folder: Path, leaves_out: Callable[[str], bool]) -> Iterator[bytes]:
                 yield name
 
 
-# .schedignore: the files of a folder that no session needs, in the patterns of .gitignore.
+# .schedignore: files that no session needs, in the syntax of .gitignore.
 #
-# Patterns come from folders of other people: a match takes at most as many steps as the product of both lengths, and
-# all matches of one package share a deadline.
+# Patterns may come from untrusted folders: the time of a match is at most proportional to the product of both lengths,
+# and all matches of one package share a deadline.
 NAME = ".schedignore"
 SECONDS_MAX = 60.0
 _TOKENS = re.compile(
     r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|(?P<open>\[.*)|.", re.DOTALL
 )
-_FOLDERS = "(?:[^/]++/)*"  # any number of them
+_FOLDERS = "(?:[^/]++/)*"  # any number of folders
 
 
 class _Rule(NamedTuple):
@@ -263,7 +263,7 @@ class _Rule(NamedTuple):
 
 
 class Ignore:
-    """The rules of one file. The last rule that matches decides; what lies in a left-out folder is left out."""
+    """The rules of one file. The last matching rule decides; everything in an ignored folder is ignored."""
 
     def __init__(self, text: str, folder: str) -> None:
         self._rules = [rule for line in text.splitlines() if (rule := _rule(line)) is not None]
@@ -272,7 +272,7 @@ class Ignore:
         self._folders: dict[str, bool] = {"": False}
 
     def leaves_out(self, path: str) -> bool:
-        """Return whether the file ``path`` is left out of the package. Raises CodeError after ``SECONDS_MAX``."""
+        """Return whether ``path`` is left out of the package. Raises CodeError after ``SECONDS_MAX``."""
         self._check_time()
         parent = path.rpartition("/")[0]
         return self._leaves_out_folder(parent) or self._decide(path, is_folder=False)
@@ -310,15 +310,17 @@ def _rule(line: str) -> _Rule | None:
     if not line:
         return None
     words = line.removeprefix("/").split("/")
-    blocks: list[list[str]] = [[]] if "/" in line else [[], []]  # of names; any folders may lie between two
+    blocks: list[list[str]] = (
+        [[]] if "/" in line else [[], []]
+    )  # parts of a path; between two of them there may be any folders
     for word in words:
         if len(words) > 1 and len(word) > 1 and not word.strip("*"):
-            if len(blocks) == 1 or blocks[-1]:  # several in a row say no more than one
+            if len(blocks) == 1 or blocks[-1]:  # several in a row mean the same as one
                 blocks.append([])
         else:
             blocks[-1].append(_name(word))
     if len(blocks) > 1 and not blocks[-1]:
-        blocks[-1] = ["[^/]*"]  # "a/**" is everything below the folder, not the folder
+        blocks[-1] = ["[^/]*"]  # "a/**" matches everything below the folder, not the folder
     return _Rule(
         re.compile(_apart(_FOLDERS, ["/".join((*names, "")) for names in blocks]).removesuffix("/")),
         keeps,
@@ -327,8 +329,8 @@ def _rule(line: str) -> _Rule | None:
 
 
 def _name(word: str) -> str:
-    """Return what matches one name of a path."""
-    parts = [""]  # between two stars
+    """Return a regular expression that matches one name of a path."""
+    parts = [""]  # the parts between two stars
     for match in _TOKENS.finditer(word):
         if match["stars"]:
             parts.append("")
@@ -344,14 +346,14 @@ def _name(word: str) -> str:
 
 
 def _apart(gap: str, parts: Sequence[str]) -> str:
-    """Return what matches parts with gaps between them; only the last gap is ever extended, since no other helps."""
+    """Return a regular expression for parts with gaps; it backtracks in the last gap only, which is sufficient."""
     first, *others = parts
     inner = "".join(f"(?>{gap}?{part})" for part in others[:-1])
     return first + inner + (gap + others[-1] if others else "")
 
 
 def _set(inner: str) -> str:
-    """Return what stands in brackets as a regular expression has it; a range that runs backwards is of its two ends."""
+    """Return a bracket expression as a regular expression; a reversed range matches its two ends."""
     spans = re.findall(r"(.)-(.)|(.)", inner, re.DOTALL)
     words = [(re.escape(low), re.escape(high), "-" if low <= high else "") for low, high, _ in spans if low]
     return "".join(low + dash + high for low, high, dash in words) + "".join(re.escape(one) for *_, one in spans)

@@ -1,1 +1,1 @@
-"""A job's own packages: what its requirement file asks for, and the lock that this comes to on each platform."""
+"""A job's own packages: the requirements, and their lock for each platform."""

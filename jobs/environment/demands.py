@@ -1,4 +1,4 @@
-"""Demands: what a requirement file asks for, read without running, fetching or following anything it names."""
+"""Demands: the requirements of a file, parsed without running, downloading or following anything that it names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jobs.payload.store.lock import BadLock, canonical, target_name
 from jobs.problem import InvalidInput
 
 
-# Why requirements cannot be used.
+# Errors of requirements.
 class RequirementsError(InvalidInput):
-    """What ``source`` asks for cannot be had as it is; the message says why and what to do."""
+    """The requirements of ``source`` cannot be used; the message says why and what to do."""
 
     def __init__(self, source: str, why: str, remedy: str) -> None:
         super().__init__(f"the requirements in {source} cannot be locked", why, remedy)
@@ -27,7 +27,7 @@ class RequirementsError(InvalidInput):
 
 _DEMANDS_MAX = 2_000
 _NESTED_MAX = 10
-# A name, extras, bounds and a marker, and no character with which more could be said: no address, no variable.
+# A name, extras, bounds and a marker, without characters that would allow a URL or a variable.
 _DEMAND = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
     r"(?P<extras>\[[A-Za-z0-9._,\s-]*\])?\s*"
@@ -43,10 +43,10 @@ _CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*3\.(\d+)(\.\*|\.\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """``lines`` of the form of PEP 508; ``constraints``, which bound versions of what else comes along.
+    """Requirements: ``lines`` as in PEP 508, and ``constraints`` on the versions of dependencies.
 
-    ``digests`` are the sha256 that files of a package (by its canonical name) must have one of, ``python`` what its
-    interpreter must be. ``exact``: the versions come from a lock of the user's own.
+    ``digests`` are the allowed SHA-256 digests of a package's files, by canonical name; ``python`` is the required
+    version of the interpreter. ``exact``: the versions come from the user's own lock file.
     """
 
     lines: tuple[str, ...]
@@ -56,15 +56,15 @@ class Demands:
     exact: bool = False
 
     def runs_on(self, python: str) -> bool:
-        """Return whether a Python such as 3.12 is one of those asked for, as far as its minor version says."""
+        """Return whether a Python such as 3.12 satisfies the requirement, as far as the minor version decides."""
         minor = int(python.partition(".")[2])
         return all(_holds(match[1], match[2], match[3], minor) for match in _CLAUSE.finditer(self.python))
 
 
 def read_demands(source: Path) -> Demands:
-    """Read a requirements file, a pyproject.toml, a uv.lock beside one, a script's own header, or a folder of these.
+    """Read a requirements file, a pyproject.toml, a uv.lock beside one, the header of a script, or a folder of these.
 
-    Raises RequirementsError for what would reach outside of the folder or the package index, or is nothing at all.
+    Raises RequirementsError for references outside of the folder and the package index, and for empty requirements.
     """
     if source.is_dir():
         files = [source / name for name in ("pyproject.toml", "requirements.txt") if (source / name).is_file()]
@@ -113,7 +113,7 @@ def _of_file(source: Path) -> Demands:
 
 
 def _lines(source: Path, root: Path, kind: str, depth: int) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """Yield what a file of pip's form asks for, and those it names in its folder: kind, demand and digests."""
+    """Yield (kind, requirement, digests) of a requirements file and of the files in its folder that it includes."""
     text = _read(source)
     for number, raw in enumerate(re.sub(r"\\\r?\n", " ", text).splitlines(), start=1):
         line = re.sub(r"(^|\s)#.*$", "", raw).strip()
@@ -184,7 +184,7 @@ def _of_table(source: Path, table: Mapping[str, Any]) -> Demands:
 
 
 def _of_uv_lock(source: Path) -> tuple[tuple[str, ...], dict[str, frozenset[str]]]:
-    """Return versions and digests of a uv.lock, read as the table it is: uv itself would follow its project."""
+    """Return versions and digests of a uv.lock, parsed as TOML, because uv itself would read the project."""
     packages = _toml(source, _read(source)).get("package", [])
     constraints: list[str] = []
     digests: dict[str, frozenset[str]] = {}
@@ -245,10 +245,10 @@ def _toml(source: Path, text: str) -> dict[str, Any]:
         raise RequirementsError(str(source), f"it is no TOML: {error}", "Correct it") from None
 
 
-# Targets: the Python and the platform that a session has and that packages are picked for.
+# Targets: the Python version and the platform of a session, for which packages are selected.
 _PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
 _PLATFORM = re.compile(r"(x86_64|aarch64)-manylinux_2_(\d{1,2})", re.ASCII)
-# The C libraries that uv knows wheels for; between two of them the older one is meant.
+# The versions of C libraries that uv supports; between two of them the older one is used.
 _MINORS = (17, 28, *range(31, 41))
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST = {"x86_64": 5, "aarch64": 17}
@@ -262,7 +262,7 @@ class PythonTarget(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called in locks."""
+        """The name of the target in locks."""
         return target_name(self.python, self.platform)
 
     @property
@@ -274,7 +274,7 @@ class PythonTarget(NamedTuple):
         return f"Python {self.python} on {self.platform}"
 
     def tags(self) -> list[str]:
-        """Return the names, newest first, under which wheels for this platform may be filed."""
+        """Return the platform tags of wheels that run on this target, newest first."""
         newest = int(self.platform.rpartition("_")[2])
         tag_list = []
         for minor in range(newest, _OLDEST[self.machine] - 1, -1):
@@ -286,7 +286,7 @@ class PythonTarget(NamedTuple):
 
 @cache
 def here() -> PythonTarget:
-    """Return the target of the interpreter that runs this."""
+    """Return the target of the running interpreter."""
     machine = platform.machine()
     library, version = platform.libc_ver()
     own = int(version.split(".")[1]) if library == "glibc" and re.match(r"2\.\d+", version) else _MINORS[0]
@@ -295,7 +295,7 @@ def here() -> PythonTarget:
 
 
 def parse_target(python: str, where: str) -> PythonTarget:
-    """Read a target from what people write. Raises BadLock."""
+    """Parse a target. Raises BadLock."""
     if not _PYTHON.fullmatch(python):
         raise BadLock(f"{python!r} is no Python version; write it like 3.12")
     match = _PLATFORM.fullmatch(where)

@@ -1,4 +1,4 @@
-"""The tools that know package indexes: uv, and pip where that is not there. Nothing is ever built."""
+"""Resolve and download packages with uv, or with pip if uv is missing. Packages are never built."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from jobs.payload.lane.environment import Installed, rules, unmet
 from jobs.payload.store.lock import Lock, Pin, canonical, requirement_lines
 
 _SECONDS = 900
-_SIGNED = re.compile(r"://[^/\s@]+@")  # an address with a password in it
+_SIGNED = re.compile(r"://[^/\s@]+@")  # a URL with a password
 _LINES_TOLD = 8
 _LINE_CHARACTERS = 400
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)([^\n]*)")
-# What a job, or the environment of the daemon, may say to a tool: where indexes are, and how they are reached.
-# Anything else could name a program, a file to read or a file to write.
+# The variables that a job or the daemon's environment may pass to a tool: package indexes and how to reach them.
+# Any other variable could name a program, a file to read or a file to write.
 _UV_SAYS = re.compile(
     r"UV_((DEFAULT_|EXTRA_)?INDEX(_URL)?|INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|"
     r"SYSTEM_CERTS|HTTP_TIMEOUT)"
@@ -48,24 +48,24 @@ _PIP = {"PIP_CONFIG_FILE": os.devnull}
 
 
 class NoWheel(Exception):
-    """A tool found no set of packages; the message is the end of what it said."""
+    """A tool found no set of packages; the message is the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackageTools:
-    """What there is on this machine: the path of uv, empty without it, and whether this interpreter has pip."""
+    """The tools of this machine: the path of uv (empty if missing), and whether this interpreter has pip."""
 
     uv: str
     pip: bool
 
     @property
     def name(self) -> str:
-        """The one that locks."""
+        """The name of the tool that makes locks."""
         return "uv" if self.uv else "pip"
 
 
 def find_tools() -> PackageTools:
-    """Look for uv beside this interpreter and on PATH, and for pip. Raises RequirementsError when there is neither."""
+    """Find uv beside this interpreter or on PATH, and pip. Raises RequirementsError if there is neither."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     tools = PackageTools(shutil.which("uv", path=places) or "", find_spec("pip") is not None)
     if not tools.uv and not tools.pip:
@@ -78,9 +78,9 @@ def find_tools() -> PackageTools:
 def resolve(
     tools: PackageTools, demands: Demands, target: PythonTarget, variables: Mapping[str, str]
 ) -> tuple[Pin, ...]:
-    """Return every package that the demands come to on a target, by name.
+    """Return the resolved packages of the demands on a target, by name.
 
-    ``variables`` are the job's, which may name an index. Raises NoWheel, OSError.
+    ``variables`` are those of the job, which may name an index. Raises NoWheel, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-lock-") as name:
         folder = Path(name)
@@ -98,9 +98,9 @@ def resolve(
 def sizes(
     tools: PackageTools, pins: Sequence[Pin], target: PythonTarget, variables: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return how many bytes each package of a lock has on a target, by canonical name, where uv and the index know it.
+    """Return the size in bytes of each package of a lock on a target, by canonical name, if uv and the index report it.
 
-    It is only shown to people: an error leaves it out. Raises OSError.
+    Sizes are for display only: an error of uv gives an empty result. Raises OSError.
     """
     if not tools.uv:
         return {}
@@ -131,7 +131,7 @@ def download(pins: Sequence[Pin], target: PythonTarget, folder: Path, variables:
 
 
 def _of_uv(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what the environment of this process, and then the job's, say to uv."""
+    """Return the variables for uv: those of this process, overridden by those of the job."""
     return {name: text for name, text in {**os.environ, **variables}.items() if _UV_SAYS.fullmatch(name)} | _UV
 
 
@@ -175,7 +175,7 @@ def _by_pip(
     for entry in installs:
         source = entry["download_info"]
         digest = source.get("archive_info", {}).get("hashes", {}).get("sha256")
-        if digest is None and source["url"].startswith("file://"):  # of which pip before 23.1 reports none
+        if digest is None and source["url"].startswith("file://"):  # digests are not reported by pip before 23.1
             with Path(unquote(urlsplit(source["url"]).path)).open("rb") as wheel:
                 digest = hashlib.file_digest(wheel, "sha256").hexdigest()
         if digest is None:
@@ -185,7 +185,7 @@ def _by_pip(
 
 
 def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target: PythonTarget) -> None:
-    """Pip reads conditions such as python_version < "3.11" by the Python that runs it: see whether that mattered."""
+    """Refuse markers such as python_version < "3.11" if they matter: pip evaluates them for its own Python."""
     there = {
         canonical(entry["metadata"]["name"]): Installed(
             entry["metadata"]["version"], tuple(entry["metadata"].get("requires_dist") or ())
@@ -205,7 +205,7 @@ def _check_markers(installs: Sequence[dict[str, Any]], demands: Demands, target:
 
 
 def _checked(pin: Pin, demands: Demands) -> Pin:
-    """Leave a package only those files that the user's own digests allow. Raises NoWheel when none is left."""
+    """Keep only the files whose digests the user allows. Raises NoWheel if none is left."""
     allowed = demands.digests.get(canonical(pin.name))
     digests = tuple(digest for digest in pin.digests if allowed is None or digest in allowed)
     if not digests:
@@ -214,7 +214,7 @@ def _checked(pin: Pin, demands: Demands) -> Pin:
 
 
 def _pip(variables: Mapping[str, str], command: str, *words: str) -> tuple[str, ...]:
-    """Return a pip command that ignores pip's own settings and takes those of the job or of this process."""
+    """Return a pip command that ignores pip's settings files and uses the variables of the job or of this process."""
     environment = {**os.environ, **variables}
     indexes = [
         f"{option}={word}" for name, option in _PIP_SAYS.items() for word in environment.get(name, "").split() if word
@@ -234,7 +234,7 @@ def _filed_under(target: PythonTarget) -> list[str]:
 
 
 def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
-    """Run a tool in a folder that is its home too, so that it finds no settings. Raises NoWheel with its words."""
+    """Run a tool in a folder that is also its home, so that it finds no settings. Raises NoWheel with its output."""
     environment = child_environment(more={"HOME": str(folder), **variables})
     try:
         ended = run_child(words, _SECONDS, environment, folder)
@@ -249,14 +249,14 @@ def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
         )
 
 
-# Lock: what a requirement file comes to, at one version each, on every platform that a session may have.
+# Locks: the exact versions of all packages, for every platform that a session may have.
 def make_lock(
     source: Path, demands: Demands, targets: Mapping[PythonTarget, Sequence[str]], variables: Mapping[str, str]
 ) -> Lock:
-    """Ask the package index what the demands come to; ``targets`` tells which pools have each.
+    """Return the lock of the demands for all ``targets``, each with the names of its pools.
 
-    ``variables`` are the job's, which may name another index.
-    Raises RequirementsError, which names the package for which there is no wheel, and OSError.
+    ``variables`` are those of the job, which may name another index.
+    Raises RequirementsError, which names a package without a wheel, and OSError.
     """
     tools = find_tools()
     pins = {}

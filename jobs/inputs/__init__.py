@@ -1,1 +1,1 @@
-"""What a job is given besides its code: where inputs come from, and folders packed as trees of the store."""
+"""Inputs of a job: where they come from, and how folders are packed as trees of the artifact store."""

@@ -1,4 +1,4 @@
-"""Pack a folder as a tree: all of it is read once for its digest, and what the store lacks a second time."""
+"""Pack a folder as a tree: everything is read once for its digest, and missing pieces again for the upload."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from jobs.payload.store.tree import LIMITS, PIECE_BYTES, BadListing, Entry, Kind
 from jobs.problem import InvalidInput
 
 
-# Why a folder cannot be put into the store.
+# Errors of folders that cannot be stored.
 class TreeError(InvalidInput):
-    """``source`` cannot be taken as it is; the message says why and what to do."""
+    """``source`` cannot be packed; the message says why and what to do."""
 
     def __init__(self, source: str, why: str, remedy: str) -> None:
         super().__init__(f"the files of {source} cannot be taken", why, remedy)
@@ -36,7 +36,7 @@ _READ_BYTES = 1 << 20
 
 
 class PackedFolder:
-    """A folder as it stood when it was read: the listing of its tree, the digest of that, and its bytes by piece."""
+    """The snapshot of a folder: the listing of its tree, its digest, and access to its pieces."""
 
     def __init__(self, folder: Path, kind: str, tree: Tree) -> None:
         """Raises TreeError."""
@@ -51,7 +51,7 @@ class PackedFolder:
         self._begins = [0, *accumulate(entry.bytes for entry in self._files)]
 
     def write_piece(self, number: int, sink: BinaryIO) -> None:
-        """Write the bytes of one piece. Raises TreeError when they are not what they were, OSError."""
+        """Write the bytes of one piece. Raises TreeError if they have changed, OSError."""
         position, end = number * PIECE_BYTES, min((number + 1) * PIECE_BYTES, self._begins[-1])
         digest = hashlib.sha256()
         while position < end:
@@ -71,9 +71,9 @@ class PackedFolder:
 
 
 def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lambda _done, _all: None) -> PackedFolder:
-    """Read all of a folder, hidden files too; links stay links and must lead to what is inside. Raises TreeError.
+    """Read a folder, with hidden files; links are kept and must point inside. Raises TreeError.
 
-    ``tell`` hears how many bytes of how many were read.
+    ``tell(done, total)`` is called with bytes.
     """
     if not folder.is_dir():
         raise TreeError(
@@ -87,7 +87,7 @@ def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lamb
         why = f"it has {total / 1e9:.1f} GB, at most {LIMITS.bytes / 1e9:.1f} are taken; largest: {listing}"
         raise TreeError(str(folder), why, "Give a folder that holds only what sessions read")
     try:
-        encode_listing(entries, LIMITS)  # names and links are judged before hours are spent on reading
+        encode_listing(entries, LIMITS)  # names and links are checked before the long reading
     except BadListing as error:
         raise _unfit(folder, error) from None
     if not entries:
@@ -124,7 +124,7 @@ def _read(folder: Path, listed: list[Entry], tell: Callable[[int], None]) -> Tre
 
 
 def _entries(folder: Path) -> list[Entry]:
-    """Return what lies in a folder, by path, its digests not known yet."""
+    """Return the entries of a folder by path, still without digests."""
     entries: list[Entry] = []
 
     def cannot(error: OSError) -> None:
@@ -158,7 +158,7 @@ def _opened(folder: Path, path: str) -> BinaryIO:
     try:
         return open_below(folder, path)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # what stands there was replaced by something that is not a file
+        if error.errno == errno.ENXIO:  # the file was replaced by something else
             raise _changed(folder, path) from None
         raise TreeError(str(folder), f"{path!a} cannot be read: {error.strerror}", "Try again once it can") from None
 
@@ -171,18 +171,18 @@ def _unfit(folder: Path, error: BadListing) -> TreeError:
     return TreeError(str(folder), str(error), "Give a folder without it; cp -rL copies what links lead to")
 
 
-# Pin a repository of the Hub: its commit, and the size and digest of every file, as the Hub lists them now.
+# Pin a repository of the Hub: its commit, and the size and digest of every file.
 ENDPOINT = "https://huggingface.co"
 _GIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r"<([^>]+)>\s*;\s*rel=\"?next\"?")
 _PAGES_MAX = 1_000
-_NAMED = 10  # files that an error names
+_NAMED = 10  # an error names at most so many files
 _PAGE_BYTES_MAX = 32 << 20
 
 
 class Pinned(NamedTuple):
-    """A repository's listing and its digest; ``at_home``: only the token of this machine opens it."""
+    """A repository's listing and its digest; ``at_home``: it can be read only with the token of this machine."""
 
     listing: bytes
     digest: str
@@ -191,7 +191,7 @@ class Pinned(NamedTuple):
 
 
 def pin(source: str, endpoint: str, token: str) -> Pinned:
-    """Ask the Hub what a ``source``, such as ``hf:org/name@main#*.json``, is now. Raises TreeError."""
+    """Return the current listing of a ``source`` such as ``hf:org/name@main#*.json``. Raises TreeError."""
     match = re.fullmatch(REPOSITORY, source)
     if match is None:
         raise TreeError(source, "it names no repository of the Hub", "Write hf:org/name@revision")
@@ -224,7 +224,7 @@ def pin(source: str, endpoint: str, token: str) -> Pinned:
 
 
 def _files(address: str, token: str) -> list[Entry]:
-    """Return all files of a commit, from as many pages as there are. Raises BadListing and what ``ask`` raises."""
+    """Return all files of a commit, from all pages of the listing. Raises BadListing and what ``ask`` raises."""
     entries: list[Entry] = []
     first, following = urlsplit(address), address
     for _ in range(_PAGES_MAX):
@@ -246,7 +246,7 @@ def _files(address: str, token: str) -> list[Entry]:
 
 
 def _chosen(entries: list[Entry], patterns: list[str]) -> list[Entry]:
-    """Return the files that one of the patterns fits, as the Hub's own client reads them. Raises BadListing."""
+    """Return the files that match a pattern, by the rules of the Hub's client. Raises BadListing."""
     chosen: set[Entry] = set()
     for pattern in patterns:
         fits = [entry for entry in entries if fnmatchcase(entry.path, pattern)]
@@ -258,7 +258,7 @@ def _chosen(entries: list[Entry], patterns: list[str]) -> list[Entry]:
 
 
 def _entry(file: Any) -> Entry:
-    """Read one file of the Hub's listing: its sha256 where it has one, else the name that git gives its bytes."""
+    """Parse one file of the Hub's listing: its SHA-256 if it has one, otherwise its git object name."""
     if not isinstance(file, dict) or file.get("type") != "file":
         raise BadListing(f"the Hub lists {str(file)[:80]!a}, which is not a file")
     path, large = file.get("path"), file.get("lfs")
@@ -272,7 +272,7 @@ def _entry(file: Any) -> Entry:
 
 
 def _only_at_home(repository: Repository, token: str) -> bool:
-    """Return whether files are given out with our token alone; a listing may be shown to those who get no file."""
+    """Return whether files can be downloaded only with our token; listings may be public when files are not."""
     largest = max(repository.entries, key=lambda entry: entry.bytes)
     address = repository.address(largest.path)
 
@@ -290,7 +290,7 @@ def _only_at_home(repository: Repository, token: str) -> bool:
 
 
 def _document(address: str, token: str) -> tuple[Any, str]:
-    """Return an answer of the Hub's interface and where it goes on. Raises ValueError and what ``ask`` raises."""
+    """Return an answer of the Hub's API and the address of its next page. Raises ValueError and what ``ask`` raises."""
 
     def take(answer: HTTPResponse) -> tuple[bytes, str]:
         data = answer.read(_PAGE_BYTES_MAX + 1)
