@@ -66,7 +66,7 @@ def test_every_exit_code_has_a_meaning() -> None:
 
 
 def test_a_command_that_is_loaded_later_has_the_summary_of_its_help() -> None:
-    for name in ("queue", "models", "plan", "corpus"):
+    for name in ("queue", "corpus", "plan", "pools", "runs", "checkpoints", "models"):
         group: Any = tree().get_command(cast("Any", None), name)
         for word, stub in group.commands.items():
             command = group.get_command(None, word)

@@ -10,14 +10,16 @@ import typer
 from jobs.problem import NotFound
 from jobs.size import counted, size
 from scheduler.cli.commands.complete import Job, OnlyJob, checkpoint_keys
-from scheduler.cli.shell.command import Listing, command, group
+from scheduler.cli.shell.command import Listing, alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Violations
 from scheduler.cli.shell.names import meant
 from scheduler.cli.shell.output import figure
+from scheduler.service.facts.verification import verify as verify_all
+from scheduler.service.requests import checkpoint_files, code
+from scheduler.service.upkeep.retention import judge
+from scheduler.store import checkpoints, jobs
 from scheduler.views.documents import checkpoint_json, picked
-
-app = group("Saved states: list, verify, copy, keep.", "list")
 
 Key = Annotated[
     str,
@@ -27,13 +29,9 @@ Key = Annotated[
 ]
 
 
-@command(
-    app, "schedctl checkpoints list ufm", "schedctl checkpoints list ufm --columns step,key", name="list", kind=Listing
-)
+@alone("schedctl checkpoints list ufm", "schedctl checkpoints list ufm --columns step,key", kind=Listing)
 def list_(cli: Cli, job: OnlyJob = None) -> None:
     """List checkpoints by job, highest step first."""
-    from scheduler.store import checkpoints, jobs
-
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job, removed=True)
@@ -59,15 +57,12 @@ def list_(cli: Cli, job: OnlyJob = None) -> None:
         cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
 
 
-@command(app, "schedctl checkpoints retention", "schedctl checkpoints retention ufm", kind=Listing)
+@alone("schedctl checkpoints retention", "schedctl checkpoints retention ufm", kind=Listing)
 def retention(cli: Cli, job: OnlyJob = None) -> None:
     """Show which checkpoints stay or go, when, and why. Nothing is changed: the daemon deletes, after a grace.
 
     The rules are the settings of [retention]. What should stay for good: schedctl checkpoints pin KEY
     """
-    from scheduler.service.upkeep.retention import judge
-    from scheduler.store import jobs
-
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job, removed=True)
@@ -97,7 +92,7 @@ def retention(cli: Cli, job: OnlyJob = None) -> None:
     cli.out.say(f"Up to {size(freed)} will be freed; components that other checkpoints share stay.")
 
 
-@command(app, "schedctl checkpoints verify", "schedctl checkpoints verify ufm")
+@alone("schedctl checkpoints verify", "schedctl checkpoints verify ufm")
 def verify(
     cli: Cli,
     subject: Annotated[str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)] = None,
@@ -106,9 +101,6 @@ def verify(
 
     Nothing is changed: a session that would restore a damaged checkpoint finds that out and takes the one before.
     """
-    from scheduler.service.facts.verification import verify as verify_all
-    from scheduler.service.requests import checkpoint_files
-
     with cli.app.database.read() as tx:
         try:
             records = checkpoint_files.select(tx, subject)
@@ -132,9 +124,7 @@ def verify(
     cli.out.say(f"{counted(len(checked), 'checkpoint')} found whole.")
 
 
-@command(
-    app, "schedctl checkpoints pull ufm ./ufm-newest", "schedctl checkpoints pull ufm ./ufm-400 --step 400 --with-code"
-)
+@alone("schedctl checkpoints pull ufm ./ufm-newest", "schedctl checkpoints pull ufm ./ufm-400 --step 400 --with-code")
 def pull(
     cli: Cli,
     job: Job,
@@ -145,8 +135,6 @@ def pull(
     ] = False,
 ) -> None:
     """Copy a checkpoint out of the store, checked."""
-    from scheduler.service.requests import checkpoint_files, code
-
     with cli.app.database.read() as tx:
         manifest = checkpoint_files.choose(tx, job, step)
     checkpoint_files.pull(cli.app.artifacts, manifest, folder)
@@ -162,22 +150,19 @@ def pull(
         cli.out.say("The session that made it ran no code of the job's own.")
 
 
-@command(app, "schedctl checkpoints pin jobs/ufm/manifests/000000000400-000006.json")
+@alone("schedctl checkpoints pin jobs/ufm/manifests/000000000400-000006.json")
 def pin(cli: Cli, key: Key) -> None:
     """Keep a checkpoint until it is unpinned."""
     _pin(cli, key, pinned=True)
 
 
-@command(app, "schedctl checkpoints unpin jobs/ufm/manifests/000000000400-000006.json")
+@alone("schedctl checkpoints unpin jobs/ufm/manifests/000000000400-000006.json")
 def unpin(cli: Cli, key: Key) -> None:
     """Let a checkpoint expire like any other."""
     _pin(cli, key, pinned=False)
 
 
 def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
-    from scheduler.service.requests import checkpoint_files
-    from scheduler.store import checkpoints
-
     change = checkpoint_files.pin if pinned else checkpoint_files.unpin
     try:
         change(cli.app.database, key, cli.now, cli.who)
@@ -191,7 +176,5 @@ def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
 
 
 def _no_such(tx: Any, key: str) -> NotFound:
-    from scheduler.store import checkpoints
-
     keys = [record.manifest.key for record in checkpoints.everything(tx)]
     return NotFound("unknown checkpoint", f"{key} is no key", meant(key, keys, "schedctl checkpoints list"))

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import Any
 
 from scheduler.cli.commands.complete import Job
-from scheduler.cli.shell.command import Tables, command, group, later
+from scheduler.cli.commands.plan_changes import show_devices
+from scheduler.cli.shell.command import Tables, alone
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
-from scheduler.core.plan import Placement
+from scheduler.core.job import Active, Queued
+from scheduler.core.plan import KeptHours, Placement, Plan, PlannedLane
+from scheduler.core.reasons import Outbid, Reason
 from scheduler.core.why import in_queue, why
+from scheduler.planner.planner import without_collections
+from scheduler.planner.questions.whatif import DeviceChoice, UnknownName
+from scheduler.report.chart import days, local
+from scheduler.service.facts.snapshot import load_snapshot
+from scheduler.service.requests.questions import ask_devices, ask_plan, ask_why
+from scheduler.store import jobs, plans, queue_waits, runs
+from scheduler.store.jobs import JobRecord
+from scheduler.views.coming_week import ComingWeek, Stretch, alike_gaps, coming_week
 from scheduler.views.documents import job_state_json, plan_json, wait_json
-
-if TYPE_CHECKING:
-    from scheduler.core.plan import KeptHours, Plan, PlannedLane
-    from scheduler.core.reasons import Reason
-    from scheduler.planner.questions.whatif import DeviceChoice
-    from scheduler.store.jobs import JobRecord
-    from scheduler.views.coming_week import ComingWeek, Stretch
-
-app = group("What runs next, and why a job waits.", "show")
+from scheduler.views.training import share_now
 
 _NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon. What it would be: schedctl plan preview"
 _PICTURE_COLUMNS = 96
@@ -29,13 +33,9 @@ _MAKERS = {"incumbent": "the previous plan", "conserve": "the rule that reserves
 _LETTERS_MIN = 2  # of a name that is cut
 
 
-@command(app, "schedctl plan show", kind=Tables)
+@alone("schedctl plan show", kind=Tables)
 def show(cli: Cli) -> None:
     """Show the newest plan: sessions, the lanes of the coming week, what could use their gaps, what waits."""
-    from scheduler.service.facts.snapshot import load_snapshot
-    from scheduler.store import plans
-    from scheduler.views.coming_week import coming_week
-
     with cli.app.database.read() as tx:
         plan = plans.newest(tx)
         snapshot = load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds) if plan else None
@@ -47,13 +47,9 @@ def show(cli: Cli) -> None:
         _show(cli, plan, week)
 
 
-@command(app, "schedctl plan preview", "schedctl plan preview --json", kind=Tables)
+@alone("schedctl plan preview", "schedctl plan preview --json", kind=Tables)
 def preview(cli: Cli) -> None:
     """Show the plan that the daemon would make now. Nothing is stored or launched."""
-    from scheduler.planner.planner import without_collections
-    from scheduler.service.requests.questions import ask_plan
-    from scheduler.views.coming_week import coming_week
-
     with without_collections():
         plan, snapshot = ask_plan(cli.planning_context)
         week = coming_week(snapshot, plan, cli.out.zone)
@@ -63,15 +59,12 @@ def preview(cli: Cli) -> None:
             _show(cli, plan, week)
 
 
-@command(app, "schedctl plan explain ufm")
+@alone("schedctl plan explain ufm")
 def explain(cli: Cli, job: Job) -> None:
     """Say why a job waits, or where it runs.
 
     For a job that is outbid the answer has the price of the hours and the priority that would start it now.
     """
-    from scheduler.store import jobs, plans, queue_waits, runs
-    from scheduler.views.training import share_now
-
     with cli.app.database.read() as tx:
         record = jobs.get(tx, job)
         plan = plans.newest(tx)
@@ -126,28 +119,13 @@ def explain(cli: Cli, job: Job) -> None:
         if key != own:
             cli.out.line(f"{sentence}; a further session there is planned to wait as long.")
     if counts:
-        from scheduler.cli.commands.plan_changes import show_devices
-
         show_devices(cli.out, job, counts)
-
-
-_COMPARED = {
-    "diff": ("plan_changes:show_diff", "Compare the newest plan with the one before."),
-    "what-if": ("plan_changes:show_what_if", "Show what a change would do to finish times, hours and deadlines."),
-}
-later(app, _COMPARED)
 
 
 def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
     """Add to a stored reason the priority that would start an outbid job now; finding it takes planning again."""
-    from scheduler.core.job import Queued
-    from scheduler.core.reasons import Outbid
-
     if not isinstance(record.state, Queued) or not isinstance(reason, Outbid) or reason.weight_to_start is not None:
         return reason
-    from scheduler.planner.questions.whatif import UnknownName
-    from scheduler.service.requests.questions import ask_why
-
     try:
         answer = ask_why(cli.planning_context, record.spec.name)
     except UnknownName:  # cancelled since its record was read
@@ -160,8 +138,6 @@ def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
 def _answer(
     cli: Cli, record: JobRecord, reason: dict[str, Any] | None, planned: list[Placement], plan: Plan | None
 ) -> str:
-    from scheduler.core.job import Queued
-
     state = type(record.state).__name__.lower()
     if not isinstance(record.state, Queued):
         words = why(record.state, None, cli.out.zone, cli.now)
@@ -176,8 +152,6 @@ def _answer(
 
 
 def _is_of(record: JobRecord, key: str) -> bool:
-    from scheduler.core.job import Active
-
     return isinstance(record.state, Active) and record.state.run == key
 
 
@@ -189,9 +163,6 @@ def _named(cli: Cli, placement: Placement, planned_lane: PlannedLane) -> str:
 
 def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
     """Return what each count of devices means for a job that is not over and may go where sessions differ in them."""
-    from scheduler.planner.questions.whatif import UnknownName
-    from scheduler.service.requests.questions import ask_devices
-
     pools = {name for name, pool in cli.app.pools.items() if pool.device_counts}
     if not pools:
         return ()
@@ -206,8 +177,6 @@ def _steps(placement: Placement, job: str) -> int:
 
 
 def _show(cli: Cli, plan: Plan, week: ComingWeek) -> None:
-    from scheduler.views.coming_week import alike_gaps
-
     out = cli.out
     bound = ""
     if plan.bound is not None:
@@ -267,8 +236,6 @@ def _when(cli: Cli) -> dict[str, Callable[[Placement], str]]:
 
 def picture(week: ComingWeek, columns: int, zone: str = "UTC") -> list[str]:
     """Return the lanes of ``week`` as lines, with the days as ``zone`` has them; names are cut to fit their bar."""
-    from itertools import groupby
-
     per_column = max(1, -(-(week.end - week.start) // columns))
     lanes = [(lane.pool, list(lane.stretches)) for lane in week.lanes]
     counts = {pool: sum(other == pool for other, _ in lanes) for pool, _ in lanes}
@@ -311,8 +278,6 @@ def _label(name: str, columns: int) -> str:
 
 def _days(start: int, end: int, per_column: int, zone: str) -> str:
     """Return the line above: each day's name where its midnight is, as far as they fit side by side."""
-    from scheduler.report.chart import days, local
-
     line = ""
     for midnight in days(start + 1, end, zone):
         column = (midnight - start) // per_column

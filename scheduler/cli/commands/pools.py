@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,21 +11,21 @@ from jobs.duration import parse_duration
 from jobs.nouns.pool import Pool
 from jobs.size import gpu_use
 from scheduler.cli.commands.complete import PoolName, pool_names
-from scheduler.cli.shell.command import Listing, Reason, alone, command, group, parsed
+from scheduler.cli.shell.command import Listing, Reason, alone, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
 from scheduler.cli.shell.output import amount, hours
+from scheduler.report.chart import local
+from scheduler.service.quota.usage import meters
+from scheduler.store import limits, prices, runs
+from scheduler.views.costs import costs
 from scheduler.views.documents import picked
-
-if TYPE_CHECKING:
-    from scheduler.views.overview import PoolNow
-
-app = group("Pools, where sessions run: list, open, close.", "list")
+from scheduler.views.overview import PoolNow, pools_now
 
 _WEEK = 7 * 86_400
 
 
-@command(app, "schedctl pools list", "schedctl pools list --json", name="list", kind=Listing)
+@alone("schedctl pools list", "schedctl pools list --json", kind=Listing)
 def list_(cli: Cli) -> None:
     """List the pools: GPUs with their memory and its peak in live sessions, limits with source and date, closures."""
     rows = _pools(cli)
@@ -39,18 +39,16 @@ def list_(cli: Cli) -> None:
     )
 
 
-@command(app, "schedctl pools open kaggle", name="open")
+@alone("schedctl pools open kaggle")
 def open_(cli: Cli, name: PoolName) -> None:
     """Open a pool that a person or refusals closed."""
-    from scheduler.store import limits
-
     find_pool(cli.app.pools, name)
     with cli.app.database.write() as tx:
         limits.open_pool(tx, name, cli.now, cli.who)
     _answer(cli, name, "is open")
 
 
-@command(app, "schedctl pools close kaggle --reason 'account under review'", "schedctl pools close desk --for 12h")
+@alone("schedctl pools close kaggle --reason 'account under review'", "schedctl pools close desk --for 12h")
 def close(
     cli: Cli,
     name: PoolName,
@@ -60,8 +58,6 @@ def close(
     why: Reason = "closed by hand",
 ) -> None:
     """Start nothing on a pool, for a while or until it is opened. What runs there goes on."""
-    from scheduler.store import limits
-
     find_pool(cli.app.pools, name)
     until = None if length is None else cli.now + length
     with cli.app.database.write() as tx:
@@ -76,9 +72,6 @@ def _answer(cli: Cli, name: str, done: str) -> None:
 
 
 def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
-    from scheduler.store import prices, runs
-    from scheduler.views.overview import pools_now
-
     with cli.app.database.read() as tx:
         pools = prices.priced(tx, cli.app.pools)
         return [(pools[state.name], state) for state in pools_now(tx, pools, runs.live(tx), cli.now)]
@@ -125,8 +118,6 @@ def quota(
     ] = None,
 ) -> None:
     """Show of each quota the limit, what is used, reserved and free, and its reset."""
-    from scheduler.service.quota.usage import meters
-
     if pool is not None:
         find_pool(cli.app.pools, pool)
 
@@ -168,9 +159,6 @@ def cost(
 
     Spent includes what is reserved for sessions that run. Jobs that share a session share its cost by their devices.
     """
-    from scheduler.report.chart import local
-    from scheduler.views.costs import costs
-
     with cli.app.database.read() as tx:
         costs_by_week = costs(tx, cli.app.pools, cli.now - (weeks - 1) * _WEEK, cli.out.zone, cli.now)
     total = [sum(getattr(one, name) for one in costs_by_week) for name in ("microdollars", "planned_microdollars")]

@@ -5,31 +5,30 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from itertools import islice
+from typing import Annotated
 
 import typer
 
 from jobs.duration import parse_instant
+from jobs.lane_report import LaneReport
 from jobs.problem import NotFound
 from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.parts.runs_table import OUTCOMES, RUN_COLUMNS, run_row, warn_of_loss
-from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, alone, command, confirm, group, parsed
+from scheduler.cli.shell.command import REASON, Listing, Tables, Yes, alone, confirm, parsed
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool, find_run
-from scheduler.cli.shell.output import clean, figure, hours
+from scheduler.cli.shell.output import Output, clean, figure, hours
+from scheduler.core.ledger import fold
+from scheduler.core.run import Ended, Lane
+from scheduler.service.requests import sessions
+from scheduler.service.requests.sessions import followed_log, lane_lines, lines, log_pieces
+from scheduler.store import events, generations, jobs, ledger, queue_waits, runs
+from scheduler.store.events import Event
+from scheduler.store.generations import Generation
 from scheduler.views.documents import picked, run_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from jobs.lane_report import LaneReport
-    from scheduler.cli.shell.output import Output
-    from scheduler.core.run import Lane
-    from scheduler.store.events import Event
-    from scheduler.store.generations import Generation
-
-app = group("Runs, one for each session: list, show, logs, stop, declare lost.", "list")
 
 Key = Annotated[
     str, typer.Argument(metavar="RUN", help="ID of the run, as runs list shows it.", autocompletion=run_keys)
@@ -46,7 +45,7 @@ def _proof_text(proof: str) -> str:
     return proof
 
 
-@command(app, "schedctl runs list --live", "schedctl runs list --job ufm --limit 5", name="list", kind=Listing)
+@alone("schedctl runs list --live", "schedctl runs list --job ufm --limit 5", kind=Listing)
 def list_(
     cli: Cli,
     live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
@@ -57,9 +56,6 @@ def list_(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")] = 50,
 ) -> None:
     """List runs, the newest first."""
-    from scheduler.core.run import Ended
-    from scheduler.store import jobs, queue_waits, runs
-
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job, removed=True)
@@ -74,13 +70,9 @@ def list_(
         cli.out.say("No such runs. What is planned: schedctl plan show")
 
 
-@command(app, "schedctl runs show uff-ufm-0007", kind=Tables)
+@alone("schedctl runs show uff-ufm-0007", kind=Tables)
 def show(cli: Cli, name: RunOrJob) -> None:
     """Show one run with its lanes and events."""
-    from jobs.lane_report import LaneReport
-    from scheduler.core.ledger import fold
-    from scheduler.store import events, generations, ledger, queue_waits, runs
-
     with cli.app.database.read() as tx:
         (run,) = queue_waits.attach(tx, [find_run(tx, name, or_job=True)])
         key = run.key
@@ -125,7 +117,7 @@ def show(cli: Cli, name: RunOrJob) -> None:
     write_events(cli.out, history)
 
 
-@command(app, "schedctl runs logs ufm -f", "schedctl runs logs uff-ufm-0007 --tail 20 --lane 1")
+@alone("schedctl runs logs ufm -f", "schedctl runs logs uff-ufm-0007 --tail 20 --lane 1")
 def logs(
     cli: Cli,
     name: RunOrJob,
@@ -137,11 +129,6 @@ def logs(
     ] = False,
 ) -> None:
     """Write what a session printed. What steers a terminal is left out. With --json, one object a line."""
-    from itertools import islice
-
-    from scheduler.core.run import Ended
-    from scheduler.service.requests.sessions import followed_log, lane_lines, lines, log_pieces
-
     with cli.app.database.read() as tx:
         run = find_run(tx, name, or_job=True)
     if run.pool not in cli.app.pools:
@@ -173,7 +160,7 @@ def logs(
         cli.out.say(f"{key} has printed nothing that is kept.")
 
 
-@command(app, "schedctl runs stop uff-ufm-0007 --reason 'wrong data'")
+@alone("schedctl runs stop uff-ufm-0007 --reason 'wrong data'")
 def stop(
     cli: Cli,
     key: Key,
@@ -182,8 +169,6 @@ def stop(
     ] = "stopped by hand",
 ) -> None:
     """Ask a running session to save and end. Its jobs go back to the queue: hold them to keep them from it."""
-    from scheduler.service.requests import sessions
-
     with cli.app.database.read() as tx:
         find_run(tx, key)
     stopping = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)
@@ -203,7 +188,7 @@ def stop(
     cli.wake_daemon()
 
 
-@command(app, "schedctl runs lost uff-ufm-0007 --proof 'sacct: NODE_FAIL at 12:04, node powered off'")
+@alone("schedctl runs lost uff-ufm-0007 --proof 'sacct: NODE_FAIL at 12:04, node powered off'")
 def lost(
     cli: Cli,
     key: Key,
@@ -223,8 +208,6 @@ def lost(
     yes: Yes = False,
 ) -> None:
     """Declare a session dead that cannot be reached. Its run ends, and its jobs go back to the queue."""
-    from scheduler.service.requests import sessions
-
     with cli.app.database.read() as tx:
         find_run(tx, key)
         declared = sessions.lost(tx, key, ended, cli.now)
@@ -260,7 +243,7 @@ def _lane_row(lane: Lane, report: LaneReport, start: Generation | None, continue
 
 
 @alone("schedctl events", "schedctl events ufm --limit 5", kind=Listing)
-def events(
+def list_events(
     cli: Cli,
     subject: Annotated[
         str | None, typer.Argument(metavar="SUBJECT", help="Only of this job, run, pool or version.")
@@ -268,10 +251,8 @@ def events(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")] = 50,
 ) -> None:
     """List what happened, the newest last."""
-    from scheduler.store.events import tail
-
     with cli.app.database.read() as tx:
-        recent = tail(tx, limit=limit, subject=subject)
+        recent = events.tail(tx, limit=limit, subject=subject)
     cli.out.data({"events": [asdict(event) for event in recent]})
     write_events(cli.out, recent, with_subject=True)
     if not recent:

@@ -82,7 +82,8 @@ class Later(TyperCommand):
         """Return the command."""
         module, _, function = self.where.partition(":")
         place: Any = import_module(f"scheduler.cli.commands.{module}")
-        loaded = get_command((getattr(place, function) if function else place).app)
+        found = getattr(place, function or "app")
+        loaded = get_command(getattr(found, "app", found))
         loaded.name = self.name
         return loaded
 
@@ -156,10 +157,17 @@ class Several:
         return [Parameter(name, kind, default=None, annotation=hint) for name, hint in self.options.items()]
 
 
-def group(summary: str, alone: str = "", old_names: Mapping[str, str] = MappingProxyType({})) -> typer.Typer:
-    """Return a new, empty group; by itself it is its command ``alone``, or shows its help."""
+def group(
+    summary: str,
+    alone: str = "",
+    old_names: Mapping[str, str] = MappingProxyType({}),
+    commands: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+) -> typer.Typer:
+    """Return a new group with ``commands`` as of :func:`later`; alone it is its command ``alone``, or shows help."""
     kind = type("CommandGroup", (CommandGroup,), {"alone": alone, "old_names": old_names})
-    return typer.Typer(help=summary, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
+    app = typer.Typer(help=summary, cls=kind, no_args_is_help=not alone, add_completion=False, rich_markup_mode=None)
+    later(app, commands)
+    return app
 
 
 def command(
