@@ -158,8 +158,8 @@ def _forms(secret: str) -> Iterator[str]:
         yield from (page, page.replace("/", "&#x2F;").replace("=", "&#x3D;"), page.replace("+", "&#43;"))
         yield page.encode("ascii", "xmlcharrefreplace").decode()
     yield from (quopri.encodestring(raw, quotetabs=tabs).decode().replace("=\n", "") for tabs in (False, True))
-    for inner in {base64.b64encode(raw), *(form.encode() for form in _inside(raw, base64.b64encode))}:
-        yield from _inside(inner, base64.b64encode)
+    for once in {base64.b64encode(raw), *(form.encode() for form in _inside(raw, base64.b64encode))}:
+        yield from _inside(once, base64.b64encode)
     yield from (_numbered(raw, *each) for each in _BYTES)
     units = secret.encode("utf-16-be", "surrogatepass")
     for codes in (list(map(ord, secret)), [high << 8 | low for high, low in zip(units[::2], units[1::2], strict=True)]):
