@@ -1,1 +1,1 @@
-"""One job in a session: its order, its command, what it tells, and how it ends."""
+"""One lane of a session: reads its order, runs the command of a job, publishes checkpoints and reports the result."""

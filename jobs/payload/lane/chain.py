@@ -1,6 +1,6 @@
-"""Chains: a lane whose job is over looks for the next one in the artifact store, while its session has time for it.
+"""Chains: a lane whose job has ended polls the artifact store for the order of the next job while time is left.
 
-The daemon puts the order once, under a key that names the lane before it; so it is for one process, and taken once.
+The daemon creates the order once, under a key that names the previous lane, so exactly one process takes it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .launch import FORMAT, LaneOrder, Launch, read_order
 from .status import encode, lane_prefix
 
 _ASK_SECONDS, _ASK_WALL_SECONDS = 10.0, 0.1
-_NO_LANE = -1  # what asks all lanes to end is meant here, not what asked the one before
+_NO_LANE = -1  # only a stop of all lanes applies here, not a stop of the previous job
 _STOPS = {signal.SIGTERM, signal.SIGINT}
-# These say something of the session rather than of its job: no job continues there.
+# These errors concern the session rather than the job, so no job continues in it.
 _OF_SESSION: frozenset[ErrorClass | None] = frozenset({"wrong_device", "device", "network", "store"})
 
 
 def waits_until(launch: Launch, transport: Transport, ending: Ending, now: float) -> int | None:
-    """Return until when (scheduled seconds) a lane that ended waits for an order; None when it does not."""
+    """Return until when (scheduled seconds) an ended lane waits for an order; None if it does not wait."""
     if launch.chain is None or ending.outcome == "preempted" or ending.error_class in _OF_SESSION:
         return None
     try:
@@ -42,10 +42,10 @@ def waits_until(launch: Launch, transport: Transport, ending: Ending, now: float
 
 
 def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: int | None) -> Launch | None:
-    """Return the session as the job that continues after ``before`` sees it; None when there is none.
+    """Return the launch document for the job that continues after ``before``; None if there is none.
 
-    While other lanes of the session work, waiting costs nothing and goes on beyond ``until``; on devices that no lane
-    had it ends when they do.
+    While other lanes of the session run, waiting costs nothing and continues beyond ``until``; on devices without a
+    lane it ends when those lanes end.
     """
     if launch.chain is None or until is None:
         return None
@@ -82,11 +82,11 @@ def next_order(launch: Launch, before: LaneOrder, until: float | None, leash: in
         if signal.sigtimedwait(_STOPS, pause) is not None:
             return None
         if leash is not None and select.select([leash], [], [], 0)[0]:
-            os._exit(1)  # the supervising agent is gone
+            os._exit(1)  # the supervising agent has ended
 
 
 def newest(launch: Launch, order: LaneOrder) -> tuple[Launch, LaneOrder]:
-    """Return the last job that continued after ``order``, as its lane noted it, and its session as it sees it."""
+    """Return the launch document and order of the last job that continued after ``order``, as its lane noted them."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         while (following := read_order(_place(launch, order).read_bytes(), launch, order)) is not None:
             launch, order = following, following.lanes[0]
@@ -94,7 +94,7 @@ def newest(launch: Launch, order: LaneOrder) -> tuple[Launch, LaneOrder]:
 
 
 def refuse_orders(launch: Launch, order: LaneOrder) -> None:
-    """Say that nothing continues after a lane whose process is gone, whatever order was put meanwhile."""
+    """Write that no job continues after a lane whose process has ended, replacing any order."""
     if launch.chain is not None:
         closed = {"format": FORMAT, "run": launch.run, "after": order.lane, "lane": None}
         try:
@@ -108,7 +108,7 @@ def _key(launch: Launch, before: LaneOrder) -> str:
 
 
 def _note(launch: Launch, before: LaneOrder, data: bytes) -> None:
-    """Make room for the next job, and note it for who writes a result in its place should it be killed."""
+    """Prepare the folder of the next job, and note its order for the supervisor, in case this process is killed."""
     for name in ("checkpoints", "command", "parent", "resume"):
         shutil.rmtree(launch.lane_dir(before) / name, ignore_errors=True)
     _place(launch, before).write_bytes(data)
@@ -119,14 +119,14 @@ def _place(launch: Launch, order: LaneOrder) -> Path:
 
 
 class SessionBusy:
-    """Held by a lane's process while its job runs, so that the others can tell."""
+    """A lock held by a lane's process while its job runs, visible to the other lanes."""
 
     def __init__(self, launch: Launch) -> None:
         self._handle = _lock_file(launch)
         fcntl.flock(self._handle, fcntl.LOCK_SH)
 
     def end(self) -> None:
-        """Let the others know that this job is over."""
+        """Release the lock: this job has ended."""
         os.close(self._handle)
 
     @staticmethod

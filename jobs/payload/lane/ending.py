@@ -1,4 +1,4 @@
-"""How a lane ended, and why: the outcomes the daemon decides by, and the flag with which it asks for an end."""
+"""How a lane ended: the outcomes on which the daemon decides, the stop flag, and the rules for stalled commands."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from .meter import LaneMeter
 FORMAT = 1  # of heartbeats and results
 Phase = Literal["starting", "restoring", "training", "saving", "stopping", "ended"]
 
-DEADLINE = "deadline"  # why a session ends when nothing else ends it
+DEADLINE = "deadline"  # reason of a session that reaches its end
 Outcome = Literal["finished", "yielded", "preempted", "failed"]
 
 
 class Stop(NamedTuple):
-    """Why and when (scheduled seconds) the command was asked to end; ``outcome`` is what follows if it does.
+    """A request to end: its reason, the scheduled second, and the ``outcome`` if the command ends.
 
-    ``error_class`` names the rule that the command broke, if it was stopped for that; ``at_deadline`` tells that the
-    session's time was over.
+    ``error_class`` is the rule that the command broke, if any; ``at_deadline``: the session's time was over.
     """
 
     outcome: Outcome
@@ -32,7 +31,7 @@ class Stop(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a lane ended. ``message`` is for people: the last lines of the command, or what went wrong."""
+    """The end of a lane. ``message`` is for people: the last lines of the command, or what failed."""
 
     outcome: Outcome
     why: str
@@ -41,27 +40,27 @@ class Ending(NamedTuple):
 
 
 class EndingFacts(NamedTuple):
-    """What is known at the end. Steps are None where there is none; ``exit_code`` where no command ended."""
+    """The facts at the end of a lane. Steps are None if there are none; ``exit_code`` is None if no command ended."""
 
     target_step: int
     reported_step: int | None
     stored_step: int | None
-    whole: bool  # there is but one step, and nothing before its end is worth anything
+    whole: bool  # a job of one step: no partial result
     saved_since_stop: bool
-    unstored: bool  # a checkpoint was made, or tried, that is not in the store
-    diverged: str  # why it cannot go on, or what it made last is not kept: its loss is no number
-    empty_handed: str  # it had time to save and saved nothing; how long
-    began: bool  # the command reported
-    killed: bool  # by us, when its grace was over
+    unstored: bool  # a checkpoint was made or attempted, but is not in the store
+    diverged: str  # why it cannot continue, or why its last checkpoint is not kept: the loss is not finite
+    empty_handed: str  # seconds in which it could have saved, but saved nothing
+    began: bool  # the newest step that the command reported
+    killed: bool  # killed by the runner after its grace period
     exit_code: int | None
     stop: Stop | None
     failure: Failure | None
     trouble: str
-    errors: str  # the end of the command's standard error
+    errors: str  # last lines of the command's standard error
 
 
 def judge(facts: EndingFacts) -> Ending:
-    """Judge: the target first, then what kept us from going on, then who asked for the end, then the command."""
+    """Return how the lane ended, by precedence: target reached, fatal failure, stop request, exit of the command."""
     if facts.stored_step is not None and facts.stored_step >= facts.target_step:
         return Ending("finished", "target step", None, facts.errors)
     if facts.failure:
@@ -86,7 +85,7 @@ def judge(facts: EndingFacts) -> Ending:
         verdict = classify(facts.exit_code, facts.errors)
         return Ending("failed", verdict.why, verdict.error_class, facts.errors)
     if facts.exit_code is None and not facts.stop:
-        # Nobody asked for the end and no command came to one: what came before it took all the time there was.
+        # No stop request and no end of a command: the preparation took all the time.
         return Ending("yielded", "deadline, before training began", None, facts.errors)
     steps = f"at step {facts.reported_step} (stored: {facts.stored_step}, target: {facts.target_step})"
     why = f"the command ended {steps} without having saved" if facts.stop else f"the command ended too early, {steps}"
@@ -94,7 +93,7 @@ def judge(facts: EndingFacts) -> Ending:
 
 
 def _stalled(facts: EndingFacts) -> Ending | None:
-    """Return how a command ended that was stopped for a rule, or left the session with nothing."""
+    """Return the end of a command that was stopped by a rule, or that saved nothing in the session."""
     stop = facts.stop
     if stop and stop.error_class:
         if facts.saved_since_stop:
@@ -108,7 +107,7 @@ def _stalled(facts: EndingFacts) -> Ending | None:
 
 
 def _cut_short(facts: EndingFacts, stop: Stop) -> Ending:
-    """Return how a whole job ended that had to leave before it was through."""
+    """Return the end of a job without checkpoints that was stopped before it finished."""
     if facts.empty_handed:
         why = f"{stop.why}: it ran {facts.empty_handed} and did not finish; it starts again, and needs a longer `whole`"
         return Ending("failed", why, "no_checkpoint", facts.errors)
@@ -116,7 +115,7 @@ def _cut_short(facts: EndingFacts, stop: Stop) -> Ending:
 
 
 def _is_failure(facts: EndingFacts) -> bool:
-    """Whether a command that was asked to end lost what it had trained."""
+    """Return whether a command that was asked to end lost its training."""
     if facts.saved_since_stop or not facts.began:
         return False
     everything_stored = facts.reported_step is None or (facts.stored_step or 0) >= facts.reported_step
@@ -124,7 +123,7 @@ def _is_failure(facts: EndingFacts) -> bool:
 
 
 def read_stop(transport: Transport, run: str, lane: int) -> str | None:
-    """Return why this lane shall end, or None when it shall not. Raises OSError when the store does not tell."""
+    """Return the stop request for this lane, None if there is none. Raises OSError if the store does not answer."""
     key = f"runs/{run}/stop"
     try:
         data = transport.read(key)
@@ -134,18 +133,18 @@ def read_stop(transport: Transport, run: str, lane: int) -> str | None:
         flag = json.loads(data)
         meant, why = flag["lane"] in (None, lane), str(flag["reason"])
     except (ValueError, KeyError, TypeError):
-        # Whoever wrote it wanted an end; ending costs a session's rest, going on may cost its budget.
+        # An unreadable flag counts as a stop: ending loses the rest of a session, going on could exceed a budget.
         return "the flag is unreadable"
     return why if meant else None
 
 
-# When a command makes no progress: the rules that hold without the daemon (pure).
+# Stall rules, applied by the runner without the daemon. Pure.
 class StallLimits(NamedTuple):
-    """What a command is given, in scheduled seconds and counts; None switches a rule off.
+    """Limits of the stall rules, in scheduled seconds and counts; None switches a rule off.
 
-    ``first_progress_seconds`` from its start to its first report or checkpoint; ``no_progress_seconds`` from one new
-    step to the next, once it reports; a command that ran ``checkpoint_seconds`` until the session's end had time to
-    save; the ``loss_nan``-th report in a row whose loss is no finite number is the last.
+    ``first_progress_seconds``: from the start to the first report or checkpoint. ``no_progress_seconds``: from one new
+    step to the next. ``checkpoint_seconds``: a command that ran so long had time to save. ``loss_nan``: so many reports
+    in a row with a loss that is not finite end the command.
     """
 
     first_progress_seconds: float | None = None
@@ -155,10 +154,9 @@ class StallLimits(NamedTuple):
 
 
 class StallWatch:
-    """Knows since when nothing came of a command. All instants and spans are scheduled seconds.
+    """Tracks the progress of a command. All instants and spans are scheduled seconds.
 
-    Looks that lie more than ``pause_seconds`` apart mean that the machine stood still. That is not the command's fault
-    and does not count.
+    If two calls are more than ``pause_seconds`` apart, the machine was suspended; that time does not count.
     """
 
     def __init__(self, limits: StallLimits, pause_seconds: float) -> None:
@@ -168,14 +166,14 @@ class StallWatch:
         self._quiet_since = 0.0
         self._furthest = -1
         self._saved = False
-        self.longest_quiet = 0.0  # from one new step to the next
+        self.longest_quiet = 0.0  # durations between new steps
 
     def begin(self, now: float) -> None:
         """Note that the command has started."""
         self._began_at = self._quiet_since = self._looked_at = now
 
     def hear(self, meter: LaneMeter, now: float) -> None:
-        """Note a line of the command; only a step that is new is progress."""
+        """Note a progress line of the command; only a new step counts as progress."""
         if meter.step is not None and meter.step > self._furthest:
             if self._furthest >= 0:
                 self.longest_quiet = max(self.longest_quiet, now - self._quiet_since)
@@ -186,12 +184,12 @@ class StallWatch:
         self._saved, self._quiet_since = True, now
 
     def due_at(self, meter: LaneMeter) -> float:
-        """Return when a rule will be broken if nothing comes until then; infinity when none can be."""
+        """Return when a rule is broken without further progress; infinity if no rule applies."""
         limit = self._limit(meter)
         return math.inf if limit is None or self._began_at is None else self._quiet_since + limit
 
     def look(self, meter: LaneMeter, now: float) -> Stop | None:
-        """Return why the command must end now, if it must."""
+        """Return why the command must end now, None if it may go on."""
         if self._began_at is None:
             return None
         stood_still = max(0.0, now - self._looked_at - self._pause)
@@ -210,7 +208,7 @@ class StallWatch:
         return Stop("failed", f"no progress: no new step in {quiet}, the newest is {self._furthest}", now, "stalled")
 
     def empty_handed(self, stop: Stop | None) -> str:
-        """Return how long a command ran that had time to save until its session's end and saved nothing."""
+        """Return how long a command ran that had time to save and saved nothing; None for any other."""
         limit = self._limits.checkpoint_seconds
         if limit is None or self._began_at is None or self._saved or stop is None or not stop.at_deadline:
             return ""
@@ -219,11 +217,11 @@ class StallWatch:
 
     def _limit(self, meter: LaneMeter) -> float | None:
         if meter.began_at is None:
-            # A command that saves without a word is judged by what it saves, at the session's end.
+            # A command that saves without reporting is judged by its checkpoints at the end of the session.
             return None if self._saved else self._limits.first_progress_seconds
         return self._limits.no_progress_seconds
 
 
 def minutes(seconds: float) -> str:
-    """Return a span in words for people."""
+    """Return a span as text."""
     return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

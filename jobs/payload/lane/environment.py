@@ -1,7 +1,7 @@
-"""The environment of a lane's own packages: an interpreter that sees them first and the image's behind them.
+"""The virtual environment of a lane's own packages: it contains them, and sees the packages of the image behind them.
 
-It is built once for a lock and an image, under a lock of the file system, and believed only by its mark, which is
-written last. One without the mark is deleted and built again, never repaired.
+It is built once per lock and image, under a file lock, and is valid only with a marker file, which is written last. An
+environment without the marker is deleted and built again, never repaired.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _TOLD_MAX = 12
 
 
 def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Transport) -> Path:
-    """Return an environment with the packages of a lane, which another session of this machine may have built.
+    """Return an environment with the packages of a lane, perhaps built by an earlier session on this machine.
 
-    Raises Failure: ``environment`` when its packages cannot be had or do not go together, ``network`` when no index
-    answers, ``store`` for trouble with the store or the disk.
+    Raises Failure: ``environment`` if packages are missing or incompatible, ``network`` if no index answers, ``store``
+    for errors of the store or the disk.
     """
     try:
         lock = _read_lock(transport, packages)
@@ -60,11 +60,11 @@ def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Trans
         digest = _digest(packages, image)
         place = launch.cache / FOLDER / digest
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Never closed: while this process lives, the sweep leaves what its command runs from.
+        # Never closed: the lock keeps the environment from being removed while this process lives.
         hold = os.open(place.with_name(f"{digest}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(hold, fcntl.LOCK_SH)
         if not _is_there(place):
-            fcntl.flock(hold, fcntl.LOCK_EX)  # waits for another process that builds it
+            fcntl.flock(hold, fcntl.LOCK_EX)  # waits while another process builds it
             if not _is_there(place):
                 scratch = launch.work_dir / f"wheels-{order.lane}"
                 wheels = _wheelhouse(transport, packages, scratch)
@@ -105,7 +105,7 @@ def _is_there(place: Path) -> bool:
 
 
 def _image() -> Mapping[str, metadata.Distribution]:
-    """Return the packages of the interpreter that runs this, by name; the first on its path counts."""
+    """Return the packages of the running interpreter by name; the first on its path counts."""
     result: dict[str, metadata.Distribution] = {}
     for distribution in metadata.distributions(path=_site_folders()):
         name = distribution.metadata["Name"]
@@ -121,7 +121,7 @@ def _site_folders() -> list[str]:
 
 
 def _digest(packages: Packages, image: Mapping[str, metadata.Distribution]) -> str:
-    """Name what an environment is made of: another lock or another image makes another one."""
+    """Return the digest of everything that an environment depends on: its lock and the image."""
     facts = [
         packages.lock,
         packages.target,
@@ -134,7 +134,7 @@ def _digest(packages: Packages, image: Mapping[str, metadata.Distribution]) -> s
 
 
 def _wheelhouse(transport: Transport, packages: Packages, folder: Path) -> Path | None:
-    """Fetch the wheels that lie in the store by their digests, for sessions without an index."""
+    """Download the wheels from the store by their digests, for sessions without a package index."""
     if not packages.wheels:
         return None
     shutil.rmtree(folder, ignore_errors=True)
@@ -147,7 +147,7 @@ def _wheelhouse(transport: Transport, packages: Packages, folder: Path) -> Path 
 
 
 class _Build:
-    """One environment in the making."""
+    """The build of one environment."""
 
     def __init__(
         self, place: Path, lock: Lock, pins: Mapping[str, Pin], image: Mapping[str, metadata.Distribution], tool: Tool
@@ -160,18 +160,18 @@ class _Build:
         self._own: dict[str, Installed] = {}
 
     def run(self) -> None:
-        """Build it and set the mark; of one that fails nothing is left. Raises Failure, OSError."""
+        """Build it and write the marker; a failed build is removed. Raises Failure, OSError."""
         shutil.rmtree(self._place, ignore_errors=True)
         try:
             venv.EnvBuilder(symlinks=True, with_pip=False).create(self._place)
             while wanted := self._wanted():
                 self._install(wanted)
-            # The interpreter sees the image's packages, with what their own .pth files add, behind its own.
+            # The interpreter sees the packages of the image, with the additions of their .pth files, behind its own.
             lines = [f"import site; site.addsitedir({folder!r})\n" for folder in _site_folders()]
             (self._site / _IMAGE).write_text("".join(lines))
             self._wrap_scripts()
             self._tell()
-            os.sync()  # a mark that a power cut leaves alone would vouch for files that are not there
+            os.sync()  # without a sync a power failure could leave the marker, but not the files
             fetched = [f"{pin.name}=={pin.version}" for pin in self._fetched.values()]
             write_whole(self._place / MARK, json.dumps({"fetched": fetched}))
         except BaseException:
@@ -179,9 +179,9 @@ class _Build:
             raise
 
     def _wanted(self) -> dict[str, str]:
-        """Return the pins to install next, each with the reason: those whose demands the image does not meet.
+        """Return the pins to install next, with reasons: those whose requirements the image does not meet.
 
-        What the image has is kept where it does: its packages were made for each other and for its devices.
+        Packages of the image are kept if they do: they fit each other and the devices.
         """
         requirements = rules()
         if requirements is None:
@@ -190,7 +190,7 @@ class _Build:
         result: dict[str, str] = {}
         lost: list[Unmet] = []
         for missing in unmet(requirements, self._lock.demands, self._see, exact, {}):
-            # Where a fetched package is too new for one of the image's, that one is fetched as well.
+            # If a downloaded package is too new for a package of the image, that one is downloaded as well.
             name = next(
                 (one for one in (missing.name, missing.by) if one in self._pins and one not in self._fetched), None
             )
@@ -230,7 +230,7 @@ class _Build:
                 )
 
     def _wrap_scripts(self) -> None:
-        """Let the image's programs, such as torchrun, run in this interpreter: theirs would not see its packages."""
+        """Wrap programs of the image, such as torchrun, to run in this interpreter, which sees the packages."""
         for distribution in self._image.values():
             for entry in distribution.entry_points:
                 script = self._place / "bin" / entry.name
@@ -244,7 +244,7 @@ class _Build:
                 script.chmod(0o755)
 
     def _tell(self) -> None:
-        """Say which packages were fetched, how much that is on disk, and which of the lock are the image's."""
+        """Log which packages were installed, their size on disk, and which packages of the lock are the image's."""
         fetched = sorted(f"{pin.name} {pin.version}" for pin in self._fetched.values())
         size = sum(path.lstat().st_size for path in self._site.rglob("*") if path.is_file())
         kept = [
@@ -267,7 +267,7 @@ def _listed(names: list[str]) -> str:
     return (", ".join(names[:_TOLD_MAX]) or "nothing") + more
 
 
-# Install packages by uv or by pip: exactly those that are listed, each with the digest that it must have.
+# Install exactly the listed packages with uv or pip, each with its digest.
 _VARIABLES = {
     "UV_NO_CONFIG": "1",
     "UV_PYTHON_DOWNLOADS": "never",
@@ -276,7 +276,7 @@ _VARIABLES = {
     "PIP_NO_INPUT": "1",
     "PIP_NO_COLOR": "1",
 }
-_SIGNED = re.compile(r"://[^/\s@]+@")  # an address with a password in it
+_SIGNED = re.compile(r"://[^/\s@]+@")  # a URL with a password
 _LINES_KEPT = 12
 _LINE_CHARACTERS = 400
 _NETWORK = (
@@ -295,9 +295,9 @@ _DISK = ("no space left on device", "disk quota exceeded")
 
 
 class Tool(NamedTuple):
-    """How it is installed: from ``wheels`` alone if given, for ``lane``, whose job's ``variables`` may name an index.
+    """How packages are installed: only from ``wheels`` if given, otherwise from an index that ``variables`` may name.
 
-    ``hold`` is a lock that the tool keeps too: if this process is killed, no other process builds here while the
+    ``hold`` is a file lock that the tool inherits: if this process is killed, no other process builds here while the
     tool still writes.
     """
 
@@ -308,9 +308,9 @@ class Tool(NamedTuple):
 
 
 def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
-    """Install what the file ``listed`` names into the environment of ``python``.
+    """Install the packages of the file ``listed`` into the environment of ``python``.
 
-    ``reasons`` tell why it was not left to the image. Raises Failure, OSError.
+    ``reasons`` are why the packages of the image do not suffice. Raises Failure, OSError.
     """
     source = ("--no-index", "--find-links", str(tool.wheels)) if tool.wheels is not None else ()
     words = (*_words(python), "--no-deps", "--require-hashes", "--only-binary", ":all:", *source, "-r", str(listed))
@@ -355,25 +355,25 @@ def _class(output: str) -> ErrorClass:
     return "network" if any(words in output for words in _NETWORK) else "environment"
 
 
-# What is still missing: demands held against the packages that an interpreter would see.
+# Requirements that the visible packages of an interpreter do not meet.
 class Installed(NamedTuple):
-    """A package as it would be imported: its version and what it demands itself."""
+    """An importable package: its version and its own requirements."""
 
     version: str
     demands: tuple[str, ...]
 
 
 class Unmet(NamedTuple):
-    """A demand that what is seen does not meet; ``by`` is the package that has it, empty for the job itself."""
+    """An unmet requirement; ``by`` is the package that has it, empty for the job itself."""
 
     name: str
     by: str
     text: str
-    version: str  # the version that is there; empty: none
+    version: str  # the installed version; empty: none
 
 
 def rules() -> Any:
-    """Return the module that reads demands, as the interpreter or its pip has it; None when neither does."""
+    """Return the module ``packaging.requirements`` of the interpreter or of its pip; None if neither has it."""
     for name in ("packaging.requirements", "pip._vendor.packaging.requirements"):
         try:
             return import_module(name)
@@ -389,10 +389,10 @@ def unmet(
     pinned: Mapping[str, str],
     markers: Mapping[str, str],
 ) -> list[Unmet]:
-    """Return which of the demands, and of those that they bring along, are not met; each package is looked at once.
+    """Return the unmet requirements, including those of dependencies; each package is checked once.
 
-    ``requirements`` is what :func:`rules` returned. ``pinned`` packages must have that very version, whatever is
-    demanded of them. ``markers`` change what the demands' own conditions are held against.
+    ``requirements`` is the module of :func:`rules`. ``pinned`` packages must have exactly that version. ``markers``
+    replace values of the environment in which markers are evaluated.
     """
     unmet_by_key: dict[tuple[str, str], Unmet] = {}
     ahead = [("", "", demand) for demand in demands]
@@ -402,7 +402,7 @@ def unmet(
         try:
             demand = requirements.Requirement(text)
         except ValueError:
-            continue  # an old package of the image states it in a form that pip cannot read either
+            continue  # an old package of the image has a requirement that pip cannot parse either
         if demand.marker is not None and not demand.marker.evaluate({**markers, "extra": extra}):
             continue
         name = canonical(demand.name)

@@ -1,8 +1,8 @@
-"""Why a command failed, in the classes the daemon decides by.
+"""Why a command failed: error classes on which the daemon decides.
 
-What the last lines of a failed command mean is data; each pattern names a thread or document of it. The first that
-matches wins, so the exact ones come first. A line that both a place and a job can cause blames the place: a job that
-fails everywhere is stopped by its count of failures anyway.
+The meaning of the last lines of a failed command is a table; each pattern cites its source. The first match wins, so
+exact patterns come first. A line that both the platform and the job can cause counts against the platform: a job that
+fails everywhere is stopped by its number of failures anyway.
 """
 
 # ruff: noqa: E501 - a table: one pattern is one line
@@ -33,7 +33,7 @@ ErrorClass = Literal[
 
 
 class Pattern(NamedTuple):
-    """What a line means. A ``follows`` line is often the echo of another process' failure and counts last."""
+    """The meaning of a line. A ``follows`` line is often caused by the failure of another process and counts last."""
 
     error_class: ErrorClass
     words: re.Pattern[str]
@@ -45,7 +45,7 @@ def _pattern(error_class: ErrorClass, words: str, source: str, weight: Literal["
     return Pattern(error_class, re.compile(words, re.IGNORECASE), source, weight == "follows")
 
 
-# Written by the kernel or the driver: proof wherever it stands. Xid 13, 31, 43 and 45 are the application's own.
+# Written by the kernel or the driver: proof in any line. Xid 13, 31, 43 and 45 are caused by the application.
 HARDWARE = (
     _pattern("device", r"\bxid(?: \([^)]*\))?:? (?!(?:13|31|43|45)\b)\d{1,3}\b", "docs.nvidia.com/deploy/xid-errors"),
     _pattern("device", r"fallen off the bus", "NVIDIA/open-gpu-kernel-modules#507"),
@@ -56,7 +56,7 @@ HARDWARE = (
 )
 
 PATTERNS = (
-    # The job's own, though the words are those of a device or a network.
+    # Errors of the job, although the text reads like one of a device or a network.
     _pattern("code", r"device-side assert triggered", "pytorch/pytorch#1204"),
     _pattern("code", r"\b(400|401|403|404|410|416|422) client error|http error 4(?!08|29)\d\d\b", "ml-explore/mlx-examples#759"),
     _pattern("code", r"gated repo|repositorynotfounderror|revisionnotfounderror|entrynotfounderror: 404", "zhaoxlpku/DASC7606-A3#1"),
@@ -105,14 +105,14 @@ PATTERNS = (
     _pattern("network", r"commerror|communicat\w+ with (the )?(wandb|backend)|run initialization has timed out", "wandb/wandb#7671"),
     _pattern("network", r"\b(?-i:UNAVAILABLE|DEADLINE_EXCEEDED)\b|error code: ?5\d\d|\b(5\d\d|429)\)? when calling", "grpc.github.io/grpc/core/md_doc_statuscodes.html"),
     _pattern("network", r"urlopen error", "tensorflow/hub#120"),
-    # Echoes: what other processes of the command say when one has died. A store has no answer, a worker is gone.
+    # Secondary errors: what other processes of the command report after one has died.
     _pattern("device", r"\bnccl|disterror|distbackenderror|collective operation timeout|process group watchdog", "pytorch/pytorch#118369", "follows"),
     _pattern("device", r"ownerdiederror|actordiederror|rayactorerror|nodediederror|node has died", "ray-project/ray#43751", "follows"),
     _pattern("network", r"diststoreerror|distnetworkerror|rendezvous\w*error|c10d|gloo|clients joined|socket has timed out", "OpenRLHF/OpenRLHF#1040", "follows"),
     _pattern("network", r"connection (was )?(forcibly )?(reset|refused|aborted|closed|lost|error)|connection(reset|refused|aborted)?error|broken ?pipe", "huggingface/huggingface_hub#2822", "follows"),
 )  # fmt: skip
 
-# Raised by the parent of the process that failed; they do not say why.
+# Raised by the parent of the failed process; they do not contain the cause.
 WRAPPERS = re.compile(
     r"childfailederror|calledprocesserror|processraisedexception|processexitedexception|exited unexpectedly|systemexit"
     r"|nonzeroexit|subprocess\w*error|raytaskerror",
@@ -120,13 +120,13 @@ WRAPPERS = re.compile(
 )
 
 
-# A command says "my data is unreadable" by this exit status (EX_DATAERR of sysexits.h).
+# The exit status by which a command reports unreadable data (EX_DATAERR of sysexits.h).
 EXIT_DATA = 65
 _SHELL_SIGNAL_BASE = 128
 
 _DIVERGED = "finetune: the loss diverged"
 _STALLED = "finetune: the training stalled"
-# Native code dies of these for a bad device, a full shared memory, or a processor that lacks an instruction.
+# Signals of native code: a faulty device, a full shared memory, or a processor that lacks an instruction.
 _OF_THE_PLACE = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
 _MEMORY = tuple(one for one in PATTERNS if one.error_class == "oom")
 _LAST_LINES = 40  # of a command that prints no traceback
@@ -145,7 +145,7 @@ _SENTENCES: dict[ErrorClass, str] = {
 
 
 class Failure(Exception):
-    """A lane cannot go on; ``why`` is one line for people, ``error_class`` decides about the next attempt."""
+    """A lane cannot continue; ``why`` is one line for people, ``error_class`` decides about the next attempt."""
 
     def __init__(self, error_class: ErrorClass, why: str) -> None:
         super().__init__(why)
@@ -154,17 +154,17 @@ class Failure(Exception):
 
 
 class FailureVerdict(NamedTuple):
-    """A class and the sentence that goes with it."""
+    """An error class and its sentence."""
 
     error_class: ErrorClass
     why: str
 
 
 def classify(exit_code: int, errors: str) -> FailureVerdict:
-    """Judge a command that ended on its own, by its exit status and the end of its standard error.
+    """Return the error class of a command that ended by itself, from its exit status and the end of its standard error.
 
-    Proof of the kernel or driver counts first, then the exceptions that ended the command, then its last lines, then
-    the signal. What both a place and a job can cause blames the place.
+    Messages of the kernel or driver count first, then the exceptions that ended the command, then its last lines, then
+    the signal.
     """
     killed_by = -exit_code if exit_code < 0 else exit_code - _SHELL_SIGNAL_BASE
     if exit_code == EXIT_DATA:
@@ -189,7 +189,7 @@ def classify(exit_code: int, errors: str) -> FailureVerdict:
 
 
 def _by_exceptions(lines: Sequence[str]) -> ErrorClass | None:
-    """Return the class of the newest traceback that has a cause of its own, else of an echo, else of the last lines."""
+    """Return the class of the newest traceback with a primary cause, else a secondary one, else of the last lines."""
     echo: ErrorClass | None = None
     ended = False
     for group in reversed(_groups(lines)):
@@ -232,12 +232,12 @@ def _groups(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _match(lines: Sequence[str], patterns: Sequence[Pattern]) -> Pattern | None:
-    """Return the first pattern that any of the lines shows."""
+    """Return the first pattern that matches any of the lines."""
     return next((one for one in patterns if any(one.words.search(line) for line in lines)), None)
 
 
 def _name(number: int) -> str:
-    """Return what people call a signal; those for real time have a place instead of a name."""
+    """Return the name of a signal; real-time signals have a number instead of a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
